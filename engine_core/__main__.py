@@ -1,0 +1,77 @@
+"""`python -P -m engine_core CONFIG.json`: one model's engine core as a process."""
+
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import zmq
+
+from engine_core.config import EngineConfig
+from engine_core.core import EngineCore
+from engine_core.executor.local import LocalExecutor, WorkerLostError
+from engine_core.tokenizer import Tokenizer
+from engine_core.tokenizing import TokenizingThreads
+from engine_core.transport import ClientSocket
+from engine_core.workflows import workflow_for
+from workers.parent import exit_with_parent
+
+log = logging.getLogger("engine_core")
+
+_SWITCH_SECONDS = 1e-4
+
+
+def main() -> int:
+    """Serve until told to stop. Exit code 1 when a worker is lost."""
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format=f"%(asctime)s %(levelname)-7s engine {config.name}: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    exit_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    # The tokenizing threads must not hold the loop up for Python's usual 5 ms.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        _serve(config)
+    except WorkerLostError as error:
+        log.error("stopping: %s", error)
+    return 1
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    sys.exit(0)
+
+
+def _serve(config: EngineConfig) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    executor = LocalExecutor(config, context)
+    clients = ClientSocket(config.client_endpoint, context)
+    tokenizer = Tokenizer.load(Path(config.model.path))
+    capacity = executor.start()
+    if capacity.num_blocks:
+        log.info("KV cache: %s tokens", f"{capacity.num_blocks * config.block_size:,}")
+    core = EngineCore(
+        config,
+        workflow_for(config.model.architecture),
+        capacity,
+        executor,
+        clients,
+        TokenizingThreads(tokenizer),
+    )
+    gc.freeze()
+    try:
+        core.run()
+    finally:
+        clients.close()
+        executor.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The frozen configuration of one engine core, written by the supervisor as JSON."""
+
+import msgspec
+
+from workers.config import Dtype, Head, LoadFormat
+from workers.model_config import ModelConfig
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One served model: its shape, how it runs, how much of it may be in the house.
+
+    `name` is what requests call it. `max_step_tokens` bounds one micro-batch; `max_pending_*`
+    bound what is accepted and not finished: rows, and tokens (text counts its bytes until it is
+    tokenized). `client_endpoint` and `worker_endpoint` are the core's two sockets.
+    """
+
+    name: str
+    model: ModelConfig
+    head: Head
+    device: str
+    dtype: Dtype
+    load_format: LoadFormat
+    attention_backend: str
+    num_stages: int
+    threads: int
+    max_model_len: int
+    max_running: int
+    max_step_tokens: int
+    block_size: int
+    kv_cache_bytes: int
+    max_pending_rows: int
+    max_pending_tokens: int
+    client_endpoint: str
+    worker_endpoint: str
+    token_endpoint: str
+    rendezvous: str
+    log_level: str = "info"
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight: one for each stage, and the next step of the oldest."""
+        return self.num_stages + 1

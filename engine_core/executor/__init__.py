@@ -1,0 +1,1 @@
+"""Submit and poll over the stages of a model."""

@@ -1,0 +1,119 @@
+"""Who holds which block of the paged KV cache, and which blocks hold which tokens.
+
+A block is a fixed number of consecutive positions of one sequence. A full block is known by the
+hash of its tokens chained to the hash of the block before it (the design of vLLM's automatic
+prefix caching), so equal prefixes share blocks. Hashes are keyed with a secret of this process:
+no client can aim at another's block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+BlockHash = bytes
+_DIGEST_BYTES = 16
+
+
+class KVCacheManager:
+    """Reference-counted blocks with least-recently-used eviction of cached, unreferenced ones.
+
+    Invariants (see `check_integrity`): a block is either free (no references, in the eviction
+    queue) or held; a hash names at most one block, and that block's content.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._key = secrets.token_bytes(32)
+        self._references = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._block_of: dict[BlockHash, int] = {}
+        # Evicted from the left: blocks that hold nothing first, then the longest unused.
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that could be allocated now, cached content included."""
+        return len(self._free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` positions."""
+        return -(-num_tokens // self.block_size)
+
+    def hash_blocks(
+        self, tokens: array[int], known: Sequence[BlockHash] = (), salt: bytes = b""
+    ) -> list[BlockHash]:
+        """The chained hash of every full block of `tokens`; the first `known` are not redone."""
+        hashes, size = list(known), self.block_size
+        for index in range(len(hashes), len(tokens) // size):
+            parent = hashes[-1] if hashes else salt
+            content = tokens[index * size : (index + 1) * size].tobytes()
+            hashes.append(
+                hashlib.blake2b(parent + content, key=self._key, digest_size=_DIGEST_BYTES).digest()
+            )
+        return hashes
+
+    def match(self, hashes: Iterable[BlockHash]) -> list[int]:
+        """The blocks of the longest cached prefix. They are not held until `hold`."""
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Take one reference on each cached block."""
+        for block in blocks:
+            if self._references[block] == 0:
+                del self._free[block]
+            self._references[block] += 1
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks with one reference each and no content; None if too few are free."""
+        if count > len(self._free):
+            return None
+        return [self._take() for _ in range(count)]
+
+    def register(self, block: int, block_hash: BlockHash) -> None:
+        """`block` holds (or, in stream order, will hold) the content of `block_hash`.
+
+        The first block of a content keeps its name; a second copy stays anonymous.
+        """
+        if block_hash not in self._block_of and self._hash_of[block] is None:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give up one reference on each block of a sequence.
+
+        The end of the sequence is evicted first: its beginning is the likelier to be shared.
+        """
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._free[block] = None
+                if self._hash_of[block] is None:
+                    self._free.move_to_end(block, last=False)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where an invariant is broken (tests, and the loop when idle)."""
+        for block, references in enumerate(self._references):
+            assert references >= 0, f"block {block} has {references} references"
+            assert (references == 0) == (block in self._free), f"block {block} is lost"
+        for block_hash, block in self._block_of.items():
+            assert self._hash_of[block] == block_hash, f"block {block} is named twice"
+
+    def _take(self) -> int:
+        block, _ = self._free.popitem(last=False)
+        block_hash = self._hash_of[block]
+        if block_hash is not None:
+            del self._block_of[block_hash]
+            self._hash_of[block] = None
+        self._references[block] = 1
+        return block

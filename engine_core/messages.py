@@ -1,0 +1,175 @@
+"""What an engine core accepts from its clients and sends back (msgspec over ZMQ).
+
+A *job* is one request of a client: one or more *rows* that are admitted or refused together.
+The answer to a job is `Accepted` or `Failed`. An accepted job's rows then each end exactly once:
+with a `RowOutput` that carries a finish, with their `Vectors`, or all together with `Failed`.
+Ids are chosen by the client and are unique within it.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from workers.messages import Logprobs
+
+Finish = Literal["stop", "length", "abort"]
+Task = Literal["generate", "embed", "score"]
+
+FailureCode = Literal[
+    "invalid_request",  # the client's fault: 400
+    "context_length_exceeded",  # too long for the model or the KV cache: 400
+    "too_large",  # could never be admitted: 400
+    "overloaded",  # the house is full: 429
+    "draining",  # the daemon is stopping: 503
+    "row_failed",  # the model produced no finite result for this request: 500
+    "engine_dead",  # a worker or the engine is gone: 500
+]
+
+
+class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """How a row's tokens are chosen and when it ends.
+
+    `max_tokens` None runs to the model's length. `seed` None draws one per row. `logprobs` and
+    `prompt_logprobs` count the alternatives to report; None is none at all.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+    """A client introduces itself; the core answers `EngineInfo` as soon as it is ready."""
+
+
+class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
+    """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
+
+    Prompts are either `texts`, which get the tokenizer's special tokens, or `ids` (int32 bytes),
+    which are taken as they are and checked against the vocabulary.
+    """
+
+    id: int
+    params: SamplingParams
+    texts: list[str] = []
+    ids: list[bytes] = []
+    n: int = 1
+
+
+class EncodeJob(msgspec.Struct, array_like=True, frozen=True, tag="encode"):
+    """One row per item: embed each, or, with a `query`, score each (query, text) pair.
+
+    Items are either `texts` or, to embed only, `ids` (int32 bytes), taken as they are.
+    """
+
+    id: int
+    texts: list[str] = []
+    ids: list[bytes] = []
+    query: str | None = None
+
+
+class Abort(msgspec.Struct, array_like=True, frozen=True, tag="abort"):
+    """The client no longer wants these jobs. Unfinished rows end silently."""
+
+    ids: list[int]
+
+
+class EndRow(msgspec.Struct, array_like=True, frozen=True, tag="end_row"):
+    """The client ended one row of a job itself (a stop string); nothing more is sent for it."""
+
+    job: int
+    row: int
+
+
+class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
+    """What a ready engine serves. `vector_size` is 0 for a generator."""
+
+    tasks: list[Task]
+    max_model_len: int
+    vocab_size: int
+    vector_size: int
+    kv_tokens: int
+    weight_bytes: int
+
+
+class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
+    """The job is in the house. `prompt_tokens` holds the length of each prompt or text;
+
+    `prompt_ids` the ids of each prompt of a generate job (int32 bytes), for `echo`.
+    """
+
+    id: int
+    prompt_tokens: list[int]
+    prompt_ids: list[bytes] = []
+
+
+class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
+    """Terminal for every row of the job that has not ended. `param` names the field at fault."""
+
+    id: int
+    code: FailureCode
+    message: str
+    param: str | None = None
+
+
+class RowOutput(msgspec.Struct, array_like=True, frozen=True):
+    """One row's news in one step: at most one token, its log-probabilities, its end.
+
+    `token` is -1 where there is none. The token that comes with `finish` "stop" is the stop token
+    itself: it counts as generated and is not part of the text. `scored` arrives in pieces, in
+    order, up to the row's first token; together they hold one entry for each prompt token but the
+    first. `cached` counts the prompt tokens that came from the prefix cache, on a row's first news.
+    """
+
+    job: int
+    row: int
+    token: int = -1
+    finish: Finish | None = None
+    sampled: Logprobs | None = None
+    scored: Logprobs | None = None
+    cached: int = 0
+
+
+class Vectors(msgspec.Struct, array_like=True, frozen=True):
+    """Finished rows of an encode job: `rows` int32[N], `data` float32[N, D]."""
+
+    job: int
+    rows: bytes
+    data: bytes
+
+
+class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
+    """All news for one client: at most one message a step."""
+
+    rows: list[RowOutput] = []
+    vectors: list[Vectors] = []
+    accepted: list[Accepted] = []
+    failed: list[Failed] = []
+
+
+class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
+    """The loop's heartbeat, once a second to every client, with the state behind the metrics.
+
+    `stalled_s` is the age of the oldest step in flight, in seconds; counters are since start.
+    """
+
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    stalled_s: float
+    steps: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    preemptions: int
+
+
+ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow
+FromCore = EngineInfo | Outputs | Beat

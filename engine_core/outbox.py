@@ -1,0 +1,67 @@
+"""What the loop has to say: gathered during a turn, sent as one message a client."""
+
+from collections.abc import Callable, Iterator
+
+from engine_core.job import Job, RefusalError
+from engine_core.messages import Accepted, Failed, Outputs, RowOutput, Vectors
+
+
+class Outbox:
+    """News by client. A job's end is told once: `on_end` releases what the job held."""
+
+    def __init__(self, on_end: Callable[[Job], None]) -> None:
+        self._on_end = on_end
+        self._outputs: dict[bytes, Outputs] = {}
+
+    def accept(self, job: Job, accepted: Accepted) -> None:
+        """The job is in the house."""
+        self._of(job.client).accepted.append(accepted)
+
+    def row(self, job: Job, output: RowOutput) -> None:
+        """News of one row; with a finish, its last."""
+        self._of(job.client).rows.append(output)
+        if output.finish is not None:
+            self.close_rows(job, 1)
+
+    def vectors(self, job: Job, part: Vectors, rows: int) -> None:
+        """Finished rows of an encode job."""
+        self._of(job.client).vectors.append(part)
+        self.close_rows(job, rows)
+
+    def fail(self, job: Job, refusal: RefusalError) -> None:
+        """The job's terminal message, for all rows that have not ended."""
+        if not job.ended:
+            self.refuse(job.client, job.message.id, refusal)
+            self._end(job)
+
+    def refuse(self, client: bytes, job_id: int, refusal: RefusalError) -> None:
+        """The only answer to a job that was never admitted."""
+        failed = Failed(job_id, refusal.code, refusal.message, refusal.param)
+        self._of(client).failed.append(failed)
+
+    def close_rows(self, job: Job, rows: int) -> None:
+        """Rows have ended, told above or at the client's own wish; the last one ends the job."""
+        job.open_rows -= rows
+        if job.open_rows == 0:
+            self._end(job)
+
+    def drop(self, job: Job) -> None:
+        """The client wants no more of this job: end it silently."""
+        if not job.ended:
+            self._end(job)
+
+    def take(self) -> Iterator[tuple[bytes, Outputs]]:
+        """Everything gathered since the last call, by client."""
+        outputs, self._outputs = self._outputs, {}
+        yield from outputs.items()
+
+    def _of(self, client: bytes) -> Outputs:
+        outputs = self._outputs.get(client)
+        if outputs is None:
+            # Lists are passed on purpose: struct defaults are copied, these are filled in place.
+            outputs = self._outputs[client] = Outputs([], [], [], [])
+        return outputs
+
+    def _end(self, job: Job) -> None:
+        job.ended = True
+        self._on_end(job)

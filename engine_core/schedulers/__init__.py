@@ -1,0 +1,1 @@
+"""Who runs next: one scheduler a workflow."""

@@ -1,0 +1,169 @@
+"""Batching for encoders: every row runs once, whole, and nothing is kept between steps.
+
+A job is a struct of arrays; its items are rows, never objects.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.batches import EncoderBatch
+from engine_core.config import EngineConfig
+from engine_core.job import Job, JobKey, RefusalError
+from engine_core.messages import Vectors
+from engine_core.model_input import build_encoder_step
+from engine_core.outbox import Outbox
+from engine_core.schedulers.base import Usage
+from workers.messages import StepInput, StepOutput
+
+
+@dataclass(slots=True, eq=False)
+class EncoderRows:
+    """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
+    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `offsets` int64[N + 1].
+    """
+
+    tokens: npt.NDArray[np.int32]
+    token_types: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    cursor: int = 0
+
+    @property
+    def num_left(self) -> int:
+        """Rows that are not submitted yet."""
+        return len(self.offsets) - 1 - self.cursor
+
+    def fitting(self, max_tokens: int) -> int:
+        """How many of the next rows fit in `max_tokens`."""
+        end = self.offsets[self.cursor] + max_tokens
+        return bisect_right(self.offsets, end, lo=self.cursor) - 1 - self.cursor
+
+
+class PrefillOnlyScheduler:
+    """Every job gets an even share of each step, in order of arrival; what one job leaves goes to
+    the earliest. So a large job never delays a small one by more than a step, and never starves.
+    """
+
+    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+        del num_blocks  # an encoder has no KV cache
+        self._stages = config.num_stages
+        # A bidirectional row cannot be cut, so a step holds at least the longest one.
+        self._max_tokens = max(config.max_step_tokens, config.max_model_len)
+        self._jobs: OrderedDict[JobKey, tuple[Job, EncoderRows]] = OrderedDict()
+        self._waiting_rows = 0
+        self._waiting_tokens = 0
+        self._running_rows = 0
+        self._step = 0
+
+    def usage(self) -> Usage:
+        return Usage(running=self._running_rows, waiting=self._waiting_rows)
+
+    def add(self, job: Job, rows: EncoderRows) -> None:
+        self._jobs[job.key] = (job, rows)
+        self._waiting_rows += rows.num_left
+        self._waiting_tokens += len(rows.tokens)
+
+    def drop(self, job: Job, row: int | None = None) -> int:
+        del row  # an encode job ends only whole
+        if (entry := self._jobs.pop(job.key, None)) is not None:
+            rows = entry[1]
+            self._waiting_rows -= rows.num_left
+            self._waiting_tokens -= len(rows.tokens) - int(rows.offsets[rows.cursor])
+        return job.open_rows
+
+    def schedule(self, oldest: EncoderBatch | None) -> EncoderBatch | None:
+        del oldest  # rows depend on no result, so any step may be submitted ahead
+        if not self._jobs:
+            return None
+        budget = min(self._max_tokens, -(-self._waiting_tokens // self._stages))
+        packer = _Packer(max(budget, 1))
+        share = packer.left // len(self._jobs)
+        for limit in (share, packer.left):
+            for job, rows in self._jobs.values():
+                if packer.left <= 0:
+                    break
+                packer.take(job, rows, limit)
+        batch = packer.batch(self._step)
+        self._step += 1
+        self._account(batch)
+        return batch
+
+    def build(self, batch: EncoderBatch) -> StepInput:
+        return build_encoder_step(batch)
+
+    def update(self, batch: EncoderBatch, output: StepOutput, outbox: Outbox) -> None:
+        self._running_rows -= len(batch.lens)
+        pooled = np.frombuffer(output.pooled, np.float32).reshape(len(batch.lens), -1)
+        finite = bool(np.isfinite(pooled).all())
+        first = 0
+        for job, rows in batch.parts:
+            data = pooled[first : first + len(rows)]
+            first += len(rows)
+            if job.ended:
+                continue
+            if finite or np.isfinite(data).all():
+                part = Vectors(job.message.id, rows.tobytes(), data.tobytes())
+                outbox.vectors(job, part, len(rows))
+            else:
+                message = "the model produced values that are not finite for this request"
+                outbox.fail(job, RefusalError("row_failed", message))
+                self.drop(job)
+
+    def _account(self, batch: EncoderBatch) -> None:
+        self._waiting_rows -= len(batch.lens)
+        self._running_rows += len(batch.lens)
+        self._waiting_tokens -= len(batch.tokens)
+        for job, _ in batch.parts:
+            entry = self._jobs.get(job.key)
+            if entry is not None and entry[1].num_left == 0:
+                del self._jobs[job.key]
+
+
+class _Packer:
+    """Fills one step, slice by slice of the jobs' arrays."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self._tokens: list[npt.NDArray[np.int32]] = []
+        self._types: list[npt.NDArray[np.uint8]] = []
+        self._lens: list[npt.NDArray[np.int64]] = []
+        self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
+
+    def take(self, job: Job, rows: EncoderRows, limit: int) -> None:
+        """Add the job's next rows: up to `limit` tokens, and at least one row if it fits what is
+        left (or if the step is still empty)."""
+        count = rows.fitting(min(limit, self.left))
+        if count == 0 and rows.num_left and (rows.fitting(self.left) or not self._parts):
+            count = 1
+        if count == 0:
+            return
+        start, stop = rows.cursor, rows.cursor + count
+        rows.cursor = stop
+        first, last = rows.offsets[start], rows.offsets[stop]
+        self._tokens.append(rows.tokens[first:last])
+        self._types.append(rows.token_types[first:last])
+        self._lens.append(np.diff(rows.offsets[start : stop + 1]))
+        self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
+        self.left -= int(last - first)
+
+    def batch(self, step: int) -> EncoderBatch:
+        """The step as flat arrays."""
+        return EncoderBatch(
+            step=step,
+            tokens=np.concatenate(self._tokens),
+            lens=np.concatenate(self._lens).astype(np.int32),
+            token_types=self._token_types(),
+            parts=self._parts,
+        )
+
+    def _token_types(self) -> npt.NDArray[np.uint8]:
+        if not any(map(len, self._types)):
+            return np.empty(0, np.uint8)
+        filled = [
+            types if len(types) else np.zeros(len(tokens), np.uint8)
+            for types, tokens in zip(self._types, self._tokens, strict=True)
+        ]
+        return np.concatenate(filled)

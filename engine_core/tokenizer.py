@@ -1,0 +1,60 @@
+"""A model's tokenizer, read from `tokenizer.json` without transformers (and so without torch)."""
+
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.decoders import DecodeStream
+
+
+class TokenizerError(ValueError):
+    """A tokenizer is missing or unreadable; one line says which file."""
+
+
+class Tokenizer:
+    """Text to ids and back. Ids travel as int32 bytes.
+
+    Encoding always goes through `encode_batch_fast`: plain `encode` holds the interpreter's lock
+    for as long as it runs.
+    """
+
+    def __init__(self, raw: RawTokenizer) -> None:
+        raw.no_truncation()
+        raw.no_padding()
+        self.raw = raw
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Raises TokenizerError if `folder` has no readable tokenizer.json."""
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise TokenizerError(f"tokenizer.json is missing from {folder}")
+        try:
+            return cls(RawTokenizer.from_file(str(path)))
+        except Exception as error:  # tokenizers raises plain Exception for any bad file
+            raise TokenizerError(f"{path} cannot be read: {error}") from None
+
+    def encode(self, texts: list[str], *, add_special_tokens: bool = True) -> list[bytes]:
+        """The ids of each text, int32 bytes."""
+        encodings = self.raw.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
+
+    def encode_pairs(self, pairs: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+        """(ids int32, segments uint8) of each pair of texts, special tokens included."""
+        encodings = self.raw.encode_batch_fast(pairs)
+        return [
+            (np.array(e.ids, np.int32).tobytes(), np.array(e.type_ids, np.uint8).tobytes())
+            for e in encodings
+        ]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`."""
+        return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def id_to_token(self, token: int) -> str:
+        """The vocabulary's own spelling of a token; empty for an id without one."""
+        return self.raw.id_to_token(token) or ""
+
+    def decode_stream(self, *, skip_special_tokens: bool = True) -> DecodeStream:
+        """Incremental decoding: `step(tokenizer.raw, id)` gives newly certain text."""
+        return DecodeStream(skip_special_tokens=skip_special_tokens)

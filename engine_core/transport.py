@@ -1,0 +1,110 @@
+"""Sockets between processes: ZMQ over ipc, one msgpack message a frame."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+_RECONNECT_MS = 20
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """A message can be received at once. Cheaper than `poll(0)`, which builds a poller."""
+    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return cast("int", socket.getsockopt(zmq.FD))
+
+
+class AsyncDealer:
+    """A DEALER socket on an asyncio loop, without zmq.asyncio's cost per message.
+
+    `on_message` gets every frame; `on_disconnect` is called once, when the peer's process has
+    closed its end (the kernel does that for a killed process too).
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        on_message: Callable[[bytes], None],
+        on_disconnect: Callable[[], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_disconnect = on_disconnect
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(endpoint)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._closed = False
+        self._loop.add_reader(_descriptor(self._socket), self._drain)
+        self._loop.add_reader(_descriptor(self._monitor), self._watch)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Queue one message; never blocks."""
+        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK, copy=True)
+        # ZMQ's descriptor is edge-triggered, and a send may swallow the edge of an arrival.
+        self._loop.call_soon(self._drain)
+
+    def close(self) -> None:
+        """Stop reading and close. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(_descriptor(self._socket))
+        self._loop.remove_reader(_descriptor(self._monitor))
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._context.term()
+
+    def _drain(self) -> None:
+        while not self._closed and is_readable(self._socket):
+            self._on_message(self._socket.recv(zmq.NOBLOCK))
+
+    def _watch(self) -> None:
+        while not self._closed and is_readable(self._monitor):
+            recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            self._drain()
+            self._on_disconnect()
+
+
+class ClientSocket:
+    """The core's ROUTER socket: clients are known by the identity that ZMQ gives them."""
+
+    def __init__(self, endpoint: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.bind(endpoint)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """(client, frame), or None if nothing has arrived."""
+        if not is_readable(self.socket):
+            return None
+        client, frame = self.socket.recv_multipart()
+        return client, frame
+
+    def send(self, client: bytes, message: msgspec.Struct) -> bool:
+        """Queue one message; never blocks. False if the client is gone."""
+        try:
+            self.socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Send what is queued, for a short while, and close."""
+        self.socket.close(linger=500)

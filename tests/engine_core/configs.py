@@ -1,0 +1,59 @@
+"""Small engine configurations for tests without workers."""
+
+from typing import Any
+
+from engine_core.config import EngineConfig
+from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
+
+MODEL = ModelConfig(
+    path="",
+    architecture="LlamaForCausalLM",
+    vocab_size=50,
+    hidden_size=4,
+    intermediate_size=8,
+    num_layers=2,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=4,
+    max_position=256,
+    max_model_len=256,
+    hidden_act="silu",
+    norm_eps=1e-6,
+    initializer_range=0.02,
+    checkpoint_dtype="float32",
+    tie_word_embeddings=False,
+    attention_bias=False,
+    mlp_bias=False,
+    rope=RopeConfig(),
+    type_vocab_size=0,
+    num_labels=1,
+    sigmoid_scores=False,
+    pooling=PoolingConfig(),
+)
+
+
+def engine_config(**changes: Any) -> EngineConfig:
+    """An EngineConfig with small numbers; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "name": "test",
+        "model": MODEL,
+        "head": "generate",
+        "device": "cpu",
+        "dtype": "float32",
+        "load_format": "auto",
+        "attention_backend": "auto",
+        "num_stages": 1,
+        "threads": 1,
+        "max_model_len": 256,
+        "max_running": 8,
+        "max_step_tokens": 32,
+        "block_size": 4,
+        "kv_cache_bytes": 0,
+        "max_pending_rows": 64,
+        "max_pending_tokens": 4096,
+        "client_endpoint": "",
+        "worker_endpoint": "",
+        "token_endpoint": "",
+        "rendezvous": "",
+    }
+    return EngineConfig(**(fields | changes))

@@ -1,0 +1,122 @@
+"""In-memory ends for an EngineCore: clients that script messages, an executor without workers."""
+
+import os
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from engine_core.core import EngineCore
+from engine_core.executor.local import Capacity, WorkerLostError
+from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore
+from engine_core.tokenizer import Tokenizer
+from engine_core.tokenizing import TokenizingThreads
+from engine_core.workflows import workflow_for
+from tests.engine_core.configs import engine_config
+from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
+from workers.messages import StepInput, StepOutput
+
+
+class FakeClients:
+    """Stands for the ROUTER socket. Its descriptor is always readable, so the loop never waits."""
+
+    def __init__(self) -> None:
+        self.socket = os.eventfd(1)
+        self.sent: dict[bytes, list[FromCore]] = {}
+        self.gone: set[bytes] = set()
+        self._arrivals: deque[tuple[bytes, bytes]] = deque()
+        self._decoder = msgspec.msgpack.Decoder(FromCore)
+
+    def put(self, client: bytes, message: ToCore) -> None:
+        self._arrivals.append((client, msgspec.msgpack.encode(message)))
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        return self._arrivals.popleft() if self._arrivals else None
+
+    def send(self, client: bytes, message: msgspec.Struct) -> bool:
+        if client in self.gone:
+            return False
+        frame = msgspec.msgpack.encode(message)
+        self.sent.setdefault(client, []).append(self._decoder.decode(frame))
+        return True
+
+    def outputs(self, client: bytes) -> list[Outputs]:
+        return [message for message in self.sent.get(client, []) if isinstance(message, Outputs)]
+
+    def beats(self, client: bytes) -> list[Beat | EngineInfo]:
+        return [m for m in self.sent.get(client, []) if not isinstance(m, Outputs)]
+
+
+class FakeExecutor:
+    """Finishes one step each time it is allowed to."""
+
+    def __init__(self, runner) -> None:
+        self.socket = os.eventfd(1)
+        self.monitor = os.eventfd(0)
+        self.allowed = 1_000_000
+        self.lost = False
+        self._runner = runner
+
+    def submit(self, step: StepInput) -> None:
+        if self.lost:
+            raise WorkerLostError("stage 0: gone")
+        self._runner.submit(step)
+
+    def poll(self) -> StepOutput | None:
+        if self.lost:
+            raise WorkerLostError("stage 0: gone")
+        if not len(self._runner) or not self.allowed:
+            return None
+        self.allowed -= 1
+        return self._runner.next_result()
+
+
+class SimulatedEncoder:
+    """Pools each row to (its length, the sum of its ids); a row that holds id 13 to NaN."""
+
+    def __init__(self) -> None:
+        self._queue: deque[StepInput] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def submit(self, step: StepInput) -> None:
+        self._queue.append(step)
+
+    def next_result(self) -> StepOutput:
+        step = self._queue.popleft()
+        lens = np.frombuffer(step.query_lens, np.int32)
+        rows = np.split(np.frombuffer(step.tokens, np.int32), np.cumsum(lens)[:-1])
+        pooled = [(np.nan if 13 in row else len(row), row.sum()) for row in rows]
+        return StepOutput(step=step.step, pooled=np.array(pooled, np.float32).tobytes())
+
+
+class Engine:
+    """An EngineCore over fakes, turned by hand."""
+
+    def __init__(self, tokenizer: Tokenizer, architecture: str, num_blocks: int, **changes) -> None:
+        config = engine_config(**changes)
+        model = msgspec.structs.replace(config.model, architecture=architecture)
+        self.config = msgspec.structs.replace(config, model=model)
+        self.clients = FakeClients()
+        runner = SimulatedEncoder()
+        if num_blocks:
+            simulated = SimulatedModel(num_blocks, config.block_size, config.max_running)
+            runner = SimulatedPipeline(simulated)
+        self.executor = FakeExecutor(runner)
+        self.tokenizing = TokenizingThreads(tokenizer)
+        self.core = EngineCore(
+            self.config,
+            workflow_for(architecture),
+            Capacity(weight_bytes=0, num_blocks=num_blocks),
+            self.executor,
+            self.clients,
+            self.tokenizing,
+        )
+
+    def turn_until(self, done, turns: int = 20_000) -> None:
+        for _ in range(turns):
+            if done():
+                return
+            self.core.turn()
+        raise AssertionError("the loop came to no end")

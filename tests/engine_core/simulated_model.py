@@ -1,0 +1,99 @@
+"""A model without arithmetic, run exactly as a worker would: slots, block tables, a KV store.
+
+Its "keys and values" are the token ids themselves, and the next token is a hash of the context as
+it is read back through the block table. A block that is lost, shared wrongly, reused too early or
+registered under the wrong content therefore changes the text.
+"""
+
+import zlib
+from collections import deque
+
+import numpy as np
+
+from workers.messages import StepInput, StepOutput
+
+VOCAB = 50
+
+
+def next_token(context: list[int]) -> int:
+    """What the model says after `context`: any function of the whole of it."""
+    return zlib.crc32(np.array(context, np.int32).tobytes()) % VOCAB
+
+
+def reference(prompt: list[int], max_tokens: int, stops: frozenset[int] = frozenset()) -> list[int]:
+    """The tokens that a request must get, computed alone and without a cache."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + max_tokens:
+        tokens.append(next_token(tokens))
+        if tokens[-1] in stops:
+            break
+    return tokens[len(prompt) :]
+
+
+class SimulatedModel:
+    """Runs steps in submit order."""
+
+    def __init__(self, num_blocks: int, block_size: int, max_slots: int) -> None:
+        self._store = np.full((num_blocks, block_size), -7, np.int64)
+        self._tables = np.full((max_slots, num_blocks), -1, np.int64)
+        self._last = np.full(max_slots, -9, np.int64)
+        self._sampled_in = [-1] * max_slots
+        self._block_size = block_size
+
+    def run(self, step: StepInput) -> StepOutput:
+        for slot, index, block in np.frombuffer(step.block_updates, np.int32).reshape(-1, 3):
+            self._tables[slot, index] = block
+        rows = self._rows(step)
+        for slot, start, tokens, _ in rows:
+            self._write(step, slot, start, tokens)
+        sampled = [
+            self._sample(step, slot, start + len(tokens))
+            for slot, start, tokens, samples in rows
+            if samples
+        ]
+        return StepOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
+
+    def _rows(self, step: StepInput) -> list[tuple[int, int, list[int], int]]:
+        tokens = np.frombuffer(step.tokens, np.int32)
+        lens = np.frombuffer(step.query_lens, np.int32)
+        parts = np.split(tokens, np.cumsum(lens)[:-1])
+        slots = np.frombuffer(step.slots, np.int32).tolist()
+        starts = np.frombuffer(step.starts, np.int32).tolist()
+        assert len(set(slots)) == len(slots), "a request has one row a step"
+        return [
+            (slot, start, part.tolist(), samples)
+            for slot, start, part, samples in zip(slots, starts, parts, step.sample, strict=True)
+        ]
+
+    def _write(self, step: StepInput, slot: int, start: int, tokens: list[int]) -> None:
+        for position, given in enumerate(tokens, start):
+            if given < 0:
+                assert self._sampled_in[slot] <= step.after, "the token was not waited for"
+            block, offset = divmod(position, self._block_size)
+            self._store[self._tables[slot, block], offset] = (
+                self._last[slot] if given < 0 else given
+            )
+
+    def _sample(self, step: StepInput, slot: int, length: int) -> int:
+        blocks = -(-length // self._block_size)
+        context = self._store[self._tables[slot, :blocks]].reshape(-1)[:length]
+        self._last[slot] = token = next_token(context.tolist())
+        self._sampled_in[slot] = step.step
+        return token
+
+
+class SimulatedPipeline:
+    """Holds submitted steps until somebody asks for the next result."""
+
+    def __init__(self, model: SimulatedModel) -> None:
+        self._model = model
+        self._queue: deque[StepInput] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def submit(self, step: StepInput) -> None:
+        self._queue.append(step)
+
+    def next_result(self) -> StepOutput:
+        return self._model.run(self._queue.popleft())

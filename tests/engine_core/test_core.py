@@ -1,0 +1,280 @@
+"""The loop: admission, routing, and exactly one end for everything that was let in."""
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.executor.local import WorkerLostError
+from engine_core.messages import (
+    Abort,
+    EncodeJob,
+    EndRow,
+    EngineInfo,
+    Failed,
+    GenerateJob,
+    Hello,
+    SamplingParams,
+)
+from tests.engine_core.fake_transport import Engine
+from tests.engine_core.simulated_model import reference
+
+A, B = b"client-a", b"client-b"
+
+
+def ids(*values: int) -> bytes:
+    return array("i", values).tobytes()
+
+
+class Ledger:
+    """What a client was told, and the rule that it was told everything exactly once."""
+
+    def __init__(self, engine: Engine, client: bytes) -> None:
+        self.accepted: set[int] = set()
+        self.failed: dict[int, Failed] = {}
+        self.tokens: dict[tuple[int, int], list[int]] = {}
+        self.finished: dict[tuple[int, int], str] = {}
+        self.vectors: dict[tuple[int, int], np.ndarray] = {}
+        for outputs in engine.clients.outputs(client):
+            for accepted in outputs.accepted:
+                assert accepted.id not in self.accepted | set(self.failed)
+                self.accepted.add(accepted.id)
+            for row in outputs.rows:
+                self._row(row)
+            for part in outputs.vectors:
+                self._vectors(part)
+            for failed in outputs.failed:
+                assert failed.id not in self.failed
+                self.failed[failed.id] = failed
+
+    def _row(self, row) -> None:
+        key = (row.job, row.row)
+        assert row.job in self.accepted
+        assert row.job not in self.failed
+        assert key not in self.finished
+        if row.token >= 0:
+            self.tokens.setdefault(key, []).append(row.token)
+        if row.finish is not None:
+            self.finished[key] = row.finish
+
+    def _vectors(self, part) -> None:
+        assert part.job in self.accepted
+        rows = np.frombuffer(part.rows, np.int32)
+        data = np.frombuffer(part.data, np.float32).reshape(len(rows), -1)
+        for row, vector in zip(rows.tolist(), data, strict=True):
+            assert (part.job, row) not in self.vectors
+            self.vectors[part.job, row] = vector
+
+
+@pytest.fixture
+def decoder(word_tokenizer) -> Engine:
+    return Engine(word_tokenizer, "LlamaForCausalLM", num_blocks=24)
+
+
+@pytest.fixture
+def encoder(word_tokenizer) -> Engine:
+    return Engine(word_tokenizer, "BertModel", num_blocks=0, max_model_len=16)
+
+
+def idle(engine: Engine) -> bool:
+    core = engine.core
+    return not (engine.clients._arrivals or core._jobs or core._in_flight)
+
+
+def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
+    decoder.clients.put(A, Hello())
+    decoder.core.turn()
+    info = decoder.clients.sent[A][0]
+    assert isinstance(info, EngineInfo)
+    assert info.tasks == ["generate"]
+    assert info.kv_tokens == 24 * 4
+
+
+def test_text_is_tokenized_and_rows_are_prompt_times_n(decoder: Engine) -> None:
+    params = SamplingParams(max_tokens=3)
+    decoder.clients.put(A, GenerateJob(7, params, texts=["w1 w2", "w3"], n=2))
+    decoder.turn_until(lambda: len(Ledger(decoder, A).finished) == 4)
+    ledger = Ledger(decoder, A)
+    assert decoder.clients.outputs(A)[0].accepted[0].prompt_tokens == [2, 1]
+    assert ledger.tokens[7, 0] == ledger.tokens[7, 1] == reference([1, 2], 3)
+    assert ledger.tokens[7, 2] == ledger.tokens[7, 3] == reference([3], 3)
+
+
+def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
+    params = SamplingParams(max_tokens=2)
+    decoder.clients.put(A, GenerateJob(1, params, ids=[ids(4)]))
+    decoder.clients.put(B, GenerateJob(1, params, ids=[ids(5)]))
+    decoder.turn_until(lambda: idle(decoder))
+    assert Ledger(decoder, A).tokens[1, 0] == reference([4], 2)
+    assert Ledger(decoder, B).tokens[1, 0] == reference([5], 2)
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "param", "numbers"),
+    [
+        (GenerateJob(1, SamplingParams(max_tokens=90), ids=[ids(*range(10))]),
+         "context_length_exceeded", "max_tokens", ("96", "10", "90")),
+        (GenerateJob(1, SamplingParams(max_tokens=1), ids=[ids(1), ids(*([1] * 97))]),
+         "context_length_exceeded", "prompt[1]", ("96", "97")),
+        (GenerateJob(1, SamplingParams(), ids=[ids(50)]),
+         "invalid_request", "prompt", ("50", "49")),
+        (GenerateJob(1, SamplingParams(), ids=[ids(-1)]), "invalid_request", "prompt", ("-1",)),
+        (GenerateJob(1, SamplingParams(), ids=[b""]), "invalid_request", "prompt", ()),
+        (GenerateJob(1, SamplingParams(), texts=[""]), "invalid_request", "prompt", ()),
+        (GenerateJob(1, SamplingParams(), ids=[ids(1)], n=65), "too_large", None, ("65", "64")),
+        (EncodeJob(1, ids=[ids(1)]), "invalid_request", None, ()),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_job_is_said_at_once(decoder, job, code, param, numbers) -> None:
+    decoder.clients.put(A, job)
+    decoder.turn_until(lambda: 1 in Ledger(decoder, A).failed)
+    failed = Ledger(decoder, A).failed[1]
+    assert (failed.code, failed.param) == (code, param)
+    assert all(number in failed.message for number in numbers)
+    assert idle(decoder)
+
+
+def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
+    decoder.executor.allowed = 0
+    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
+    decoder.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
+    decoder.core.turn()
+    assert Ledger(decoder, A).failed[2].code == "overloaded"
+    decoder.executor.allowed = 1_000_000
+    decoder.turn_until(lambda: idle(decoder))
+    decoder.clients.put(A, GenerateJob(3, SamplingParams(max_tokens=2), ids=[ids(1)], n=64))
+    decoder.turn_until(lambda: idle(decoder))
+    assert len(Ledger(decoder, A).finished) == 124
+
+
+def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
+    decoder.executor.allowed = 3
+    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=30), ids=[ids(1)], n=2))
+    for _ in range(6):
+        decoder.core.turn()
+    decoder.clients.put(A, EndRow(1, 0))
+    decoder.clients.put(A, EndRow(1, 0))
+    decoder.executor.allowed = 1_000_000
+    decoder.turn_until(lambda: idle(decoder))
+    ledger = Ledger(decoder, A)
+    assert set(ledger.finished) == {(1, 1)}
+    assert ledger.tokens[1, 1] == reference([1], 30)
+    assert len(ledger.tokens[1, 0]) < 30
+
+
+def test_a_dead_client_is_aborted(decoder: Engine) -> None:
+    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
+    decoder.clients.gone.add(A)
+    decoder.core.turn()
+    decoder.turn_until(lambda: idle(decoder))
+    assert decoder.core._scheduler.usage().kv_blocks_used == 0
+
+
+def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine) -> None:
+    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)], n=3))
+    decoder.clients.put(B, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
+    for _ in range(3):
+        decoder.core.turn()
+    decoder.executor.lost = True
+    with pytest.raises(WorkerLostError):
+        decoder.core.run()
+    assert Ledger(decoder, A).failed[1].code == Ledger(decoder, B).failed[1].code == "engine_dead"
+
+
+def test_vectors_come_back_by_row(encoder: Engine) -> None:
+    items = [ids(*range(1, n + 1)) for n in (3, 12, 1, 12, 7)]
+    encoder.clients.put(A, EncodeJob(1, ids=items))
+    encoder.clients.put(B, EncodeJob(1, texts=["w1 w2", "w5"]))
+    encoder.turn_until(lambda: idle(encoder))
+    ledger = Ledger(encoder, A)
+    assert [ledger.vectors[1, row][0] for row in range(5)] == [3, 12, 1, 12, 7]
+    assert Ledger(encoder, B).vectors[1, 1].tolist() == [1, 5]
+
+
+def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
+    encoder.clients.put(A, EncodeJob(1, ids=[ids(1), ids(13)]))
+    encoder.clients.put(A, EncodeJob(2, ids=[ids(2)]))
+    encoder.turn_until(lambda: idle(encoder))
+    ledger = Ledger(encoder, A)
+    assert ledger.failed[1].code == "row_failed"
+    assert ledger.vectors[2, 0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("job", "param"),
+    [
+        (EncodeJob(1, ids=[ids(1), ids(*range(17))]), "input[1]"),
+        (EncodeJob(1, ids=[ids(1), ids(2), ids(3, 50)]), "input[2]"),
+        (EncodeJob(1, texts=[""]), "input"),
+    ],
+)
+def test_a_wrong_item_is_named(encoder: Engine, job: EncodeJob, param: str) -> None:
+    encoder.clients.put(A, job)
+    encoder.turn_until(lambda: 1 in Ledger(encoder, A).failed)
+    assert Ledger(encoder, A).failed[1].param == param
+
+
+def test_a_large_job_does_not_hold_up_a_small_one(encoder: Engine) -> None:
+    encoder.executor.allowed = 0
+    encoder.clients.put(A, EncodeJob(1, ids=[ids(*([1] * 16))] * 40))
+    encoder.core.turn()
+    encoder.clients.put(B, EncodeJob(1, ids=[ids(2)]))
+    encoder.executor.allowed = 3
+    for _ in range(6):
+        encoder.core.turn()
+    assert (1, 0) in Ledger(encoder, B).vectors
+    assert len(Ledger(encoder, A).vectors) < 40
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "BertModel"])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architecture, data) -> None:
+    """Random jobs of two clients, good and bad, with aborts at random turns."""
+    decoding = architecture == "LlamaForCausalLM"
+    stages = data.draw(st.integers(1, 3))
+    engine = Engine(
+        word_tokenizer, architecture, 24 if decoding else 0, num_stages=stages, max_model_len=64
+    )
+    rows: dict[tuple[bytes, int], int] = {}
+    aborted: set[tuple[bytes, int]] = set()
+    for job_id in range(data.draw(st.integers(1, 12))):
+        client = data.draw(st.sampled_from([A, B]))
+        prompts = data.draw(
+            st.lists(st.lists(st.integers(0, 50), max_size=12), min_size=1, max_size=3)
+        )
+        n = data.draw(st.integers(1, 3)) if decoding else 1
+        params = SamplingParams(max_tokens=data.draw(st.none() | st.integers(0, 70)))
+        if data.draw(st.booleans()):
+            content = {"ids": [ids(*prompt) for prompt in prompts]}
+        else:
+            content = {"texts": [" ".join(f"w{i}" for i in prompt) for prompt in prompts]}
+        job = (
+            GenerateJob(job_id, params, n=n, **content)
+            if decoding
+            else EncodeJob(job_id, **content)
+        )
+        engine.clients.put(client, job)
+        rows[client, job_id] = len(prompts) * n
+        for _ in range(data.draw(st.integers(0, 3))):
+            engine.core.turn()
+        if data.draw(st.integers(0, 3)) == 0:
+            engine.clients.put(client, Abort([job_id]))
+            aborted.add((client, job_id))
+    engine.turn_until(lambda: idle(engine))
+    for (client, job_id), count in rows.items():
+        ledger = Ledger(engine, client)
+        ends = ledger.finished if decoding else ledger.vectors
+        ended = sum(1 for job, _ in ends if job == job_id)
+        if (client, job_id) not in aborted:
+            assert (job_id in ledger.failed) != (ended == count)
+            assert (job_id in ledger.failed) == (job_id not in ledger.accepted) or ended < count
+    usage = engine.core._scheduler.usage()
+    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+    assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)

@@ -1,0 +1,1 @@
+"""One pipeline stage of a model: the only package that imports torch."""

@@ -1,0 +1,41 @@
+"""The frozen configuration of one worker process, written by the supervisor as JSON."""
+
+from typing import Literal
+
+import msgspec
+
+from workers.model_config import ModelConfig
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+LoadFormat = Literal["auto", "dummy"]
+Head = Literal["generate", "embed", "classify"]
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of one model.
+
+    `endpoint` is the engine core's worker socket; `token_endpoint` the socket on which the first
+    stage takes sampled tokens from the last; `rendezvous` a file in the daemon's private directory
+    through which the stages' process groups find each other. `depth` is the number of steps that
+    may be in flight at once (num_stages + 1).
+    """
+
+    model: ModelConfig
+    head: Head
+    stage: int
+    num_stages: int
+    device: str
+    dtype: Dtype
+    load_format: LoadFormat
+    attention_backend: str
+    threads: int
+    depth: int
+    max_slots: int
+    max_model_len: int
+    max_step_tokens: int
+    block_size: int
+    kv_cache_bytes: int
+    endpoint: str
+    token_endpoint: str
+    rendezvous: str
+    log_level: str = "info"

@@ -1,0 +1,127 @@
+"""What a worker accepts and emits. No torch: the engine core imports this module.
+
+Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the number of rows
+(sequences) of a step, T the number of tokens over all rows, S the number of rows that sample.
+"""
+
+import msgspec
+
+
+class SlotInit(msgspec.Struct, array_like=True, frozen=True):
+    """A request moves into a slot: everything about it that later steps do not repeat.
+
+    `seed` is in [0, 2**63). `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the
+    distribution whole. `logprobs` is the number of alternatives reported beside each sampled
+    token, -1 for no log-probabilities at all; `prompt_logprobs` the same for scored prompt tokens.
+    """
+
+    slot: int
+    prompt_len: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+
+
+class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
+    """One micro-batch, the same message for every stage.
+
+    tokens          int32[T]    input ids, rows one after another; -1: take the token that was last
+                                sampled for the row's slot (first stage's slot buffer)
+    query_lens      int32[R]    tokens of each row in this step
+    slots           int32[R]    decoder only: the row's slot
+    starts          int32[R]    decoder only: tokens of the row already in the KV cache
+    sample          uint8[R]    decoder only: 1 where the row's last position is sampled
+    block_updates   int32[N, 3] decoder only: (slot, index in the slot's block table, block id)
+    inits           decoder only: slots that change hands, applied before anything else
+    after           the step whose sampled tokens the first stage must hold first; -1 for none
+    targets         int32[T]    empty unless a row is scored; the token that follows each position,
+                                -1 where none is asked for
+    token_types     uint8[T]    encoder only: segment of each token; empty when all are 0
+    """
+
+    step: int
+    tokens: bytes
+    query_lens: bytes
+    slots: bytes = b""
+    starts: bytes = b""
+    sample: bytes = b""
+    block_updates: bytes = b""
+    inits: list[SlotInit] = []
+    after: int = -1
+    targets: bytes = b""
+    token_types: bytes = b""
+
+
+class Logprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probabilities of N tokens, each with `width` alternatives, best first.
+
+    chosen float32[N], top_ids int32[N, width], top float32[N, width]. Taken from the raw logits
+    (before temperature and truncation). Rows that asked for fewer than `width` ignore the rest.
+    """
+
+    width: int
+    chosen: bytes
+    top_ids: bytes
+    top: bytes
+
+
+class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
+    """What the last stage reports for one step, in row order.
+
+    tokens    int32[S]     sampled ids; -1 where the row's logits were not finite
+    sampled   log-probabilities of the S sampled tokens, if any row of the step asked for them
+    scored    log-probabilities of the positions with a target, if the step has targets
+    pooled    float32[R, D] vectors (or scores, D = number of labels); a failed row holds NaN
+    busy_us   time the last stage spent on the step, in microseconds
+    """
+
+    step: int
+    tokens: bytes = b""
+    sampled: Logprobs | None = None
+    scored: Logprobs | None = None
+    pooled: bytes = b""
+    busy_us: int = 0
+
+
+class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
+    """Weights are in place. `kv_block_bytes` is 0 for a stage without a KV cache."""
+
+    stage: int
+    weight_bytes: int
+    seconds: float
+    kv_block_bytes: int
+    kv_budget_bytes: int
+
+
+class AllocateKV(msgspec.Struct, array_like=True, frozen=True, tag="allocate"):
+    """The engine's answer to every stage's `WorkerLoaded`: allocate, connect, warm up, report."""
+
+    num_blocks: int
+
+
+class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
+    """The stage has allocated, connected to its neighbours and run one step of every shape."""
+
+    stage: int
+
+
+class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
+    """The stage cannot go on; `message` is one line fit for a person. The process then exits."""
+
+    stage: int
+    message: str
+
+
+class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
+    """Last stage → first stage: the tokens of one step, by slot (int32[S] each)."""
+
+    step: int
+    slots: bytes
+    tokens: bytes
+
+
+ToWorker = StepInput | AllocateKV
+FromWorker = StepOutput | WorkerLoaded | WorkerReady | WorkerFailed
