@@ -47,6 +47,8 @@ class Budget:
     def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
         """Take a whole job in. Raises RefusalError: too_large if it never fits, else overloaded."""
         rows, cost = _size(message)
+        if rows < 1:
+            raise RefusalError("invalid_request", "the request asks for nothing")
         if rows > self._max_rows or cost > self._max_tokens:
             raise RefusalError(
                 "too_large",

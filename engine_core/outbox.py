@@ -58,8 +58,7 @@ class Outbox:
     def _of(self, client: bytes) -> Outputs:
         outputs = self._outputs.get(client)
         if outputs is None:
-            # Lists are passed on purpose: struct defaults are copied, these are filled in place.
-            outputs = self._outputs[client] = Outputs([], [], [], [])
+            outputs = self._outputs[client] = Outputs()
         return outputs
 
     def _end(self, job: Job) -> None:

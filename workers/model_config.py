@@ -1,12 +1,12 @@
 """A checkpoint's shape, read as data from the files beside its weights (no torch)."""
 
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
+ValueT = TypeVar("ValueT")
 RopeType = Literal["default", "linear", "llama3"]
 
 _POOLING_FLAGS: dict[str, PoolingMode] = {
@@ -72,15 +72,16 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises ModelConfigError, naming the file, where there is none."""
+    return _decoded(path, dict[str, Any])
+
+
+def _decoded(path: Path, kind: type[ValueT]) -> ValueT:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError) as error:
         raise ModelConfigError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelConfigError(f"{path} does not hold a JSON object")
-    return value
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -91,6 +92,8 @@ def read_model_config(path: Path) -> ModelConfig:
     raw = read_json(path / "config.json")
     try:
         return _model_config(path, raw)
+    except ModelConfigError:
+        raise
     except KeyError as error:
         raise ModelConfigError(f"{path / 'config.json'} has no {error}") from None
     except (TypeError, ValueError) as error:
@@ -98,7 +101,7 @@ def read_model_config(path: Path) -> ModelConfig:
 
 
 def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
-    architectures = raw.get("architectures") or []
+    architectures: list[str] = raw.get("architectures") or []
     if not architectures:
         raise ModelConfigError(f"{path / 'config.json'} names no architecture")
     hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
@@ -106,7 +109,7 @@ def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
     sentence = _optional_json(path / "sentence_bert_config.json")
     return ModelConfig(
         path=str(path),
-        architecture=str(architectures[0]),
+        architecture=architectures[0],
         vocab_size=int(raw["vocab_size"]),
         hidden_size=hidden,
         intermediate_size=int(raw["intermediate_size"]),
@@ -148,14 +151,22 @@ def _rope_config(raw: dict[str, Any]) -> RopeConfig:
 
 
 def _num_labels(raw: dict[str, Any]) -> int:
-    labels = raw.get("id2label")
+    labels: dict[str, str] | None = raw.get("id2label")
     return len(labels) if labels else int(raw.get("num_labels", 2))
 
 
 def _sigmoid_scores(raw: dict[str, Any]) -> bool:
-    """sentence-transformers' rule: a single label goes through a sigmoid unless it says identity."""
-    declared = raw.get("sentence_transformers", {}).get("activation_fn", "")
+    """sentence-transformers' rule: one label goes through a sigmoid unless it says identity."""
+    settings: dict[str, Any] = raw.get("sentence_transformers") or {}
+    declared = settings.get("activation_fn", raw.get("sbert_ce_default_activation_function", ""))
     return _num_labels(raw) == 1 and not str(declared).endswith("Identity")
+
+
+class _Module(msgspec.Struct):
+    """An entry of sentence-transformers' modules.json; `type` is a dotted class name."""
+
+    type: str
+    path: str
 
 
 def _pooling_config(path: Path) -> PoolingConfig:
@@ -166,8 +177,8 @@ def _pooling_config(path: Path) -> PoolingConfig:
     modules_file = path / "modules.json"
     if not modules_file.exists():
         return PoolingConfig(mode="mean", normalize=False)
-    modules = json.loads(modules_file.read_text(encoding="utf-8"))
-    kinds = {str(module["type"]).rsplit(".", 1)[-1]: str(module["path"]) for module in modules}
+    modules = _decoded(modules_file, list[_Module])
+    kinds = {module.type.rsplit(".", 1)[-1]: module.path for module in modules}
     raw = read_json(path / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
     return PoolingConfig(mode=_pooling_mode(raw), normalize="Normalize" in kinds)
 
@@ -177,10 +188,11 @@ def _pooling_mode(raw: dict[str, Any]) -> PoolingMode:
     modes = [named] if named else [mode for flag, mode in _POOLING_FLAGS.items() if raw.get(flag)]
     if not modes:
         return "mean"
-    known = {str(mode): mode for mode in _POOLING_FLAGS.values()}
-    if len(modes) > 1 or str(modes[0]) not in known:
-        raise ModelConfigError(f"pooling {modes} is not supported (one of {', '.join(known)})")
-    return known[str(modes[0])]
+    for known in _POOLING_FLAGS.values():
+        if modes == [known]:
+            return known
+    known = ", ".join(_POOLING_FLAGS.values())
+    raise ModelConfigError(f"pooling {modes} is not supported (one of {known})")
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Children of the daemon must not outlive it, even when it is killed outright."""
 
 import os
-import sys
 import threading
+
+_STDIN = 0
 
 
 def exit_with_parent() -> None:
@@ -13,7 +14,9 @@ def exit_with_parent() -> None:
     """
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not sys.stdin: a thread that holds its lock cannot be ended with the interpreter.
+        while os.read(_STDIN, 1):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

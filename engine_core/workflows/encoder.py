@@ -1,4 +1,4 @@
-"""Embeddings: one vector a text."""
+"""Embeddings: one vector a text. The server scores pairs by the cosine of their vectors."""
 
 from bisect import bisect_right
 
@@ -70,7 +70,7 @@ def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
 
 WORKFLOW = Workflow(
     head="embed",
-    tasks=("embed",),
+    tasks=("embed", "score"),
     processor=EncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.hidden_size,

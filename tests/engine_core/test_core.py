@@ -124,6 +124,8 @@ def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
         (GenerateJob(1, SamplingParams(), ids=[b""]), "invalid_request", "prompt", ()),
         (GenerateJob(1, SamplingParams(), texts=[""]), "invalid_request", "prompt", ()),
         (GenerateJob(1, SamplingParams(), ids=[ids(1)], n=65), "too_large", None, ("65", "64")),
+        (GenerateJob(1, SamplingParams(), ids=[ids(1)], n=0), "invalid_request", None, ()),
+        (GenerateJob(1, SamplingParams()), "invalid_request", None, ()),
         (EncodeJob(1, ids=[ids(1)]), "invalid_request", None, ()),
     ],
 )  # fmt: skip

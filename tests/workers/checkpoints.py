@@ -1,0 +1,103 @@
+"""Tiny random checkpoints, made by transformers, and configurations of a stage that loads one.
+
+Weights are drawn wider than is usual, so that logits and attention scores are far from uniform.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from workers.config import Dtype, Head, LoadFormat, WorkerConfig
+from workers.model_config import read_model_config
+
+LLAMA: dict[str, Any] = {
+    "vocab_size": 211,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+BERT: dict[str, Any] = {
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "type_vocab_size": 2,
+    "initializer_range": 0.15,
+}
+
+
+def save_llama(folder: Path, *, shard_size: str = "1GB", **changes: Any) -> LlamaForCausalLM:
+    """Write a Llama whose every weight, norms and biases too, is random; returns the model."""
+    torch.manual_seed(7)
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA | changes)).eval()
+    return _save(model, folder, shard_size)
+
+
+def save_bert(folder: Path, *, labels: int = 0, **changes: Any) -> Any:
+    """Write a BERT encoder, or with `labels` a classifier; returns the model."""
+    torch.manual_seed(7)
+    if labels:
+        changes["num_labels"] = labels
+    config = BertConfig(**BERT | changes)
+    model = BertForSequenceClassification(config) if labels else BertModel(config)
+    return _save(model.eval(), folder, "1GB")
+
+
+def _save(model: Any, folder: Path, shard_size: str) -> Any:
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1:
+            mean = 0.0 if name.endswith("bias") else 1.0
+            torch.nn.init.normal_(weight, mean=mean, std=0.1)
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    return model
+
+
+def worker_config(
+    folder: Path,
+    *,
+    head: Head = "generate",
+    stage: int = 0,
+    num_stages: int = 1,
+    dtype: Dtype = "float32",
+    load_format: LoadFormat = "auto",
+) -> WorkerConfig:
+    """A stage of the checkpoint in `folder` on the CPU, with small blocks and no sockets."""
+    model = read_model_config(folder)
+    return WorkerConfig(
+        model=model,
+        head=head,
+        stage=stage,
+        num_stages=num_stages,
+        device="cpu",
+        dtype=dtype,
+        load_format=load_format,
+        attention_backend="auto",
+        threads=1,
+        depth=num_stages + 1,
+        max_slots=8,
+        max_model_len=model.max_model_len,
+        max_step_tokens=256,
+        block_size=4,
+        kv_cache_bytes=1 << 20,
+        endpoint="",
+        token_endpoint="",
+        rendezvous="",
+    )

@@ -1,0 +1,80 @@
+"""All stages of a model in one process, driven by StepInputs as worker processes are."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from tests.workers.checkpoints import worker_config
+from workers.attention.registry import select_backend
+from workers.config import Head
+from workers.loader import load_model
+from workers.messages import Logprobs, StepInput, StepOutput
+from workers.runner import ModelRunner, attention_needs
+from workers.warm_up import warm_up
+
+NUM_BLOCKS = 96
+
+
+class Stages:
+    """Runners of every stage, hidden states handed on directly."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        head: Head = "generate",
+        num_stages: int = 1,
+        backend: str = "auto",
+    ) -> None:
+        config = worker_config(folder, head=head, num_stages=num_stages)
+        config = msgspec.structs.replace(config, attention_backend=backend)
+        self.block_size = config.block_size
+        self.runners: list[ModelRunner] = []
+        for stage in range(num_stages):
+            own = msgspec.structs.replace(config, stage=stage)
+            runner = ModelRunner(
+                own,
+                load_model(own).model,
+                select_backend(backend, attention_needs(own)),
+                NUM_BLOCKS if head == "generate" else 0,
+            )
+            with torch.inference_mode():
+                warm_up(runner, own)
+            self.runners.append(runner)
+
+    @torch.inference_mode()
+    def run(self, message: StepInput) -> tuple[torch.Tensor, StepOutput]:
+        """The last stage's hidden states [T, hidden_size] without padding, and its report."""
+        hidden = batch = None
+        for runner in self.runners:
+            batch = runner.prepare(message)
+            hidden = runner.forward(batch, hidden)
+        assert batch is not None
+        assert hidden is not None
+        output = self.runners[-1].report(batch, hidden)
+        if batch.sampling is not None:
+            tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
+            self.runners[0].slots.store_last_tokens(batch.sampling.slots, tokens)
+        return hidden[: batch.tensors.num_tokens], output
+
+
+def sampled_tokens(output: StepOutput) -> np.ndarray:
+    """int32[S]"""
+    return np.frombuffer(output.tokens, np.int32)
+
+
+def pooled(output: StepOutput, rows: int) -> np.ndarray:
+    """float32[R, D]"""
+    return np.frombuffer(output.pooled, np.float32).reshape(rows, -1)
+
+
+def distributions(reported: Logprobs | None) -> np.ndarray:
+    """Log-probabilities by token id, float32[N, V], of a report as wide as the vocabulary."""
+    assert reported is not None
+    ids = np.frombuffer(reported.top_ids, np.int32).reshape(-1, reported.width)
+    values = np.frombuffer(reported.top, np.float32).reshape(-1, reported.width)
+    by_id = np.empty_like(values)
+    np.put_along_axis(by_id, ids.astype(np.int64), values, axis=1)
+    return by_id

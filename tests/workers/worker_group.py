@@ -1,0 +1,127 @@
+"""Real worker processes under a test that plays their supervisor and their engine core."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import zmq
+
+import workers
+from workers.config import WorkerConfig
+from workers.messages import (
+    AllocateKV,
+    FromWorker,
+    StepInput,
+    StepOutput,
+    ToWorker,
+    WorkerFailed,
+    WorkerLoaded,
+    WorkerReady,
+)
+
+TIMEOUT_MS = 60_000
+
+
+class WorkerGroup:
+    """One process a stage of `config`, started on entry and killed on exit."""
+
+    def __init__(self, config: WorkerConfig, num_stages: int) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="workers")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._router.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
+        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._config = msgspec.structs.replace(
+            config,
+            num_stages=num_stages,
+            depth=num_stages + 1,
+            endpoint=f"ipc://{self._folder.name}/engine",
+            token_endpoint=f"ipc://{self._folder.name}/tokens",
+            rendezvous=f"{self._folder.name}/rendezvous",
+        )
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "WorkerGroup":
+        self._router.bind(self._config.endpoint)
+        self.processes = [self._start(stage) for stage in range(self._config.num_stages)]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+        self._router.close()
+        self._context.term()
+        self._folder.cleanup()
+
+    def get_ready(self, num_blocks: int) -> list[WorkerLoaded]:
+        """Bring every stage to where it takes steps; returns what each said of itself."""
+        loaded = [self.receive() for _ in self.processes]
+        for stage in range(len(self.processes)):
+            self.send(stage, AllocateKV(num_blocks))
+        ready = [self.receive() for _ in self.processes]
+        assert all(isinstance(message, WorkerReady) for message in ready), ready
+        announcements = [message for message in loaded if isinstance(message, WorkerLoaded)]
+        return sorted(announcements, key=lambda message: message.stage)
+
+    def send(self, stage: int, message: ToWorker) -> None:
+        self._router.send_multipart([b"stage-%d" % stage, msgspec.msgpack.encode(message)])
+
+    def submit(self, message: StepInput) -> None:
+        for stage in range(len(self.processes)):
+            self.send(stage, message)
+
+    def receive(self) -> FromWorker:
+        _, frame = self._router.recv_multipart()
+        return self._decoder.decode(frame)
+
+    def output(self) -> StepOutput:
+        message = self.receive()
+        assert isinstance(message, StepOutput), message
+        return message
+
+    def failure(self) -> WorkerFailed:
+        message = self.receive()
+        assert isinstance(message, WorkerFailed), message
+        return message
+
+    def kill(self, stage: int) -> None:
+        self.processes[stage].send_signal(signal.SIGKILL)
+        self.processes[stage].wait()
+
+    def log(self, stage: int) -> list[str]:
+        """The lines that a stage has logged."""
+        return self._log_file(stage).read_text().splitlines()
+
+    def _log_file(self, stage: int) -> Path:
+        return Path(self._folder.name) / f"stage-{stage}.log"
+
+    def _start(self, stage: int) -> subprocess.Popen[bytes]:
+        path = Path(self._folder.name) / f"stage-{stage}.json"
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._config, stage=stage)))
+        environment = os.environ | {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(workers.__file__).parent.parent),
+        }
+        with self._log_file(stage).open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "workers", str(path)],
+                stdin=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )

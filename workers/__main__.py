@@ -1,0 +1,38 @@
+"""`python -P -m workers CONFIG.json`: one worker process."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from workers.config import WorkerConfig
+from workers.parent import exit_with_parent
+
+
+def main() -> None:
+    """Run the stage that the file named on the command line describes; exits with code 1."""
+    # Ctrl-C reaches the whole process group: the supervisor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent()
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s worker.{config.stage} %(message)s",
+    )
+    # Seconds of imports, which must not come before the lines above.
+    import torch  # noqa: PLC0415
+
+    from workers.worker import run_worker  # noqa: PLC0415
+
+    torch.set_num_threads(config.threads)
+    run_worker(config)
+    logging.shutdown()
+    # The sending thread and the process groups may wait for peers that are gone.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

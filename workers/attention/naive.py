@@ -1,0 +1,97 @@
+"""The control group: softmax(Q K^T) V spelled out, one query at a time.
+
+Every query sees tensors of its own context's size and nothing else, all in float32, so its result
+is bitwise the same whatever else is in the step and however its prompt was cut into chunks.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.step_tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row: its tokens [start, stop) in the step, and its context of `context` tokens."""
+
+    start: int
+    stop: int
+    context: int
+    blocks: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class NaivePlan:
+    """A step's rows, and where in the cache its tokens go."""
+
+    rows: list[_Row]
+    slot_mapping: torch.Tensor | None
+
+
+class NaiveBackend:
+    """Attention by its definition, for tests and for bitwise reproducible runs; slow."""
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        devices=("cpu", "cuda"),
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        self._scale = needs.head_dim**-0.5
+
+    def plan(self, step: StepTensors) -> NaivePlan:
+        rows: list[_Row] = []
+        start = 0
+        for index, length in enumerate(step.query_lens.tolist()):
+            blocks = None if step.block_tables is None else step.block_tables[index]
+            rows.append(_Row(start, start + length, int(step.contexts[index]), blocks))
+            start += length
+        return NaivePlan(rows, step.slot_mapping)
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: NaivePlan
+    ) -> None:
+        assert plan.slot_mapping is not None
+        cache.keys.flatten(0, 1)[plan.slot_mapping] = keys
+        cache.values.flatten(0, 1)[plan.slot_mapping] = values
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: NaivePlan,
+    ) -> torch.Tensor:
+        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        for row in plan.rows:
+            if cache is None:
+                row_keys, row_values = keys[row.start : row.stop], values[row.start : row.stop]
+            else:
+                row_keys, row_values = _cached(cache.keys, row), _cached(cache.values, row)
+            cached = row.context - (row.stop - row.start)
+            for offset, token in enumerate(range(row.start, row.stop), start=1):
+                seen = row.context if cache is None else cached + offset
+                out[token] = self._attend(queries[token], row_keys[:seen], row_values[:seen])
+        return out
+
+    def _attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
+        """One query [H, D] over keys and values [L, Hkv, D]; returns [H, D]."""
+        grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
+        scores = grouped @ keys.float().permute(1, 2, 0).contiguous() * self._scale
+        attended = scores.softmax(dim=-1) @ values.float().transpose(0, 1).contiguous()
+        return attended.view_as(query)
+
+
+def _cached(cached: torch.Tensor, row: _Row) -> torch.Tensor:
+    """A row's context [L, Hkv, D] from its blocks in order."""
+    assert row.blocks is not None
+    block_size = cached.shape[1]
+    blocks = row.blocks[: -(-row.context // block_size)]
+    return cached[blocks].flatten(0, 1)[: row.context]

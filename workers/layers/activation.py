@@ -1,0 +1,36 @@
+"""Activation functions by the name in a checkpoint's `hidden_act`."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from workers.model_config import ModelConfigError
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+}
+
+
+def activation(name: str) -> Activation:
+    """The function called `name`. Raises ModelConfigError, listing those that are known."""
+    if name not in _ACTIVATIONS:
+        raise ModelConfigError(
+            f"activation {name!r} is not supported (one of {', '.join(_ACTIVATIONS)})"
+        )
+    return _ACTIVATIONS[name]
+
+
+def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
+    """f(gate) * up (Shazeer 2020, arXiv:2002.05202): [N, 2 F], gate first, -> [N, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return function(gate).mul_(up)

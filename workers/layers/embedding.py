@@ -1,0 +1,23 @@
+"""Lookup tables."""
+
+import torch
+import torch.nn.functional as F
+
+from workers.layers.layer import Layer
+from workers.layers.placement import Placement
+
+
+class Embedding(Layer):
+    """Rows of a table by index: int64[N] -> [N, size]. `weight` is [count, size]."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, count: int, size: int, placement: Placement) -> None:
+        self._name = name
+        self.weight = placement.empty(count, size)
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, self.weight)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {f"{self._name}.weight": self.weight}

@@ -1,0 +1,66 @@
+"""Linear layers whose weight holds one or several layers of a checkpoint."""
+
+import torch
+import torch.nn.functional as F
+
+from workers.layers import onednn
+from workers.layers.layer import Layer
+from workers.layers.placement import Placement
+
+MIN_CPU_ROWS = 4
+"""Where a weight is not packed, MKL multiplies fewer rows by another kernel, which rounds otherwise
+(and with several threads it may do so up to 9 rows)."""
+
+
+class Linear(Layer):
+    """y = x W^T + b, with the checkpoint layers `members` (name -> output features) stacked in W.
+
+    A layer that stores its weight otherwise (quantised, sharded) takes this one's place with the
+    same operations: create, `weights` and `pack` to load, call to apply.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        members: dict[str, int],
+        placement: Placement,
+        *,
+        bias: bool,
+        tied: torch.Tensor | None = None,
+    ) -> None:
+        """`tied` is another layer's weight [out_features, in_features] to share."""
+        self._members = members
+        out_features = sum(members.values())
+        self._weight = placement.empty(out_features, in_features) if tied is None else tied
+        self._bias = placement.empty(out_features) if bias else None
+        self._packed = False
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[N, in_features] -> [N, out_features]"""
+        if self._packed:
+            return onednn.linear(rows, self._weight, self._bias)
+        return F.linear(rows, self._weight, self._bias)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Each member's rows of the weight and bias."""
+        tensors: dict[str, torch.Tensor] = {}
+        start = 0
+        for name, size in self._members.items():
+            tensors[f"{name}.weight"] = self._weight[start : start + size]
+            if self._bias is not None:
+                tensors[f"{name}.bias"] = self._bias[start : start + size]
+            start += size
+        return tensors
+
+    def pack(self) -> None:
+        if onednn.can_pack(self._weight):
+            self._weight = onednn.pack(self._weight)
+            self._packed = True
+
+
+def pad_rows(rows: torch.Tensor) -> torch.Tensor:
+    """[N, D] with zero rows added up to MIN_CPU_ROWS on the CPU; as it is elsewhere."""
+    missing = MIN_CPU_ROWS - rows.shape[0]
+    if missing <= 0 or rows.device.type != "cpu":
+        return rows
+    return F.pad(rows, (0, 0, 0, missing))

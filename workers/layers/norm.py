@@ -1,0 +1,35 @@
+"""Normalisation layers."""
+
+import torch
+import torch.nn.functional as F
+
+from workers.layers.layer import Layer
+from workers.layers.placement import Placement
+
+
+class RMSNorm(Layer):
+    """x / rms(x) * w over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+    def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
+        self._name, self._shape, self._eps = name, (size,), eps
+        self._weight = placement.empty(size)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(rows, self._shape, self._weight, self._eps)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {f"{self._name}.weight": self._weight}
+
+
+class LayerNorm(Layer):
+    """(x - mean(x)) / std(x) * w + b over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
+
+    def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
+        self._name, self._shape, self._eps = name, (size,), eps
+        self._weight, self._bias = placement.empty(size), placement.empty(size)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(rows, self._shape, self._weight, self._bias, self._eps)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {f"{self._name}.weight": self._weight, f"{self._name}.bias": self._bias}

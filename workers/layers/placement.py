@@ -1,0 +1,17 @@
+"""Where a model's weights live."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The device and element type of a stage's weights."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        """An uninitialised weight of `shape`."""
+        return torch.empty(shape, device=self.device, dtype=self.dtype)

@@ -1,0 +1,62 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864), halves rotated against each other.
+
+Dimension i of a head is paired with dimension i + D/2, as Llama checkpoints store them.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from workers.layers.placement import Placement
+from workers.model_config import RopeConfig
+
+
+class Rotation(NamedTuple):
+    """The rotation of each of a step's tokens: [T', 1, D] each; `sin` carries the signs."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+class RotaryEmbedding:
+    """A table of rotations for positions [0, max_position), looked up once a step."""
+
+    def __init__(
+        self, rope: RopeConfig, head_dim: int, max_position: int, placement: Placement
+    ) -> None:
+        frequencies = rope_frequencies(rope, head_dim)
+        angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
+        cos, sin = angles.cos(), angles.sin()
+        table = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), dim=1)
+        self._table = table.to(placement.device, placement.dtype)
+
+    def __call__(self, positions: torch.Tensor) -> Rotation:
+        """int64[T'] -> the rotation of each."""
+        rows = self._table[positions]
+        return Rotation(cos=rows[:, :1], sin=rows[:, 1:])
+
+
+def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """Turn every head of `heads` [T', H, D] by its token's rotation."""
+    swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
+    return torch.addcmul(heads * rotation.cos, swapped, rotation.sin)
+
+
+def rope_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
+    """Angle a position, in radians, of each pair of dimensions: float32[head_dim / 2].
+
+    `llama3` (Llama 3.1's context extension) divides the frequency of wavelengths beyond
+    `original_max_position / low_freq_factor` by `factor`, leaves those below
+    `original_max_position / high_freq_factor` alone, and blends the two linearly in between.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / rope.theta**exponents
+    if rope.type == "linear":
+        return frequencies / rope.factor
+    if rope.type == "llama3":
+        turns = rope.original_max_position * frequencies / (2 * math.pi)
+        band = rope.high_freq_factor - rope.low_freq_factor
+        kept = ((turns - rope.low_freq_factor) / band).clamp(0, 1)
+        return frequencies * kept + frequencies / rope.factor * (1 - kept)
+    return frequencies

@@ -1,0 +1,126 @@
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder, alone or with a classifier."""
+
+from collections.abc import Sequence
+
+import torch
+
+from workers.layers.activation import activation
+from workers.layers.embedding import Embedding
+from workers.layers.layer import Layer
+from workers.layers.linear import Linear, pad_rows
+from workers.layers.norm import LayerNorm
+from workers.layers.placement import Placement
+from workers.model_config import ModelConfig
+from workers.models.base import Attend
+from workers.models.partition import stage_layers
+from workers.step_tensors import StepTensors
+
+_OLD_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
+
+
+class BertEmbeddings(Layer):
+    """Token, position and segment embeddings, summed and normalised."""
+
+    def __init__(self, config: ModelConfig, placement: Placement) -> None:
+        size = config.hidden_size
+        self._words = Embedding("embeddings.word_embeddings", config.vocab_size, size, placement)
+        self._positions = Embedding(
+            "embeddings.position_embeddings", config.max_position, size, placement
+        )
+        self._types = Embedding(
+            "embeddings.token_type_embeddings", config.type_vocab_size, size, placement
+        )
+        self._norm = LayerNorm("embeddings.LayerNorm", size, config.norm_eps, placement)
+
+    def __call__(self, step: StepTensors) -> torch.Tensor:
+        """[T', hidden_size]"""
+        types = self._types.weight[0] if step.token_types is None else self._types(step.token_types)
+        return self._norm(self._words(step.tokens) + types + self._positions(step.positions))
+
+    def parts(self) -> Sequence[Layer]:
+        return self._words, self._positions, self._types, self._norm
+
+
+class BertLayer(Layer):
+    """Attention and a feed-forward network, each added to its input and normalised after."""
+
+    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
+        size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+        self._num_heads, self._head_dim = config.num_heads, config.head_dim
+        qkv = {f"{name}.attention.self.{part}": size for part in ("query", "key", "value")}
+        output = {f"{name}.attention.output.dense": size}
+        self._qkv = Linear(size, qkv, placement, bias=True)
+        self._output = Linear(size, output, placement, bias=True)
+        self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
+        self._up = Linear(size, {f"{name}.intermediate.dense": inner}, placement, bias=True)
+        self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=True)
+        self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
+        self._activation = activation(config.hidden_act)
+
+    def __call__(self, layer: int, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """[T', hidden_size] -> the same"""
+        tokens = hidden.shape[0]
+        heads = self._qkv(hidden).view(tokens, 3, self._num_heads, self._head_dim)
+        attended = attend(layer, heads[:, 0], heads[:, 1], heads[:, 2])
+        hidden = self._attention_norm(hidden + self._output(attended.reshape(tokens, -1)))
+        return self._mlp_norm(hidden + self._down(self._activation(self._up(hidden))))
+
+    def parts(self) -> Sequence[Layer]:
+        attention = (self._qkv, self._output, self._attention_norm)
+        return *attention, self._up, self._down, self._mlp_norm
+
+
+class BertModel(Layer):
+    """One stage of a BERT encoder (see `StageModel`). It has no head: its states get pooled."""
+
+    def __init__(
+        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
+    ) -> None:
+        layers = stage_layers(config.num_layers, stage, num_stages)
+        self._embeddings = BertEmbeddings(config, placement) if stage == 0 else None
+        self._layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in layers]
+
+    def forward(
+        self, step: StepTensors, hidden: torch.Tensor | None, attend: Attend
+    ) -> torch.Tensor:
+        if self._embeddings is not None:
+            hidden = self._embeddings(step)
+        assert hidden is not None, "a later stage gets the hidden states of the one before"
+        for index, layer in enumerate(self._layers):
+            hidden = layer(index, hidden, attend)
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+    def parts(self) -> Sequence[Layer]:
+        return self._layers if self._embeddings is None else [self._embeddings, *self._layers]
+
+    @staticmethod
+    def canonical_name(name: str) -> str:
+        """Without the "bert." of models with a head; norms' weights as they are called today."""
+        *path, last = name.removeprefix("bert.").split(".")
+        return ".".join([*path, _OLD_NORM_NAMES.get(last, last)])
+
+
+class BertForSequenceClassification(BertModel):
+    """A BERT whose first token is pooled and classified: a cross-encoder, for one."""
+
+    def __init__(
+        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
+    ) -> None:
+        super().__init__(config, stage, num_stages, placement)
+        size, last = config.hidden_size, stage == num_stages - 1
+        pooler, classifier = {"pooler.dense": size}, {"classifier": config.num_labels}
+        self._pooler = Linear(size, pooler, placement, bias=True) if last else None
+        self._classifier = Linear(size, classifier, placement, bias=True) if last else None
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert self._pooler is not None, "only the last stage has the head"
+        assert self._classifier is not None
+        pooled = torch.tanh(self._pooler(pad_rows(hidden)))
+        return self._classifier(pooled)[: hidden.shape[0]]
+
+    def parts(self) -> Sequence[Layer]:
+        head = (self._pooler, self._classifier)
+        return [*super().parts(), *(part for part in head if part is not None)]

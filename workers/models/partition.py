@@ -1,0 +1,23 @@
+"""Which layers of a model belong to which pipeline stage."""
+
+from workers.model_config import ModelConfigError
+
+
+def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
+    """The layers of `stage`, of `num_stages` that hold `num_layers` between them, in order.
+
+    Shares differ by one layer at the most. What does not divide evenly goes to the middle stages
+    first, then to the first stage, never to the last: the embedding that the first stage also
+    holds is a lookup, while the head of the last is a product with the whole vocabulary.
+
+    Raises ModelConfigError where some stage would be left without a layer.
+    """
+    if num_stages > num_layers:
+        raise ModelConfigError(
+            f"{num_layers} layers cannot be split over {num_stages} pipeline stages"
+        )
+    share, left_over = divmod(num_layers, num_stages)
+    first_takers = [*range(1, num_stages - 1), 0]
+    extra = set(first_takers[:left_over])
+    start = share * stage + sum(1 for earlier in extra if earlier < stage)
+    return range(start, start + share + (stage in extra))

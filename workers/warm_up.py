@@ -1,0 +1,83 @@
+"""The first step of a kind pays for lazy initialisation: run each kind once before any request."""
+
+import numpy as np
+import torch
+
+from workers.config import WorkerConfig
+from workers.kv_cache import KVCache
+from workers.loader import TORCH_DTYPES
+from workers.messages import SlotInit, StepInput
+from workers.runner import ModelRunner
+
+LONGEST = 64
+"""Tokens of the longest step: enough to take every path."""
+
+
+def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
+    """Run a step of each kind through this stage alone, and leave no trace of it."""
+    dtype = TORCH_DTYPES[config.dtype]
+    cache = runner.kv_cache
+    for message in _encoder_steps(config) if cache is None else _decoder_steps(config, cache):
+        batch = runner.prepare(message)
+        shape = (len(batch.tensors.positions), config.model.hidden_size)
+        hidden = torch.zeros(shape, dtype=dtype, device=config.device)
+        hidden = runner.forward(batch, hidden if config.stage else None)
+        if config.stage == config.num_stages - 1:
+            runner.report(batch, hidden)
+    runner.slots.clear()
+    for layer in cache.layers if cache else ():
+        layer.keys[: _blocks(LONGEST, config)].zero_()
+        layer.values[: _blocks(LONGEST, config)].zero_()
+
+
+def _encoder_steps(config: WorkerConfig) -> list[StepInput]:
+    """Two rows of unequal length, then one short row."""
+    length = max(1, min(LONGEST, config.max_model_len, config.max_step_tokens // 2))
+    return [
+        StepInput(0, tokens=_zeros(sum(lens)), query_lens=_int32(*lens))
+        for lens in ((length, max(1, length // 2)), (1,))
+    ]
+
+
+def _decoder_steps(config: WorkerConfig, kv_cache: KVCache) -> list[StepInput]:
+    """A prompt that is scored and sampled with truncation, then its last token again, greedily."""
+    held = kv_cache.layers[0].keys.shape[0] * config.block_size
+    length = min(LONGEST, config.max_model_len, config.max_step_tokens, held)
+    blocks = np.arange(_blocks(length, config), dtype=np.int32)
+    table = np.stack([np.zeros_like(blocks), blocks, blocks], axis=1)
+    drawn = SlotInit(0, length, temperature=1.0, top_k=0, top_p=0.9, seed=0, logprobs=1)
+    greedy = SlotInit(0, length, temperature=0.0, top_k=0, top_p=1.0, seed=0)
+    return [
+        StepInput(
+            0,
+            tokens=_zeros(length),
+            query_lens=_int32(length),
+            starts=_int32(0),
+            block_updates=table.tobytes(),
+            inits=[drawn],
+            targets=_zeros(length),
+            slots=_int32(0),
+            sample=b"\1",
+        ),
+        StepInput(
+            1,
+            tokens=_int32(-1),
+            query_lens=_int32(1),
+            starts=_int32(length - 1),
+            inits=[greedy],
+            slots=_int32(0),
+            sample=b"\1",
+        ),
+    ]
+
+
+def _blocks(tokens: int, config: WorkerConfig) -> int:
+    return -(-tokens // config.block_size)
+
+
+def _int32(*values: int) -> bytes:
+    return np.array(values, np.int32).tobytes()
+
+
+def _zeros(count: int) -> bytes:
+    return bytes(4 * count)
