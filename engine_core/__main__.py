@@ -12,8 +12,9 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.local import LocalExecutor, WorkerLostError
-from engine_core.tokenizer import Tokenizer
+from engine_core.executor.base import WorkerLostError
+from engine_core.executor.local import LocalExecutor
+from engine_core.tokenizer import Tokenizer, TokenizerError
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
@@ -39,8 +40,8 @@ def main() -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         _serve(config)
-    except WorkerLostError as error:
-        log.error("stopping: %s", error)
+    except (TokenizerError, WorkerLostError) as error:
+        log.error("%s", error)
     return 1
 
 

@@ -304,6 +304,8 @@ class EngineClient:
             if isinstance(call := jobs.get(part.job), _EncodeCall) and call.push(part):
                 self.forget(part.job)
         for failed in outputs.failed:
+            # The engine says so with its last breath; its socket closes only a moment later.
+            self.dead |= failed.code == "engine_dead"
             if (job := jobs.pop(failed.id, None)) is not None:
                 job.fail(EngineError(failed.code, failed.message, failed.param))
 

@@ -9,13 +9,13 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import zmq
 
 from engine_core.config import EngineConfig
-from engine_core.executor.local import Capacity, LocalExecutor, WorkerLostError
+from engine_core.executor.base import Capacity, Executor, Pollable, WorkerLostError
 from engine_core.job import Budget, Job, JobKey, RefusalError
 from engine_core.messages import (
     Abort,
@@ -29,10 +29,26 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.tokenizing import Tokenized, TokenizingThreads
-from engine_core.transport import ClientSocket
 from engine_core.workflows.base import Workflow
 
 _BEAT_SECONDS = 1.0
+
+
+class Clients(Protocol):
+    """What the loop needs of its clients' socket (`transport.ClientSocket`)."""
+
+    @property
+    def arrivals(self) -> Pollable:
+        """Readable when `receive` has something."""
+        ...
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """(client, frame), or None if nothing has arrived."""
+        ...
+
+    def send(self, client: bytes, message: msgspec.Struct) -> bool:
+        """Queue one message; never blocks. False if the client is gone."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +66,8 @@ class EngineCore:
         config: EngineConfig,
         workflow: Workflow,
         capacity: Capacity,
-        executor: LocalExecutor,
-        clients: ClientSocket,
+        executor: Executor,
+        clients: Clients,
         tokenizing: TokenizingThreads,
     ) -> None:
         self._info = EngineInfo(
@@ -77,7 +93,13 @@ class EngineCore:
         self._steps = self._prompt_tokens = 0
         self._next_beat = 0.0
         self._poller = zmq.Poller()
-        for source in (clients.socket, executor.socket, executor.monitor, tokenizing.fileno()):
+        sources: list[Pollable] = [
+            clients.arrivals,
+            executor.results,
+            executor.losses,
+            tokenizing.fileno(),
+        ]
+        for source in sources:
             self._poller.register(source, zmq.POLLIN)
 
     def run(self) -> None:
@@ -128,7 +150,7 @@ class EngineCore:
     def _wait(self) -> None:
         timeout = max(0.0, self._next_beat - time.monotonic())
         ready = dict(self._poller.poll(math.ceil(timeout * 1000)))
-        if self._executor.monitor in ready:
+        if self._executor.losses in ready:
             self._executor.raise_lost()
 
     def _receive(self) -> None:

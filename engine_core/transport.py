@@ -48,6 +48,8 @@ class AsyncDealer:
         self._closed = False
         self._loop.add_reader(_descriptor(self._socket), self._drain)
         self._loop.add_reader(_descriptor(self._monitor), self._watch)
+        # ZMQ's descriptors are edge-triggered, and armed by the first look.
+        self._loop.call_soon(self._watch)
 
     def send(self, message: msgspec.Struct) -> None:
         """Queue one message; never blocks."""
@@ -82,29 +84,29 @@ class ClientSocket:
     """The core's ROUTER socket: clients are known by the identity that ZMQ gives them."""
 
     def __init__(self, endpoint: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDHWM, 0)
-        self.socket.setsockopt(zmq.RCVHWM, 0)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.bind(endpoint)
+        self.arrivals = context.socket(zmq.ROUTER)
+        self.arrivals.setsockopt(zmq.LINGER, 0)
+        self.arrivals.setsockopt(zmq.SNDHWM, 0)
+        self.arrivals.setsockopt(zmq.RCVHWM, 0)
+        self.arrivals.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.arrivals.bind(endpoint)
         self._encoder = msgspec.msgpack.Encoder()
 
     def receive(self) -> tuple[bytes, bytes] | None:
         """(client, frame), or None if nothing has arrived."""
-        if not is_readable(self.socket):
+        if not is_readable(self.arrivals):
             return None
-        client, frame = self.socket.recv_multipart()
+        client, frame = self.arrivals.recv_multipart()
         return client, frame
 
     def send(self, client: bytes, message: msgspec.Struct) -> bool:
         """Queue one message; never blocks. False if the client is gone."""
         try:
-            self.socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
+            self.arrivals.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
     def close(self) -> None:
         """Send what is queued, for a short while, and close."""
-        self.socket.close(linger=500)
+        self.arrivals.close(linger=500)

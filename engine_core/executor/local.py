@@ -1,13 +1,13 @@
 """Stages as processes of this host, behind one ZMQ socket."""
 
 import logging
-from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import msgspec
 import zmq
 
 from engine_core.config import EngineConfig
+from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.transport import is_readable
 from workers.messages import (
     AllocateKV,
@@ -23,37 +23,21 @@ log = logging.getLogger(__name__)
 StageT = TypeVar("StageT", WorkerLoaded, WorkerReady)
 
 
-class WorkerLostError(Exception):
-    """A stage has failed or its process is gone; nothing more can be computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the stages have together: weights in bytes, blocks of KV cache (0 for an encoder)."""
-
-    weight_bytes: int
-    num_blocks: int
-
-
 class LocalExecutor:
-    """Sends every step to every stage; results come back from the last one, in submit order.
-
-    `socket` and `monitor` are for the loop's poller: results arrive on the first, the loss of a
-    worker on the second. Every method raises WorkerLostError once a stage is lost.
-    """
+    """One worker process a stage. The loss of one shows at once: the kernel closes its socket."""
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._config = config
         self._stages = [b"stage-%d" % stage for stage in range(config.num_stages)]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDHWM, 0)
-        self.socket.setsockopt(zmq.RCVHWM, 0)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.socket.bind(config.worker_endpoint)
+        self.results = context.socket(zmq.ROUTER)
+        self.results.setsockopt(zmq.LINGER, 0)
+        self.results.setsockopt(zmq.SNDHWM, 0)
+        self.results.setsockopt(zmq.RCVHWM, 0)
+        self.results.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.losses = self.results.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.results.bind(config.worker_endpoint)
 
     def start(self) -> Capacity:
         """Wait until every stage has loaded, size the KV cache, wait until all are ready."""
@@ -68,28 +52,26 @@ class LocalExecutor:
         return Capacity(weight_bytes, num_blocks)
 
     def submit(self, step: StepInput) -> None:
-        """Hand one step to all stages; never blocks."""
         self._broadcast(step)
 
     def poll(self) -> StepOutput | None:
-        """The next finished step, or None."""
-        if not is_readable(self.socket):
+        if not is_readable(self.results):
             return None
         message = self._receive()
         assert isinstance(message, StepOutput), f"unexpected {type(message).__name__}"
         return message
 
     def raise_lost(self) -> NoReturn:
-        """The monitor became readable: a worker is gone. Its last words explain more than that."""
-        while is_readable(self.socket):
+        # A worker's last words explain more than its going.
+        while is_readable(self.results):
             self._receive()
         raise WorkerLostError("a worker process has gone")
 
     def close(self) -> None:
         """Close the sockets; the supervisor ends the processes."""
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close(0)
+        self.results.disable_monitor()
+        self.losses.close(0)
+        self.results.close(0)
 
     def _num_blocks(self, loaded: list[WorkerLoaded]) -> int:
         """As many blocks as the tightest stage can hold, and no more than could ever be used."""
@@ -109,10 +91,10 @@ class LocalExecutor:
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
         poller = zmq.Poller()
-        poller.register(self.socket, zmq.POLLIN)
-        poller.register(self.monitor, zmq.POLLIN)
-        while not is_readable(self.socket):
-            if self.monitor in dict(poller.poll()):
+        poller.register(self.results, zmq.POLLIN)
+        poller.register(self.losses, zmq.POLLIN)
+        while not is_readable(self.results):
+            if self.losses in dict(poller.poll()):
                 self.raise_lost()
         message = self._receive()
         assert isinstance(message, kind), f"unexpected {type(message).__name__}"
@@ -122,12 +104,12 @@ class LocalExecutor:
         frame = self._encoder.encode(message)
         try:
             for stage in self._stages:
-                self.socket.send_multipart([stage, frame], zmq.NOBLOCK, copy=True)
+                self.results.send_multipart([stage, frame], zmq.NOBLOCK, copy=True)
         except zmq.ZMQError as error:
             raise WorkerLostError(f"a worker process cannot be reached: {error}") from None
 
     def _receive(self) -> FromWorker:
-        _, frame = self.socket.recv_multipart()
+        _, frame = self.results.recv_multipart()
         message = self._decoder.decode(frame)
         if isinstance(message, WorkerFailed):
             raise WorkerLostError(f"stage {message.stage}: {message.message}")

@@ -2,12 +2,13 @@
 
 import os
 from collections import deque
+from typing import NoReturn
 
 import msgspec
 import numpy as np
 
 from engine_core.core import EngineCore
-from engine_core.executor.local import Capacity, WorkerLostError
+from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore
 from engine_core.tokenizer import Tokenizer
 from engine_core.tokenizing import TokenizingThreads
@@ -21,7 +22,7 @@ class FakeClients:
     """Stands for the ROUTER socket. Its descriptor is always readable, so the loop never waits."""
 
     def __init__(self) -> None:
-        self.socket = os.eventfd(1)
+        self.arrivals = os.eventfd(1)
         self.sent: dict[bytes, list[FromCore]] = {}
         self.gone: set[bytes] = set()
         self._arrivals: deque[tuple[bytes, bytes]] = deque()
@@ -51,8 +52,8 @@ class FakeExecutor:
     """Finishes one step each time it is allowed to."""
 
     def __init__(self, runner) -> None:
-        self.socket = os.eventfd(1)
-        self.monitor = os.eventfd(0)
+        self.results = os.eventfd(1)
+        self.losses = os.eventfd(0)
         self.allowed = 1_000_000
         self.lost = False
         self._runner = runner
@@ -61,6 +62,9 @@ class FakeExecutor:
         if self.lost:
             raise WorkerLostError("stage 0: gone")
         self._runner.submit(step)
+
+    def raise_lost(self) -> NoReturn:
+        raise WorkerLostError("stage 0: gone")
 
     def poll(self) -> StepOutput | None:
         if self.lost:
@@ -99,7 +103,7 @@ class Engine:
         model = msgspec.structs.replace(config.model, architecture=architecture)
         self.config = msgspec.structs.replace(config, model=model)
         self.clients = FakeClients()
-        runner = SimulatedEncoder()
+        runner: SimulatedEncoder | SimulatedPipeline = SimulatedEncoder()
         if num_blocks:
             simulated = SimulatedModel(num_blocks, config.block_size, config.max_running)
             runner = SimulatedPipeline(simulated)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.executor.local import WorkerLostError
+from engine_core.executor.base import WorkerLostError
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -253,14 +253,13 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
         )
         n = data.draw(st.integers(1, 3)) if decoding else 1
         params = SamplingParams(max_tokens=data.draw(st.none() | st.integers(0, 70)))
-        if data.draw(st.booleans()):
-            content = {"ids": [ids(*prompt) for prompt in prompts]}
-        else:
-            content = {"texts": [" ".join(f"w{i}" for i in prompt) for prompt in prompts]}
+        as_ids = data.draw(st.booleans())
+        token_ids = [ids(*prompt) for prompt in prompts] if as_ids else []
+        texts = [] if as_ids else [" ".join(f"w{i}" for i in prompt) for prompt in prompts]
         job = (
-            GenerateJob(job_id, params, n=n, **content)
+            GenerateJob(job_id, params, texts, token_ids, n)
             if decoding
-            else EncodeJob(job_id, **content)
+            else EncodeJob(job_id, texts, token_ids)
         )
         engine.clients.put(client, job)
         rows[client, job_id] = len(prompts) * n

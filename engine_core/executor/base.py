@@ -1,0 +1,52 @@
+"""What an executor is to the loop: somewhere to submit steps to, and to take results from."""
+
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import zmq
+
+from workers.messages import StepInput, StepOutput
+
+Pollable = zmq.Socket[bytes] | int
+"""A ZMQ socket or a file descriptor, for the loop's poller."""
+
+
+class WorkerLostError(Exception):
+    """A stage has failed or its process is gone; nothing more can be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the stages have together: weights in bytes, blocks of KV cache (0 for an encoder)."""
+
+    weight_bytes: int
+    num_blocks: int
+
+
+class Executor(Protocol):
+    """Sends every step to every stage; results come back from the last one, in submit order.
+
+    Every method raises WorkerLostError once a stage is lost.
+    """
+
+    @property
+    def results(self) -> Pollable:
+        """Readable when `poll` has something."""
+        ...
+
+    @property
+    def losses(self) -> Pollable:
+        """Readable when a stage is gone."""
+        ...
+
+    def submit(self, step: StepInput) -> None:
+        """Hand one step to all stages; never blocks."""
+        ...
+
+    def poll(self) -> StepOutput | None:
+        """The next finished step, or None."""
+        ...
+
+    def raise_lost(self) -> NoReturn:
+        """`losses` became readable: say why, as WorkerLostError."""
+        ...

@@ -1,0 +1,209 @@
+"""The asyncio client against a scripted engine on a real socket."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+import zmq.asyncio
+
+from engine_core.client import EngineClient, EngineError
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    EncodeJob,
+    EndRow,
+    EngineInfo,
+    Failed,
+    GenerateJob,
+    Hello,
+    Outputs,
+    RowOutput,
+    SamplingParams,
+    ToCore,
+    Vectors,
+)
+
+INFO = EngineInfo(["generate"], 64, 50, 2, 0, 0)
+
+
+class Script:
+    """The engine's end of the socket, in the hands of the test."""
+
+    def __init__(self, socket: zmq.asyncio.Socket) -> None:
+        self._socket = socket
+        self._client = b""
+        self._decoder = msgspec.msgpack.Decoder(ToCore)
+
+    async def receive(self) -> ToCore:
+        self._client, frame = await asyncio.wait_for(self._socket.recv_multipart(), 5)
+        return self._decoder.decode(frame)
+
+    async def job(self) -> GenerateJob | EncodeJob:
+        message = await self.receive()
+        assert isinstance(message, GenerateJob | EncodeJob)
+        return message
+
+    async def send(self, message: msgspec.Struct) -> None:
+        await self._socket.send_multipart([self._client, msgspec.msgpack.encode(message)])
+
+
+@asynccontextmanager
+async def connected(folder: Path) -> AsyncGenerator[tuple[EngineClient, Script]]:
+    endpoint = f"ipc://{folder}/engine"
+    with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        socket.bind(endpoint)
+        client, script = EngineClient(endpoint), Script(socket)
+        await client.start()
+        assert isinstance(await script.receive(), Hello)
+        await script.send(INFO)
+        assert await client.wait_ready() == INFO
+        yield client, script
+        client.close()
+
+
+async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
+        job = await script.job()
+        assert isinstance(job, GenerateJob)
+        await script.send(Outputs(accepted=[Accepted(job.id, [3], [b"ids"])]))
+        stream = await asyncio.wait_for(call, 5)
+        assert (stream.prompt_tokens, stream.prompt_ids) == ([3], [b"ids"])
+        news = [RowOutput(job.id, 0, 5), RowOutput(job.id, 1, 6, "stop"), RowOutput(job.id, 0, 7)]
+        await script.send(Outputs(rows=news[:1]))
+        assert await asyncio.wait_for(stream.next(), 5) == news[:1]
+        await script.send(Outputs(rows=news[1:]))
+        assert await asyncio.wait_for(stream.next(), 5) == news[1:]
+        assert not stream.finished
+        await script.send(Outputs(rows=[RowOutput(job.id, 0, 8, "length")]))
+        assert (await asyncio.wait_for(stream.next(), 5))[0].finish == "length"
+        assert stream.finished
+        assert await stream.next() == []
+
+
+async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
+        job = await script.job()
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])]))
+        stream = await asyncio.wait_for(call, 5)
+        stream.end_row(0)
+        stream.end_row(0)
+        assert await script.receive() == EndRow(job.id, 0)
+        await script.send(Outputs(rows=[RowOutput(job.id, 0, 4), RowOutput(job.id, 1, 5)]))
+        assert [row.row for row in await asyncio.wait_for(stream.next(), 5)] == [1]
+        stream.abort()
+        stream.abort()
+        assert await script.receive() == Abort([job.id])
+        assert stream.finished
+
+
+async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        job = await script.job()
+        failed = Failed(job.id, "row_failed", "not finite")
+        rows = [RowOutput(job.id, 0, 4)]
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
+        stream = await asyncio.wait_for(call, 5)
+        assert await stream.next() == rows
+        with pytest.raises(EngineError) as raised:
+            await stream.next()
+        assert raised.value.code == "row_failed"
+        assert not client.dead
+
+
+async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b"]))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
+        with pytest.raises(EngineError) as raised:
+            await asyncio.wait_for(call, 5)
+        assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
+
+
+async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(ids=[array("i", [1]).tobytes()] * 3))
+        job = await script.job()
+        assert isinstance(job, EncodeJob)
+        await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
+        for rows in ([2, 0], [1]):
+            data = np.array([[row, row] for row in rows], np.float32)
+            part = Vectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            await script.send(Outputs(vectors=[part]))
+        encoded = await asyncio.wait_for(call, 5)
+        assert encoded.vectors.tolist() == [[0, 0], [1, 1], [2, 2]]
+        assert encoded.prompt_tokens == [1, 1, 1]
+
+
+async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        for call in (client.encode(texts=["a"]), client.generate(SamplingParams(), texts=["a"])):
+            task = asyncio.create_task(call)
+            job = await script.job()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await script.receive() == Abort([job.id])
+
+
+async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a"]))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
+        with pytest.raises(EngineError):
+            await asyncio.wait_for(call, 5)
+        assert client.dead
+
+
+_SILENT_ENGINE = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+print(len(socket.recv_multipart()), flush=True)
+print(len(socket.recv_multipart()), flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_killed_engine_fails_every_job_at_once(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/engine"
+    engine = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", _SILENT_ENGINE, endpoint),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    client = EngineClient(endpoint)
+    try:
+        await client.start()
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        assert engine.stdout is not None
+        for _ in range(2):
+            await engine.stdout.readline()
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineError) as raised:
+            await asyncio.wait_for(call, 1)
+        assert raised.value.code == "engine_dead"
+        assert client.dead
+        with pytest.raises(EngineError):
+            await client.generate(SamplingParams(), texts=["a"])
+        with pytest.raises(EngineError):
+            await client.wait_ready()
+    finally:
+        client.close()
+        await engine.communicate()
