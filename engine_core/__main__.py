@@ -54,7 +54,7 @@ def _serve(config: EngineConfig) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     executor = LocalExecutor(config, context)
     clients = ClientSocket(config.client_endpoint, context)
-    tokenizer = Tokenizer.load(Path(config.model.path))
+    tokenizer = Tokenizer.for_model(config.model, config.load_format)
     capacity = executor.start()
     if capacity.num_blocks:
         log.info("KV cache: %s tokens", f"{capacity.num_blocks * config.block_size:,}")

@@ -5,6 +5,13 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.decoders import DecodeStream
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from workers.config import LoadFormat
+from workers.model_config import ModelConfig
+
+_FILE = "tokenizer.json"
 
 
 class TokenizerError(ValueError):
@@ -26,13 +33,25 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Raises TokenizerError if `folder` has no readable tokenizer.json."""
-        path = folder / "tokenizer.json"
+        path = folder / _FILE
         if not path.exists():
-            raise TokenizerError(f"tokenizer.json is missing from {folder}")
+            raise TokenizerError(f"{_FILE} is missing from {folder}")
         try:
             return cls(RawTokenizer.from_file(str(path)))
         except Exception as error:  # tokenizers raises plain Exception for any bad file
             raise TokenizerError(f"{path} cannot be read: {error}") from None
+
+    @classmethod
+    def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
+        """The tokenizer beside a checkpoint's weights.
+
+        Made-up weights need none: ids are then spelled `<17>` and texts are made of such words.
+        Raises TokenizerError, as `load` does.
+        """
+        folder = Path(model.path)
+        if load_format == "dummy" and not (folder / _FILE).exists():
+            return cls(_spelled_ids(model.vocab_size))
+        return cls.load(folder)
 
     def encode(self, texts: list[str], *, add_special_tokens: bool = True) -> list[bytes]:
         """The ids of each text, int32 bytes."""
@@ -58,3 +77,9 @@ class Tokenizer:
     def decode_stream(self, *, skip_special_tokens: bool = True) -> DecodeStream:
         """Incremental decoding: `step(tokenizer.raw, id)` gives newly certain text."""
         return DecodeStream(skip_special_tokens=skip_special_tokens)
+
+
+def _spelled_ids(vocab_size: int) -> RawTokenizer:
+    raw = RawTokenizer(WordLevel({f"<{i}>": i for i in range(vocab_size)}, "<0>"))
+    raw.pre_tokenizer = WhitespaceSplit()
+    return raw

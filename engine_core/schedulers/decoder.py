@@ -74,8 +74,11 @@ class DecoderScheduler:
         return build_decoder_step(batch)
 
     def update(self, batch: DecoderBatch, output: StepOutput, outbox: Outbox) -> None:
+        self._generated_tokens += sum(
+            samples and request.status is not Status.ENDED
+            for request, samples in zip(batch.requests, batch.samples, strict=True)
+        )
         for request in confirm_rows(batch, output, self.kv, outbox):
-            self._generated_tokens += len(request.tokens) - request.prompt_len
             self._end(request)
             if request.job.ended:
                 self.drop(request.job)

@@ -125,6 +125,7 @@ def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
     driver.add(1, prompt, max_tokens=30, stop_token_ids=frozenset({stop}))
     driver.drain()
     assert driver.text(1) == expected[: expected.index(stop) + 1]
+    assert driver.scheduler.usage().generated_tokens == expected.index(stop) + 1
     assert driver.news[1][-1].finish == "stop"
     driver.assert_idle()
 

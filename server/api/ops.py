@@ -1,0 +1,62 @@
+"""What operators ask: models, health, version, metrics."""
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from server import __version__
+from server.errors import APIError
+from server.openapi import operation
+from server.route import PlainRoute
+from server.schemas.common import Health, ModelCard, ModelList, Version
+from server.service import json_answer, service_of
+
+router = APIRouter(route_class=PlainRoute)
+
+
+@router.get("/v1/models", **operation(ModelList))
+async def list_models(request: Request) -> Response:
+    """The models of this daemon, in the order in which it was given them."""
+    registry = service_of(request).registry
+    return json_answer(
+        ModelList(
+            data=[
+                ModelCard(
+                    id=model.name, created=registry.created, max_model_len=model.max_model_len
+                )
+                for model in registry.models
+            ]
+        )
+    )
+
+
+@router.get("/health", **operation(Health))
+@router.get("/health/live", **operation(Health))
+async def live(request: Request) -> Response:
+    """Whether every engine lives and makes progress."""
+    for model in service_of(request).registry.models:
+        model.check_alive()
+    return json_answer(Health())
+
+
+@router.get("/health/ready", **operation(Health))
+async def ready(request: Request) -> Response:
+    """Whether every model can be asked, and new requests are taken."""
+    service = service_of(request)
+    if service.draining:
+        raise APIError("draining", "the server is shutting down")
+    for model in service.registry.models:
+        model.check_alive()
+        model.check()
+    return json_answer(Health())
+
+
+@router.get("/version", **operation(Version))
+async def version(_: Request) -> Response:
+    """The daemon's version."""
+    return json_answer(Version(__version__))
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

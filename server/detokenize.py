@@ -1,0 +1,104 @@
+"""From token ids to text as it becomes certain, and to where a stop string ends it."""
+
+import functools
+
+from tokenizers.decoders import DecodeStream
+
+from engine_core.tokenizer import Tokenizer
+
+# Enough of the prompt for a decoder to know whether a space precedes the first token.
+CONTEXT_TOKENS = 8
+
+
+class Detokenizer:
+    """Incremental text of one row: the pieces together are what decoding all ids would add.
+
+    `context` is the tail of the prompt. A piece is empty while a character is incomplete. Bytes
+    that are no UTF-8 have no such text: some decoders change their minds about what came before.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(ids=context, skip_special_tokens=True)
+        self._ids = context
+        self._untold = 0  # ids at the end whose text is not certain yet
+
+    def step(self, token: int) -> str:
+        """The text that `token` makes certain."""
+        self._ids.append(token)
+        try:
+            piece = self._stream.step(self._tokenizer.raw, token)
+        except Exception as error:  # tokenizers raises nothing narrower
+            if not str(error).startswith("Invalid prefix"):
+                raise
+            self._stream = DecodeStream(ids=[], skip_special_tokens=True)
+            piece = self._stream.step(self._tokenizer.raw, token)
+        self._untold = 0 if piece else self._untold + 1
+        return piece or ""
+
+    def flush(self) -> str:
+        """What is left at the end: a character that never became whole, as U+FFFD."""
+        if not self._untold:
+            return ""
+        told = self._tokenizer.decode(self._ids[: -self._untold])
+        return self._tokenizer.decode(self._ids)[len(told) :]
+
+
+class StopStrings:
+    """Finds the first stop string in a text that comes in pieces, however it is split.
+
+    The first is the one that ends first (of two with one end, the longer). Text that may yet
+    become a stop string is held back. One Knuth-Morris-Pratt automaton a stop string (SIAM J.
+    Comput. 6(2), 1977): its state is the length of its longest prefix that ends the text, so a
+    character costs constant amortised time, whatever the lengths.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        """`stops` are not empty strings."""
+        self._stops = [(stop, _failure_links(stop)) for stop in stops]
+        self._states = [0] * len(stops)
+        self._held = ""
+        self.found = False
+
+    def push(self, piece: str) -> str:
+        """The text that is now certain to come before any stop string."""
+        text = self._held + piece
+        for end, char in enumerate(piece, start=len(self._held) + 1):
+            if matched := self._advance(char):
+                self.found = True
+                self._held = ""
+                return text[: end - matched]
+        keep = max(self._states, default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """The text held back, once nothing can follow it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> int:
+        """Take one character; the length of the longest stop string that it completes, or 0."""
+        matched = 0
+        for index, (stop, links) in enumerate(self._stops):
+            state = self._states[index]
+            while state and stop[state] != char:
+                state = links[state - 1]
+            state += stop[state] == char
+            self._states[index] = state
+            if state == len(stop):
+                matched = max(matched, state)
+        return matched
+
+
+@functools.lru_cache(maxsize=256)
+def _failure_links(pattern: str) -> tuple[int, ...]:
+    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    links = [0] * len(pattern)
+    length = 0
+    for position in range(1, len(pattern)):
+        while length and pattern[position] != pattern[length]:
+            length = links[length - 1]
+        length += pattern[position] == pattern[length]
+        links[position] = length
+    return tuple(links)

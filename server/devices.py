@@ -1,0 +1,62 @@
+"""The cores and CUDA devices of this machine (without torch), and what a device string means."""
+
+import ctypes
+import functools
+import os
+from importlib.metadata import version
+
+_DRIVER = "libcuda.so.1"
+
+
+class DeviceError(ValueError):
+    """A device that this machine does not have; one line says what it has."""
+
+
+def available_cores() -> int:
+    """CPU cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def cuda_memory() -> tuple[int, ...]:
+    """Total bytes of each CUDA device that the driver shows; empty without a driver."""
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    return tuple(_total_memory(driver, ordinal) for ordinal in range(count.value))
+
+
+def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
+    device, total = ctypes.c_int(), ctypes.c_size_t()
+    driver.cuDeviceGet(ctypes.byref(device), ordinal)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    return total.value
+
+
+def resolve_device(name: str, stages: int) -> str:
+    """The device of the first of `stages` stages: `cpu`, or `cuda:N` with its neighbours to follow.
+
+    `auto` is CUDA where there are enough devices and torch can use them, else the CPU.
+    Raises DeviceError.
+    """
+    present = len(cuda_memory())
+    if name == "auto":
+        usable = present >= stages and not version("torch").endswith("+cpu")
+        name = "cuda" if usable else "cpu"
+    if name == "cpu":
+        return name
+    first = int(name.partition(":")[2] or 0)
+    if first + stages > present:
+        last = f" to cuda:{first + stages - 1}" if stages > 1 else ""
+        raise DeviceError(f"this machine has {present} CUDA devices, not cuda:{first}{last}")
+    return f"cuda:{first}"
+
+
+def stage_device(first: str, stage: int) -> str:
+    """Where a stage runs: all on the CPU, or each on a CUDA device of its own."""
+    kind, _, ordinal = first.partition(":")
+    return f"cuda:{int(ordinal) + stage}" if kind == "cuda" else kind

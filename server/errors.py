@@ -1,0 +1,115 @@
+"""Every error that a client can get: one table from code to HTTP status, type and advice."""
+
+from http import HTTPStatus
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from engine_core.client import EngineError
+
+ErrorCode = Literal[
+    "invalid_request",
+    "context_length_exceeded",
+    "too_large",
+    "wrong_endpoint",
+    "model_required",
+    "invalid_api_key",
+    "model_not_found",
+    "not_found",
+    "method_not_allowed",
+    "body_too_large",
+    "overloaded",
+    "row_failed",
+    "engine_dead",
+    "internal_error",
+    "not_ready",
+    "unhealthy",
+    "draining",
+]
+
+
+class ErrorKind(NamedTuple):
+    """How a code is told: HTTP status, OpenAI's `type`, seconds after which to try again."""
+
+    status: int
+    type: str
+    retry_after: int | None = None
+
+
+ERRORS: dict[ErrorCode, ErrorKind] = {
+    "invalid_request": ErrorKind(400, "invalid_request_error"),
+    "context_length_exceeded": ErrorKind(400, "invalid_request_error"),
+    "too_large": ErrorKind(400, "invalid_request_error"),
+    "wrong_endpoint": ErrorKind(400, "invalid_request_error"),
+    "model_required": ErrorKind(400, "invalid_request_error"),
+    "invalid_api_key": ErrorKind(401, "authentication_error"),
+    "model_not_found": ErrorKind(404, "invalid_request_error"),
+    "not_found": ErrorKind(404, "invalid_request_error"),
+    "method_not_allowed": ErrorKind(405, "invalid_request_error"),
+    "body_too_large": ErrorKind(413, "invalid_request_error"),
+    "overloaded": ErrorKind(429, "rate_limit_error", retry_after=1),
+    "row_failed": ErrorKind(500, "server_error"),
+    "engine_dead": ErrorKind(500, "server_error"),
+    "internal_error": ErrorKind(500, "server_error"),
+    "not_ready": ErrorKind(503, "server_error", retry_after=2),
+    "unhealthy": ErrorKind(503, "server_error", retry_after=2),
+    "draining": ErrorKind(503, "server_error", retry_after=5),
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong; `param` names the request's field at fault, with the index in a list."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+class APIError(Exception):
+    """Ends a request with the status that `code` stands for."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+        self.message = message
+        self.param = param
+        kind = ERRORS[code]
+        self.status = kind.status
+        self.headers = dict(headers or {})
+        if kind.retry_after is not None:
+            self.headers["retry-after"] = str(kind.retry_after)
+
+    @classmethod
+    def from_engine(cls, error: EngineError) -> "APIError":
+        """The engine's codes are a subset of the server's."""
+        return cls(error.code, error.message, error.param)
+
+    @classmethod
+    def from_status(cls, status: int, headers: dict[str, str] | None = None) -> "APIError":
+        """For an HTTP status that the framework chose (unknown route, wrong method)."""
+        code: ErrorCode = "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            code = "method_not_allowed"
+        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            code = "internal_error"
+        return cls(code, HTTPStatus(status).phrase, headers=headers)
+
+    def body(self) -> bytes:
+        """The error as JSON."""
+        kind = ERRORS[self.code]
+        return msgspec.json.encode(
+            ErrorBody(ErrorDetail(self.message, kind.type, self.param, self.code))
+        )

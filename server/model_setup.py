@@ -1,0 +1,162 @@
+"""From a model's folder and the command line's options to the configuration of its engine."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine_core.config import EngineConfig
+from engine_core.workflows import workflow_for
+from server.config import Limits, ServedModel, read_generation_defaults
+from server.devices import available_cores, cuda_memory, resolve_device
+from server.model_source import check_checkpoint
+from workers.config import Dtype, Head, LoadFormat
+from workers.model_config import ModelConfig, read_model_config
+
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+_GIB = 1 << 30
+_CPU_KV_BYTES = _GIB
+_CUDA_MEMORY_SHARE = 0.9
+_CUDA_ACTIVATION_BYTES = 2 * _GIB
+
+
+class SetupError(ValueError):
+    """Options that do not fit the model or each other; one line names both."""
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says about every engine. None: chosen by model and device."""
+
+    device: str = "auto"
+    dtype: Dtype | Literal["auto"] = "auto"
+    load_format: LoadFormat = "auto"
+    attention_backend: str = "auto"
+    pipeline_stages: int = 1
+    max_model_len: int | None = None
+    max_running: int | None = None
+    max_step_tokens: int | None = None
+    block_size: int = 16
+    kv_cache_memory: int | None = None
+    threads: int | None = None
+    log_level: str = "info"
+
+
+class EngineSeat(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's place in the daemon: its sockets' common prefix, and how many engines it has."""
+
+    prefix: str
+    num_engines: int
+
+
+def set_up_model(
+    name: str, folder: Path, options: EngineOptions, limits: Limits, seat: EngineSeat
+) -> ServedModel:
+    """Read the checkpoint's configuration and decide everything that the options leave open.
+
+    Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
+    or DeviceError.
+    """
+    model = read_model_config(folder)
+    head = workflow_for(model.architecture).head
+    check_checkpoint(model, options.load_format)
+    if options.pipeline_stages > model.num_layers:
+        raise SetupError(
+            f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages"
+        )
+    engine = _engine_config(name, model, head, options, limits, seat.prefix)
+    if head == "generate":
+        size = options.kv_cache_memory or _kv_cache_bytes(engine, seat.num_engines)
+        engine = msgspec.structs.replace(engine, kv_cache_bytes=size)
+    generation = read_generation_defaults(folder)
+    return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
+
+
+def _engine_config(
+    name: str, model: ModelConfig, head: Head, options: EngineOptions, limits: Limits, prefix: str
+) -> EngineConfig:
+    """Everything but the size of the KV cache, which follows from it."""
+    stages = options.pipeline_stages
+    device = resolve_device(options.device, stages)
+    on_cpu = device == "cpu"
+    if stages > 1 and not on_cpu:
+        raise SetupError(
+            f"--pipeline-stages {stages}: stages exchange activations over gloo, on CPUs only; "
+            "use one stage, or --device cpu"
+        )
+    return EngineConfig(
+        name=name,
+        model=model,
+        head=head,
+        device=device,
+        dtype=_dtype(options.dtype, on_cpu, model),
+        load_format=options.load_format,
+        attention_backend=options.attention_backend,
+        num_stages=stages,
+        threads=options.threads or max(1, available_cores() // stages),
+        max_model_len=_max_model_len(name, options.max_model_len, model),
+        max_running=options.max_running or (64 if on_cpu else 256),
+        max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, head),
+        block_size=options.block_size,
+        kv_cache_bytes=0,
+        max_pending_rows=limits.max_rows,
+        max_pending_tokens=limits.max_tokens,
+        client_endpoint=f"ipc://{prefix}.client",
+        worker_endpoint=f"ipc://{prefix}.workers",
+        token_endpoint=f"ipc://{prefix}.tokens",
+        rendezvous=f"{prefix}.rendezvous",
+        log_level=options.log_level,
+    )
+
+
+def _dtype(asked: Dtype | Literal["auto"], on_cpu: bool, model: ModelConfig) -> Dtype:
+    """`auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
+    if asked != "auto":
+        return asked
+    if on_cpu:
+        return "float32"
+    return "float16" if model.checkpoint_dtype == "float16" else "bfloat16"
+
+
+def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
+    if asked is not None and asked > model.max_model_len:
+        raise SetupError(
+            f"--max-model-len {asked} is more than the {model.max_model_len} tokens of {name}"
+        )
+    return asked or model.max_model_len
+
+
+def _max_step_tokens(on_cpu: bool, head: Head) -> int:
+    """A step's tokens: enough to keep the device busy, few enough to keep decoding smooth."""
+    if on_cpu:
+        return 512 if head == "generate" else 2048
+    return 8192 if head == "generate" else 16_384
+
+
+def _kv_cache_bytes(engine: EngineConfig, num_engines: int) -> int:
+    """Bytes of each stage's cache: what full use needs, within the device's memory."""
+    model = engine.model
+    layers = -(-model.num_layers // engine.num_stages)
+    blocks = engine.max_running * -(-engine.max_model_len // engine.block_size)
+    item = ITEM_BYTES[engine.dtype]
+    needed = blocks * engine.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
+    if engine.device == "cpu":
+        return min(_CPU_KV_BYTES, needed)
+    first = int(engine.device.partition(":")[2])
+    memory = min(cuda_memory()[first : first + engine.num_stages])
+    share = int(_CUDA_MEMORY_SHARE * memory / num_engines)
+    free = share - weight_bytes(model, engine.dtype) // engine.num_stages - _CUDA_ACTIVATION_BYTES
+    if free <= 0:
+        raise SetupError(
+            f"{engine.name} leaves no room for a KV cache on {engine.device}: its share is "
+            f"{share / _GIB:.1f} GiB of {memory / _GIB:.1f} GiB"
+        )
+    return min(free, needed)
+
+
+def weight_bytes(model: ModelConfig, dtype: Dtype) -> int:
+    """Bytes of a decoder's matrices over all stages (norms and biases are too small to count)."""
+    hidden, kv_size = model.hidden_size, model.num_kv_heads * model.head_dim
+    attention = hidden * (2 * model.num_heads * model.head_dim + 2 * kv_size)
+    layer = attention + 3 * hidden * model.intermediate_size
+    embeddings = model.vocab_size * hidden * (1 if model.tie_word_embeddings else 2)
+    return (model.num_layers * layer + embeddings) * ITEM_BYTES[dtype]

@@ -1,0 +1,83 @@
+"""The OpenAPI description: bodies and answers are msgspec structs, which FastAPI cannot read."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from server.errors import ERRORS, ErrorBody
+from server.schemas.common import Health, ModelList, Version
+from server.schemas.completions import Completion, CompletionRequest
+from server.schemas.embeddings import EmbeddingList, EmbeddingRequest
+from server.schemas.rerank import Reranking, RerankRequest
+from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
+
+_REF = "#/components/schemas/{name}"
+_STRUCTS = (
+    CompletionRequest,
+    Completion,
+    EmbeddingRequest,
+    EmbeddingList,
+    RerankRequest,
+    Reranking,
+    TokenizeRequest,
+    Tokens,
+    DetokenizeRequest,
+    DetokenizedText,
+    ModelList,
+    Health,
+    Version,
+    ErrorBody,
+)
+
+
+def operation(
+    answer: type[msgspec.Struct],
+    body: type[msgspec.Struct] | None = None,
+    *,
+    streams: bool = False,
+) -> dict[str, Any]:
+    """What a route says of itself: the keyword arguments of FastAPI's decorators."""
+    content = {"application/json": {"schema": _ref(answer)}}
+    if streams:
+        content["text/event-stream"] = {"schema": _ref(answer)}
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Success", "content": content}
+    }
+    statuses = sorted({kind.status for kind in ERRORS.values()}) if body else []
+    for status in statuses:
+        error = {"application/json": {"schema": _ref(ErrorBody)}}
+        responses[status] = {"description": _codes(status), "content": error}
+    if body is None:
+        return {"responses": responses}
+    request = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
+    return {"responses": responses, "openapi_extra": {"requestBody": request}}
+
+
+def describe(app: FastAPI) -> None:
+    """Make `app` describe the structs that its operations refer to."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+            )
+            _, components = msgspec.json.schema_components(_STRUCTS, ref_template=_REF)
+            schema["components"] = {"schemas": components}
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi
+
+
+def _ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"$ref": _REF.format(name=struct.__name__)}
+
+
+def _codes(status: int) -> str:
+    codes = [code for code, kind in ERRORS.items() if kind.status == status]
+    return "`code`: " + ", ".join(codes)

@@ -1,0 +1,132 @@
+"""The models of this daemon and their engines, found by the name in a request."""
+
+import time
+from typing import Literal, Self
+
+from engine_core.client import EngineClient, EngineError
+from engine_core.tokenizer import Tokenizer
+from server.config import ServedModel
+from server.errors import APIError
+from server.token_text import TokenText
+
+Endpoint = Literal["/v1/completions", "/v1/embeddings", "/v1/rerank", "/tokenize", "/detokenize"]
+
+# A core beats once a second, whatever its workers do; a step may take a while on a CPU.
+MAX_BEAT_AGE_S = 10.0
+MAX_STALL_S = 60.0
+
+
+class Model:
+    """One served model: what it was started with, its tokenizer, its engine."""
+
+    def __init__(self, served: ServedModel, tokenizer: Tokenizer, client: EngineClient) -> None:
+        self.served = served
+        self.name = served.name
+        self.vocab_size = served.engine.model.vocab_size
+        self.max_model_len = served.engine.max_model_len
+        self.tokenizer = tokenizer
+        self.token_text = TokenText(tokenizer)
+        self.client = client
+        self.endpoints = _endpoints(served)
+
+    def check(self) -> None:
+        """Raises APIError unless the engine can take a request."""
+        if self.client.dead:
+            raise APIError("engine_dead", self._death())
+        if self.client.info is None:
+            raise APIError("not_ready", f"model {self.name} is still loading")
+
+    def check_alive(self) -> None:
+        """Raises APIError if the engine has died or makes no progress."""
+        if self.client.dead:
+            raise APIError("unhealthy", self._death())
+        if self.client.info is None:
+            return  # still loading: the supervisor holds the deadline
+        if (age := self.client.beat_age()) > MAX_BEAT_AGE_S:
+            raise APIError("unhealthy", f"model {self.name}: no heartbeat for {age:.0f} s")
+        beat = self.client.beat
+        if beat is not None and beat.stalled_s > MAX_STALL_S:
+            raise APIError(
+                "unhealthy",
+                f"model {self.name}: a step has been running for {beat.stalled_s:.0f} s",
+            )
+
+    def _death(self) -> str:
+        return f"the engine of model {self.name} has stopped"
+
+
+class Registry:
+    """The models by name, in the order in which the daemon was given them."""
+
+    def __init__(self, models: list[Model]) -> None:
+        self.models = models
+        self.created = int(time.time())
+        self._by_name = {model.name: model for model in models}
+
+    @classmethod
+    def load(cls, served: tuple[ServedModel, ...]) -> Self:
+        """Read every tokenizer. Raises TokenizerError, naming the file that is missing."""
+        return cls(
+            [
+                Model(
+                    model,
+                    Tokenizer.for_model(model.engine.model, model.engine.load_format),
+                    EngineClient(model.engine.client_endpoint),
+                )
+                for model in served
+            ]
+        )
+
+    async def start(self) -> None:
+        """Connect to every engine; they need not be up yet."""
+        for model in self.models:
+            await model.client.start()
+
+    def close(self) -> None:
+        """Leave every engine; what still runs fails as `draining`."""
+        for model in self.models:
+            model.client.close()
+
+    def abort_all(self, error: EngineError) -> None:
+        """End everything that runs, with `error`."""
+        for model in self.models:
+            model.client.abort_all(error)
+
+    def find(self, name: str | None, endpoint: Endpoint) -> Model:
+        """The model that a request means.
+
+        Raises APIError: unknown name, a model that does not serve the endpoint, no name where
+        several serve it, an engine that is not up.
+        """
+        model = self._only(endpoint) if name is None else self._by_name.get(name)
+        if model is None:
+            known = ", ".join(self._by_name)
+            raise APIError("model_not_found", f"there is no model {name!r} here ({known})", "model")
+        if endpoint not in model.endpoints:
+            raise APIError(
+                "wrong_endpoint",
+                f"model {model.name} serves {', '.join(model.endpoints)}, not {endpoint}",
+                "model",
+            )
+        model.check()
+        return model
+
+    def _only(self, endpoint: Endpoint) -> Model:
+        able = [model for model in self.models if endpoint in model.endpoints]
+        if len(able) == 1:
+            return able[0]
+        if not able:
+            raise APIError("wrong_endpoint", f"no model of this daemon serves {endpoint}", "model")
+        names = ", ".join(model.name for model in able)
+        raise APIError("model_required", f"name one of the models: {names}", "model")
+
+
+def _endpoints(served: ServedModel) -> tuple[Endpoint, ...]:
+    tokens: tuple[Endpoint, ...] = ("/tokenize", "/detokenize")
+    engine = served.engine
+    if engine.head == "generate":
+        return ("/v1/completions", *tokens)
+    if engine.head == "embed":
+        return ("/v1/embeddings", "/v1/rerank", *tokens)
+    # Only a single label is a relevance.
+    return ("/v1/rerank", *tokens) if engine.model.num_labels == 1 else tokens

@@ -1,0 +1,56 @@
+"""Types that several endpoints share."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TextOrIds = str | list[str | int | list[int]]
+
+# Options that clients send at their neutral value; any other value is refused by name.
+No = Literal[False] | None
+Yes = Literal[True] | None
+Zero = Annotated[float, Meta(ge=0, le=0)] | None
+One = Annotated[float, Meta(ge=1, le=1)] | None
+NoText = Annotated[str, Meta(max_length=0)] | None
+NoItems = Annotated[list[None], Meta(max_length=0)] | None
+NoKeys = Annotated[dict[str, float], Meta(max_length=0)] | None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Exact counts, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `/v1/models`; `created` is when the daemon started."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "penstock"
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of this daemon, as it was started with them."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """A health check's answer when all is well."""
+
+    status: str = "ok"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The daemon's version."""
+
+    version: str

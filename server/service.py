@@ -1,0 +1,62 @@
+"""What the handlers of one API process share, and how it stops."""
+
+import itertools
+import secrets
+from typing import cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.client import EngineError
+from server.admission import Admission, share
+from server.config import ServerConfig
+from server.errors import APIError
+from server.metrics import Metrics
+from server.registry import Endpoint, Model, Registry
+
+# What is told to end at the drain's deadline needs a moment to say so to its client.
+_LAST_WORDS_S = 1.0
+
+
+class Service:
+    """The state behind the routes: models, house, metrics, and whether the doors are open."""
+
+    def __init__(self, config: ServerConfig, registry: Registry) -> None:
+        self.config = config
+        self.limits = share(config.limits, config.api_workers)
+        self.registry = registry
+        self.metrics = Metrics(registry, processes=config.api_workers)
+        self.admission = Admission(self.limits, self.metrics.house)
+        self.draining = False
+        self._id_prefix = secrets.token_hex(8)
+        self._ids = itertools.count(1)
+
+    def new_id(self, kind: str) -> str:
+        """An id that no other answer of any API process has."""
+        return f"{kind}-{self._id_prefix}{next(self._ids):012x}"
+
+    def find(self, model: str | None, endpoint: Endpoint) -> Model:
+        """The model that a request means. Raises APIError where it cannot be served now."""
+        if self.draining:
+            raise APIError(
+                "draining", "the server is shutting down", headers={"connection": "close"}
+            )
+        return self.registry.find(model, endpoint)
+
+    async def drain(self) -> None:
+        """Refuse what is new, let what runs finish, end the rest at the deadline."""
+        self.draining = True
+        if not await self.admission.empty(self.config.drain_timeout):
+            self.registry.abort_all(EngineError("draining", "the server is shutting down"))
+            await self.admission.empty(_LAST_WORDS_S)
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application that `request` came to."""
+    return cast("Service", request.app.state.service)
+
+
+def json_answer(answer: msgspec.Struct) -> Response:
+    """A 200 with `answer` as JSON."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")

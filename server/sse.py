@@ -1,0 +1,61 @@
+"""Server-sent events: a stream of byte strings, each written to the socket as it comes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Self
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from engine_core.client import EngineError
+from server.disconnect import CancelOnDisconnect
+from server.errors import APIError
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: bytes) -> bytes:
+    """One event that carries `data` (JSON)."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream(Response):
+    """The answer 200 with a body of events; an error on the way is the last event.
+
+    `events` yields one or more whole events at a time, each item is one write. It is closed
+    whatever happens: a client that leaves cancels it where it waits.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+        super().__init__(
+            headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8"
+        )
+        del self.headers["content-length"]
+        self._events = events
+
+    @classmethod
+    async def begin(cls, events: AsyncGenerator[bytes]) -> Self:
+        """Run `events` up to its first item, which is not sent: what fails there still is a status.
+
+        Raises what `events` raises.
+        """
+        await anext(events)
+        return cls(events)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            with CancelOnDisconnect(receive):
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+                try:
+                    async for data in events:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                except EngineError as error:
+                    last = event(APIError.from_engine(error).body())
+                    await send({"type": "http.response.body", "body": last, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,127 @@
+"""A real daemon in a test: started by its command line, watched, and ended by pid."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+READY = re.compile(r"penstock is ready on (http://\S+) after")
+START_SECONDS = 90
+
+
+class Daemon:
+    """`penstock serve ARGUMENTS` on a free port of loopback."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment.pop("PENSTOCK_API_KEY", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "server", "serve", "--port", "0", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            for line in self.process.stderr:
+                self.log.append(line)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_ready(self) -> "Daemon":
+        wait_for(lambda: self._url() or self.process.poll() is not None, START_SECONDS)
+        assert self._url(), "".join(self.log)
+        return self
+
+    @property
+    def url(self) -> str:
+        url = self._url()
+        assert url is not None
+        return url
+
+    def _url(self) -> str | None:
+        found = READY.search("".join(self.log))
+        return found.group(1) if found else None
+
+    def children(self) -> dict[str, list[int]]:
+        """Pids by module: engine_core, workers, server.api_process."""
+        found: dict[str, list[int]] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                words = (process / "cmdline").read_bytes().decode().split("\0")
+            except (OSError, ValueError):
+                continue
+            if parent == self.pid and "-m" in words:
+                found.setdefault(words[words.index("-m") + 1], []).append(int(process.name))
+        return found
+
+    def exit_code(self, seconds: float) -> int:
+        """Wait for the daemon to end by itself."""
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        return code
+
+    def end(self) -> None:
+        """However it stands, nothing of it is left."""
+        children = [pid for pids in self.children().values() for pid in pids]
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self._reader.join(10)
+        wait_for(lambda: not any(map(is_alive, children)), 10)
+
+
+@contextmanager
+def running(*arguments: str) -> Generator[Daemon]:
+    """A ready daemon."""
+    daemon = Daemon(*arguments)
+    try:
+        yield daemon.wait_ready()
+    finally:
+        daemon.end()
+
+
+def is_alive(pid: int) -> bool:
+    """The process exists and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    """Poll until `condition` holds. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that carry `labels`."""
+    total = 0.0
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        sample, _, value = line.rpartition(" ")
+        if re.split(r"[{ ]", sample)[0] == name and all(
+            f'{key}="{label}"' in sample for key, label in labels.items()
+        ):
+            total += float(value)
+    return total

@@ -1,0 +1,69 @@
+"""A real API process on a free port of the loopback, without the supervisor."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from server.config import ServerConfig
+
+
+class ApiServer:
+    """`with` starts the process and waits until it answers; leaving it kills what still runs."""
+
+    def __init__(
+        self, config: ServerConfig, folder: Path, environment: dict[str, str] | None = None
+    ) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._file = folder / f"server-{self.port}.json"
+        self._file.write_bytes(msgspec.json.encode(config))
+        self._environment = {**os.environ, **(environment or {})}
+
+    def __enter__(self) -> "ApiServer":
+        descriptor = self._listener.fileno()
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "server.api_process"),
+                *(str(self._file), str(descriptor)),
+            ],
+            pass_fds=[descriptor],
+            stdin=subprocess.PIPE,
+            env=self._environment,
+        )
+        self._listener.close()
+        self._wait_for(200, 503)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def wait_ready(self) -> None:
+        """Wait until every engine serves."""
+        self._wait_for(200)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def _wait_for(self, *statuses: int) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if httpx.get(f"{self.url}/health/ready").status_code in statuses:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"the API process is not ready (exit code {self.process.poll()})")

@@ -1,0 +1,52 @@
+"""Small checkpoint folders, written without torch: real configurations, tokenizers that split at
+spaces, weights that are whole files but fit nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "vocab_size": 64,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "eos_token_id": 1,
+}
+BERT: dict[str, Any] = {
+    "architectures": ["BertModel"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "vocab_size": 64,
+    "type_vocab_size": 2,
+}
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any]) -> Path:
+    """config.json, tokenizer.json and model.safetensors in a new folder."""
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", config)
+    vocabulary = {"<unk>": 0, "<eos>": 1} | {f"w{token}": token for token in range(2, 64)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file({"weight": np.zeros((8, 8), np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))

@@ -1,0 +1,127 @@
+"""A real API process before fake engines: one house for all tests that leave it as it was."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine_core.tokenizer import Tokenizer
+from server.config import ServedModel, ServerConfig
+from tests.server.api_server import ApiServer
+from tests.server.fake_engine import FakeEngine, Script
+from tests.server.support import served_model, server_config, write_tokenizer
+from workers.config import Head
+
+
+@dataclass
+class House:
+    """A running API process (`api`), its engines by model name, an HTTP client."""
+
+    api: ApiServer
+    engines: dict[str, FakeEngine]
+    http: httpx.Client
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        """POST `body` as JSON."""
+        return self.http.post(path, json=body)
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """Holds tokenizer.json; short enough a path for sockets."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as name:
+        write_tokenizer(Path(name))
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
+class HouseBuilder:
+    """Opens houses in one folder, and closes them."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._open = ExitStack()
+
+    def model(self, name: str, head: Head) -> ServedModel:
+        """A model of this house."""
+        endpoint = f"ipc://{self._folder}/{name}"
+        vocab_size = self._tokenizer.raw.get_vocab_size()
+        return served_model(name, head, self._folder, endpoint, vocab_size=vocab_size)
+
+    def open(self, config: ServerConfig, *, ready: bool = True) -> House:
+        """Start the engines of `config`, then the API process."""
+        engines = {
+            model.name: self._open.enter_context(
+                FakeEngine(
+                    model.engine.client_endpoint,
+                    self._tokenizer,
+                    head=model.engine.head,
+                    script=Script(ready=ready),
+                )
+            )
+            for model in config.models
+        }
+        api = self._open.enter_context(ApiServer(config, self._folder))
+        if ready:
+            api.wait_ready()
+        http = self._open.enter_context(httpx.Client(base_url=api.url, timeout=20))
+        return House(api, engines, http)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture
+def builder(tokenizer: Tokenizer) -> Iterator[HouseBuilder]:
+    """For a house of one's own."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as name:
+        write_tokenizer(Path(name))
+        houses = HouseBuilder(Path(name), tokenizer)
+        yield houses
+        houses.close()
+
+
+@pytest.fixture(scope="session")
+def shared_house(folder: Path, tokenizer: Tokenizer) -> Iterator[House]:
+    houses = HouseBuilder(folder, tokenizer)
+    models = [
+        houses.model("writer", "generate"),
+        houses.model("embedder", "embed"),
+        houses.model("ranker", "classify"),
+    ]
+    yield houses.open(server_config(*models))
+    houses.close()
+
+
+@pytest.fixture
+def house(shared_house: House) -> Iterator[House]:
+    """A generator, an embedder and a reranker; a test may change what the engines say."""
+    for engine in shared_house.engines.values():
+        engine.script = Script()
+        engine.received.clear()
+        engine.aborted.clear()
+        engine.ended_rows.clear()
+    yield shared_house
+    for engine in shared_house.engines.values():
+        engine.script = Script()
+
+
+@pytest.fixture
+def say(house: House, tokenizer: Tokenizer):
+    """Make the generator say a text, then end it."""
+
+    def set_text(text: str, *, end: bool = True) -> list[int]:
+        ids = tokenizer.raw.encode(text, add_special_tokens=False).ids
+        house.engines["writer"].script.tokens = [*ids, 1] if end else ids
+        return ids
+
+    return set_text

@@ -1,0 +1,309 @@
+"""A peer that speaks engine_core.messages and computes nothing: what it is told, it says.
+
+`python -m tests.server.fake_engine ENDPOINT FOLDER` runs it alone, to measure HTTP against.
+"""
+
+import argparse
+import itertools
+import threading
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import zmq
+
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    Beat,
+    EncodeJob,
+    EndRow,
+    EngineInfo,
+    Failed,
+    FromCore,
+    GenerateJob,
+    Hello,
+    Outputs,
+    RowOutput,
+    Task,
+    ToCore,
+    Vectors,
+)
+from engine_core.tokenizer import Tokenizer
+from workers.messages import Logprobs
+
+TASKS: dict[str, list[Task]] = {
+    "generate": ["generate"],
+    "embed": ["embed", "score"],
+    "classify": ["score"],
+}
+
+
+def vector_of(item: str | bytes, size: int) -> np.ndarray:
+    """float32[size] of length 1, the same for the same item."""
+    seed = zlib.crc32(item.encode() if isinstance(item, str) else item)
+    vector = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def score_of(query: str, text: str) -> float:
+    """The share of the query's words that the text has."""
+    words = query.split()
+    return sum(word in text.split() for word in words) / len(words)
+
+
+@dataclass
+class Script:
+    """What the engine says. Tests change it while it runs.
+
+    `tokens` are the ids that every row says, over and over; `refusal` answers the next jobs,
+    every job fails once a row has said `fail_after` tokens. While `held` accepted jobs do not
+    move; while `deaf` jobs are not even answered.
+    """
+
+    tokens: list[int] = field(default_factory=lambda: [40, 41])
+    step_seconds: float = 0.0
+    held: bool = False
+    deaf: bool = False
+    ready: bool = True
+    refusal: Failed | None = None
+    fail_after: int | None = None
+    stalled_s: float = 0.0
+
+
+@dataclass
+class _Job:
+    client: bytes
+    message: GenerateJob
+    prompts: list[bytes]
+    open_rows: set[int]
+    said: int = 0
+
+
+class FakeEngine:
+    """One engine on one endpoint. `with` runs it in a thread."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        tokenizer: Tokenizer,
+        *,
+        head: str = "generate",
+        script: Script | None = None,
+        vector_size: int = 8,
+        max_model_len: int = 2048,
+    ) -> None:
+        self.script = script or Script()
+        self.aborted: list[int] = []
+        self.ended_rows: list[tuple[int, int]] = []
+        self.received: list[GenerateJob | EncodeJob] = []
+        self._tokenizer = tokenizer
+        self._head = head
+        self._info = EngineInfo(
+            TASKS[head],
+            max_model_len,
+            tokenizer.raw.get_vocab_size(),
+            0 if head == "generate" else 1 if head == "classify" else vector_size,
+            1 << 20,
+            1 << 20,
+        )
+        self._jobs: dict[tuple[bytes, int], _Job] = {}
+        self._waiting: list[tuple[bytes, EncodeJob]] = []
+        self._greeted: set[bytes] = set()
+        self._unready: set[bytes] = set()
+        self._steps = itertools.count()
+        self._stop = threading.Event()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(endpoint)
+        self._decoder = msgspec.msgpack.Decoder(ToCore)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._thread = threading.Thread(target=self.run, name="fake-engine", daemon=True)
+
+    def __enter__(self) -> "FakeEngine":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """Vanish, as a killed process does."""
+        self._stop.set()
+        self._thread.join()
+        if not self._socket.closed:
+            self._socket.close(0)
+            self._context.term()
+
+    @property
+    def running(self) -> int:
+        """Jobs that have been accepted and not ended."""
+        return len(self._jobs) + len(self._waiting)
+
+    def run(self) -> None:
+        """The loop: take what has come, then one step, then sleep until the next is due."""
+        due = beat_due = time.monotonic()
+        while not self._stop.is_set():
+            now = time.monotonic()
+            busy = bool(self._jobs or self._waiting) and not self.script.held
+            wait = max(0.0, due - now) if busy else 0.005
+            self._socket.poll(int(wait * 1000))
+            while self._socket.poll(0):
+                client, frame = self._socket.recv_multipart()
+                self._receive(client, self._decoder.decode(frame))
+            now = time.monotonic()
+            if now >= beat_due:
+                self._beat()
+                beat_due = now + 0.2
+            if now >= due and not self.script.held:
+                due = max(due + self.script.step_seconds, now - self.script.step_seconds)
+                self._step()
+
+    def _beat(self) -> None:
+        if self.script.ready:
+            for client in self._unready:
+                self._greet(client)
+            self._unready.clear()
+        running = sum(len(job.open_rows) for job in self._jobs.values())
+        beat = Beat(running, 0, 1, 16, self.script.stalled_s, next(self._steps), 0, 0, 0, 0)
+        for client in self._greeted:
+            self._send(client, beat)
+
+    def _greet(self, client: bytes) -> None:
+        self._greeted.add(client)
+        self._send(client, self._info)
+
+    def _receive(self, client: bytes, message: ToCore) -> None:
+        match message:
+            case Hello():
+                if self.script.ready:
+                    self._greet(client)
+                else:
+                    self._unready.add(client)
+            case Abort():
+                self.aborted += message.ids
+                for job in message.ids:
+                    self._jobs.pop((client, job), None)
+                self._waiting = [w for w in self._waiting if w[1].id not in message.ids]
+            case EndRow():
+                self.ended_rows.append((message.job, message.row))
+                if (job := self._jobs.get((client, message.job))) is not None:
+                    self._close_row(job, message.row)
+            case _:
+                self.received.append(message)
+                if not self.script.deaf:
+                    self._admit(client, message)
+
+    def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
+        if (refusal := self.script.refusal) is not None:
+            failed = msgspec.structs.replace(refusal, id=message.id)
+            self._send(client, Outputs(failed=[failed]))
+            return
+        ids = message.ids or self._tokenizer.encode(message.texts)
+        lengths = [len(tokens) // 4 for tokens in ids]
+        if isinstance(message, EncodeJob):
+            self._waiting.append((client, message))
+            self._send(client, Outputs(accepted=[Accepted(message.id, lengths)]))
+            return
+        rows = set(range(len(ids) * message.n))
+        self._jobs[client, message.id] = _Job(client, message, ids, rows)
+        self._send(client, Outputs(accepted=[Accepted(message.id, lengths, ids)]))
+
+    def _step(self) -> None:
+        outputs: dict[bytes, Outputs] = {}
+        for job in list(self._jobs.values()):
+            self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [])))
+        for client, message in self._waiting:
+            part = Vectors(message.id, *self._vectors(message))
+            outputs.setdefault(client, Outputs([], [], [], [])).vectors.append(part)
+        self._waiting.clear()
+        for client, news in outputs.items():
+            self._send(client, news)
+
+    def _say(self, job: _Job, news: Outputs) -> None:
+        message, params = job.message, job.message.params
+        if job.said == self.script.fail_after:
+            news.failed.append(Failed(message.id, "row_failed", "no finite result"))
+            del self._jobs[job.client, message.id]
+            return
+        if job.said == 0 and params.prompt_logprobs is not None:
+            news.rows.extend(self._scored(job, params.prompt_logprobs))
+        token = self.script.tokens[job.said % len(self.script.tokens)]
+        job.said += 1
+        finish = "length" if job.said == params.max_tokens else None
+        if token in params.stop_token_ids and not params.ignore_eos:
+            finish = "stop"
+        sampled = None if params.logprobs is None else logprobs_of([token], params.logprobs)
+        for row in list(job.open_rows):
+            news.rows.append(RowOutput(message.id, row, token, finish, sampled))
+            if finish is not None:
+                self._close_row(job, row)
+
+    def _scored(self, job: _Job, width: int) -> list[RowOutput]:
+        """The prompt's log-probabilities in two pieces."""
+        pieces: list[RowOutput] = []
+        for row in sorted(job.open_rows):
+            ids = np.frombuffer(job.prompts[row // job.message.n], np.int32)[1:].tolist()
+            half = len(ids) // 2
+            for part in (ids[:half], ids[half:]):
+                scored = logprobs_of(part, width)
+                pieces.append(RowOutput(job.message.id, row, scored=scored))
+        return pieces
+
+    def _close_row(self, job: _Job, row: int) -> None:
+        job.open_rows.discard(row)
+        if not job.open_rows:
+            self._jobs.pop((job.client, job.message.id), None)
+
+    def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes]:
+        items = message.texts or message.ids
+        if self._head == "classify":
+            scores = [score_of(message.query or "", text) for text in message.texts]
+            data = np.array(scores, np.float32)
+        else:
+            data = np.stack([vector_of(item, self._info.vector_size) for item in items])
+        return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes()
+
+    def _send(self, client: bytes, message: FromCore) -> None:
+        self._socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
+
+
+def logprobs_of(tokens: list[int], width: int) -> Logprobs:
+    """Made up: every token has -0.5, its alternatives are the ids from 0, ever less likely."""
+    chosen = np.full(len(tokens), -0.5, np.float32)
+    top_ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
+    top = np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(tokens), 1))
+    return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes())
+
+
+def main() -> None:
+    """Run until killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.server.fake_engine")
+    parser.add_argument("endpoint")
+    parser.add_argument("folder", type=Path, help="holds tokenizer.json")
+    parser.add_argument("--head", choices=sorted(TASKS), default="generate")
+    parser.add_argument("--vector-size", type=int, default=384)
+    parser.add_argument("--step-ms", type=float, default=0.0)
+    options = parser.parse_args()
+    tokenizer = Tokenizer.load(options.folder)
+    (ids,) = tokenizer.encode(
+        ["The quick brown fox jumps over the lazy dog. "], add_special_tokens=False
+    )
+    script = Script(np.frombuffer(ids, np.int32).tolist(), options.step_ms / 1000)
+    FakeEngine(
+        options.endpoint,
+        tokenizer,
+        head=options.head,
+        script=script,
+        vector_size=options.vector_size,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

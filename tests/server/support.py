@@ -1,0 +1,126 @@
+"""Small real things for tests of the server: a tokenizer's folder, configurations."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from engine_core.config import EngineConfig
+from server.config import GenerationDefaults, Limits, ServedModel, ServerConfig
+from workers.config import Head
+from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
+
+WORDS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Water falls from the gate into the turbine below, and the turbine turns.",
+    "naïve café, größer, 漢字, emoji 🎉 and more words than that.",
+]
+BOS, EOS = "<s>", "</s>"
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE of some 400 ids; texts begin with <s>, which is id 0; </s> is id 1."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[BOS, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(WORDS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A {EOS} $B", special_tokens=[(BOS, 0), (EOS, 1)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def served_model(
+    name: str,
+    head: Head,
+    folder: Path,
+    endpoint: str,
+    *,
+    vocab_size: int,
+    generation: GenerationDefaults | None = None,
+) -> ServedModel:
+    """A model whose engine listens on `endpoint`."""
+    return ServedModel(
+        name=name,
+        path=str(folder),
+        engine=_engine(name, head, folder, endpoint, vocab_size),
+        generation=generation or GenerationDefaults(eos_token_ids=(1,)),
+    )
+
+
+def server_config(
+    *models: ServedModel,
+    api_key: str | None = None,
+    limits: Limits | None = None,
+    drain_timeout: float = 1.0,
+    api_workers: int = 1,
+) -> ServerConfig:
+    """A daemon's configuration."""
+    return ServerConfig(
+        host="127.0.0.1",
+        port=8000,
+        api_workers=api_workers,
+        api_key=api_key,
+        drain_timeout=drain_timeout,
+        log_level="warning",
+        limits=limits or Limits(),
+        models=models,
+    )
+
+
+def _engine(name: str, head: Head, folder: Path, endpoint: str, vocab_size: int) -> EngineConfig:
+    return EngineConfig(
+        name=name,
+        model=_model(folder, vocab_size),
+        head=head,
+        device="cpu",
+        dtype="float32",
+        load_format="auto",
+        attention_backend="sdpa",
+        num_stages=1,
+        threads=1,
+        max_model_len=2048,
+        max_running=64,
+        max_step_tokens=512,
+        block_size=16,
+        kv_cache_bytes=1 << 20,
+        max_pending_rows=1024,
+        max_pending_tokens=1 << 20,
+        client_endpoint=endpoint,
+        worker_endpoint=endpoint + "-workers",
+        token_endpoint=endpoint + "-tokens",
+        rendezvous=str(folder / "rendezvous"),
+    )
+
+
+def _model(folder: Path, vocab_size: int) -> ModelConfig:
+    return ModelConfig(
+        path=str(folder),
+        architecture="LlamaForCausalLM",
+        vocab_size=vocab_size,
+        hidden_size=8,
+        intermediate_size=16,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=8,
+        max_position=2048,
+        max_model_len=2048,
+        hidden_act="silu",
+        norm_eps=1e-5,
+        initializer_range=0.02,
+        checkpoint_dtype="float32",
+        tie_word_embeddings=True,
+        attention_bias=False,
+        mlp_bias=False,
+        rope=RopeConfig(),
+        type_vocab_size=0,
+        num_labels=1,
+        sigmoid_scores=True,
+        pooling=PoolingConfig(),
+    )

@@ -1,0 +1,210 @@
+"""The command line: what it parses, what it refuses, and how fast and clearly it does so."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import __version__, cli
+from server.daemon import ServeCommand
+from server.model_setup import EngineOptions
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[ServeCommand]:
+    """What `serve` would have been asked for."""
+    asked: list[ServeCommand] = []
+
+    def serve(command: ServeCommand) -> int:
+        asked.append(command)
+        return 0
+
+    monkeypatch.setattr(cli, "serve", serve)
+    monkeypatch.setattr(cli, "api_key_from", lambda: "from the environment")
+    return asked
+
+
+def test_defaults(commands: list[ServeCommand]) -> None:
+    assert cli.main(["serve"]) == 0
+    (command,) = commands
+    assert (command.models, command.names) == ((), ())
+    assert (command.host, command.port, command.api_workers) == ("127.0.0.1", 8000, 1)
+    assert command.api_key == "from the environment"
+    assert command.engine == EngineOptions()
+
+
+def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
+    flags = (
+        "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
+        "--load-format dummy --device cuda:1 --pipeline-stages 2 --threads 3 "
+        "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
+        "--block-size 8 --host ::1 --port 0 --api-key k --api-workers 6 --max-requests 7 "
+        "--max-body-size 8kB --startup-timeout 9 --drain-timeout 0.5 --log-level debug"
+    )
+    assert cli.main(["serve", "a", "b", *flags.split()]) == 0
+    (command,) = commands
+    assert (command.models, command.names) == (("a", "b"), ("x", "y"))
+    assert (command.host, command.port, command.api_workers) == ("::1", 0, 6)
+    assert (command.api_key, command.log_level) == ("k", "debug")
+    assert (command.startup_timeout, command.drain_timeout) == (9.0, 0.5)
+    assert (command.limits.max_requests, command.limits.max_body_bytes) == (7, 8000)
+    assert command.engine == EngineOptions(
+        dtype="float16",
+        max_model_len=99,
+        load_format="dummy",
+        device="cuda:1",
+        pipeline_stages=2,
+        threads=3,
+        attention_backend="naive",
+        max_running=4,
+        max_step_tokens=55,
+        kv_cache_memory=3 << 29,
+        block_size=8,
+        log_level="debug",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096", 4096), ("2GiB", 2 << 30), ("512 MB", 512_000_000), ("1k", 1000)]
+)
+def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
+    cli.main(["serve", "--kv-cache-memory", text])
+    assert commands[0].engine.kv_cache_memory == size
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--port", "65536"], "'65536' is not a port"),
+        (["--pipeline-stages", "0"], "'0' is not a whole number above 0"),
+        (["--api-workers", "-1"], "'-1' is not a whole number above 0"),
+        (["--kv-cache-memory", "lots"], "'lots' is not a size, such as 2GiB"),
+        (["--kv-cache-memory", "0"], "'0' is not a size"),
+        (["--drain-timeout", "nan"], "'nan' is not a number of seconds"),
+        (["--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
+        (["--dtype", "int3"], "invalid choice: 'int3'"),
+        (["--served-model-name", "a"], "1 --served-model-name for 0 models"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_bad_usage_exits_with_2(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["serve", *flags])
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["--version"])
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out == f"penstock {__version__}\n"
+
+
+def test_help_names_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["serve", "--help"])
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    flags = [line for line in text.splitlines() if line.startswith("  --")]
+    assert " ".join(text.split()).count("(default: ") == len(flags) + 1  # and that of MODEL
+    assert "--drain-timeout SECONDS" in text
+    assert "penstock serve ./llama-3.1-8b" in text
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a start is refused, without its prefix."""
+    assert cli.main(["serve", "--port", "0", *arguments]) == 1
+    line, end = capsys.readouterr().err.split("\n")
+    assert end == ""
+    prefix, _, message = line.partition("penstock: error: ")
+    assert prefix == ""
+    return message
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "llama", LLAMA)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file(llama: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (llama / file).unlink()
+    assert refused([str(llama)], capsys) == f"{file} is missing from {llama}"
+
+
+def test_broken_checkpoints(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (llama / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{")
+    assert f"{llama / 'model.safetensors'} cannot be read" in refused([str(llama)], capsys)
+    (llama / "tokenizer.json").write_text('{"model"')
+    assert f"{llama / 'tokenizer.json'} cannot be read" in refused([str(llama)], capsys)
+    write_json(llama / "config.json", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
+    assert "GPT2LMHeadModel is not supported" in refused([str(llama)], capsys)
+    (llama / "config.json").write_text("{")
+    assert f"{llama / 'config.json'} cannot be read" in refused([str(llama)], capsys)
+
+
+def test_models_that_cannot_be_told_apart(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_checkpoint(tmp_path / "other" / "llama", BERT)
+    assert "two models are called llama" in refused([str(llama), str(other)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-model-len", "4096"], "--max-model-len 4096 is more than the 128 tokens of llama"),
+        (["--pipeline-stages", "3"], "llama has 2 layers, too few for 3 stages"),
+        (["--device", "cuda:99"], "CUDA devices, not cuda:99"),
+    ],
+)
+def test_flags_that_do_not_fit_the_model(
+    llama: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused([str(llama), *flags], capsys)
+
+
+def test_a_port_in_use(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refused([str(llama), "--port", str(port)], capsys)
+    assert message == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+def test_a_host_that_does_not_exist(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cannot listen on no.such.host.invalid: " in refused(
+        [str(llama), "--host", "no.such.host.invalid"], capsys
+    )
+
+
+def test_a_path_too_long_for_sockets(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    assert "too long a path for sockets; set TMPDIR" in refused([str(llama)], capsys)
+    assert list(deep.iterdir()) == []
+
+
+def test_the_command_line_stays_light(tmp_path: Path) -> None:
+    """`python -m server` answers without torch, and reads the API key from the environment."""
+    code = """
+import sys
+import server.cli
+print(server.cli.api_key_from())
+assert not {"torch", "transformers", "fastapi", "huggingface_hub"} & set(sys.modules)
+"""
+    environment: dict[str, Any] = dict(os.environ, PENSTOCK_API_KEY="secret")
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "secret\n"

@@ -1,0 +1,62 @@
+import re
+
+import pytest
+
+
+def test_the_page_needs_nothing_from_elsewhere(house):
+    page = house.http.get("/docs")
+    assert page.status_code == 200
+    assets = re.findall(r'(?:href|src)="([^"]+)"', page.text)
+    assert len(assets) >= 3
+    assert "://" not in page.text.replace("window.location", "")
+    for asset in assets:
+        response = house.http.get(asset)
+        assert response.status_code == 200
+        assert response.content
+    assert '"validatorUrl": null' in page.text
+    assert house.http.get("/redoc").status_code == 404
+
+
+def references(node: object) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return own.union(*map(references, node.values()))
+    if isinstance(node, list):
+        return set().union(*map(references, node))
+    return set()
+
+
+@pytest.fixture
+def description(house) -> dict:
+    return house.http.get("/openapi.json").json()
+
+
+def test_every_reference_leads_somewhere(description):
+    names = {
+        reference.removeprefix("#/components/schemas/") for reference in references(description)
+    }
+    assert names <= set(description["components"]["schemas"])
+    assert {"CompletionRequest", "Completion", "ErrorBody", "EmbeddingList"} <= names
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer"),
+    [
+        ("/v1/completions", "CompletionRequest", "Completion"),
+        ("/v1/embeddings", "EmbeddingRequest", "EmbeddingList"),
+        ("/v1/rerank", "RerankRequest", "Reranking"),
+        ("/tokenize", "TokenizeRequest", "Tokens"),
+        ("/detokenize", "DetokenizeRequest", "DetokenizedText"),
+    ],
+)
+def test_bodies_and_answers_are_described(description, path, body, answer):
+    operation = description["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["$ref"].endswith(f"/{body}")
+    content = operation["responses"]["200"]["content"]
+    assert content["application/json"]["schema"]["$ref"].endswith(f"/{answer}")
+    assert ("text/event-stream" in content) == (path == "/v1/completions")
+    error = operation["responses"]["400"]["content"]["application/json"]["schema"]
+    assert error["$ref"].endswith("/ErrorBody")
+    fields = description["components"]["schemas"][body]["properties"]
+    assert "model" in fields

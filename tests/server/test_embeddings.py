@@ -1,0 +1,78 @@
+import base64
+
+import numpy as np
+import pytest
+
+from tests.server.fake_engine import vector_of
+
+
+def embed(house, **fields) -> dict:
+    response = house.post("/v1/embeddings", fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_the_shape(house):
+    body = embed(house, model="embedder", input="Hello", user="somebody")
+    vector = body["data"][0].pop("embedding")
+    assert body == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0}],
+        "model": "embedder",
+        "usage": {"prompt_tokens": 5, "total_tokens": 5},
+    }
+    assert np.array_equal(np.array(vector, np.float32), vector_of("Hello", 8))
+
+
+@pytest.mark.parametrize("value", ["a b", ["a b", "c", "a b"], [7, 8, 9], [[7, 8], [9], [7]]])
+def test_every_form_of_input(house, tokenizer, value):
+    body = embed(house, input=value)
+    (job,) = house.engines["embedder"].received
+    assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
+    expected = [vector_of(item, 8).tolist() for item in job.texts or job.ids]
+    assert [entry["embedding"] for entry in body["data"]] == expected
+    ids = job.ids or tokenizer.encode(job.texts)
+    assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
+
+
+def test_base64_holds_the_same_float32(house):
+    texts = [f"text {number}" for number in range(130)]  # more than are written at once
+    plain = embed(house, input=texts)["data"]
+    coded = embed(house, input=texts, encoding_format="base64")["data"]
+    decoded = [np.frombuffer(base64.b64decode(entry["embedding"]), "<f4") for entry in coded]
+    assert np.array_equal(decoded, np.array([entry["embedding"] for entry in plain], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ("", "input"),
+        (["a", ""], "input[1]"),
+        ([], "input"),
+        ([[]], "input[0]"),
+        ([[3], []], "input[1]"),
+        (["a", 3], "input[1]"),
+        ([3, [3]], "input[1]"),
+        ([3, -1], "input[1]"),
+        ([[3], [4, 100_000]], "input[1][1]"),
+        ([2**40], "input[0]"),
+        (["a"] * 2049, "input"),
+        ([[1]] * 2049, "input"),
+        (None, "input"),
+        ({"text": "a"}, "input"),
+    ],
+)
+def test_bad_input(house, value, param):
+    response = house.post("/v1/embeddings", {"input": value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert house.engines["embedder"].received == []
+
+
+@pytest.mark.parametrize(
+    "field", [{"encoding_format": "hex"}, {"dimensions": 3}, {"truncate_prompt_tokens": 5}]
+)
+def test_what_is_not_served_is_named(house, field):
+    response = house.post("/v1/embeddings", {"input": "a", **field})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] in field

@@ -1,0 +1,36 @@
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
+def test_there_and_back(house, text):
+    tokens = house.post(
+        "/tokenize", {"model": "writer", "prompt": text, "add_special_tokens": False}
+    ).json()
+    assert tokens["count"] == len(tokens["tokens"])
+    body = {"model": "writer", "tokens": tokens["tokens"]}
+    assert house.post("/detokenize", body).json() == {"prompt": text}
+
+
+def test_special_tokens_are_there_unless_declined(house):
+    with_special = house.post("/tokenize", {"model": "writer", "prompt": "Hello"}).json()
+    assert with_special["tokens"][0] == 0
+    assert with_special["max_model_len"] == 2048
+    body = {"model": "writer", "prompt": "Hello", "add_special_tokens": False}
+    assert house.post("/tokenize", body).json()["tokens"] == with_special["tokens"][1:]
+    body = {"model": "writer", "tokens": with_special["tokens"]}
+    assert house.post("/detokenize", body).json() == {"prompt": "<s>Hello"}
+
+
+@pytest.mark.parametrize("tokens", [[-1], [1, 99_999], [2**63]])
+def test_ids_outside_the_vocabulary(house, tokens):
+    response = house.post("/detokenize", {"model": "writer", "tokens": tokens})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == f"tokens[{len(tokens) - 1}]"
+
+
+def test_the_model_must_be_named(house):
+    response = house.post("/tokenize", {"prompt": "a"})
+    assert response.json()["error"]["code"] == "model_required"
