@@ -211,7 +211,7 @@ def _add_http_flags(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=limits.max_requests,
         metavar="N",
-        help="requests in the house, for each API process; more are answered with 429 "
+        help="requests in the house of the whole daemon; more are answered with 429 "
         f"(default: {limits.max_requests})",
     )
     group.add_argument(

@@ -14,7 +14,7 @@ API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one API process lets into the house at once, and what one request may ask for.
+    """What the daemon lets into the house at once, and what one request may ask for.
 
     `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
     tokenized) bound everything in flight; the other bounds hold for each request.

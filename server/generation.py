@@ -47,13 +47,19 @@ class Generation:
     """The choices of one job, prompt by prompt, and what they have cost so far."""
 
     def __init__(
-        self, service: Service, model: Model, plan: GenerationPlan, stream: GenerateStream
+        self,
+        service: Service,
+        model: Model,
+        plan: GenerationPlan,
+        stream: GenerateStream,
+        started: float,
     ) -> None:
+        """`started` is when the request came, by time.perf_counter()."""
         metrics = service.metrics
         self._first_token_seconds = metrics.first_token_seconds.labels(model.name)
         self._next_token_seconds = metrics.next_token_seconds.labels(model.name)
         self._generated_tokens = metrics.generated_tokens.labels(model.name)
-        self._told_at = time.perf_counter()
+        self._told_at = started
         self._told_before = False
         self._stream = stream
         self._untold: Iterator[RowOutput] = iter(())
@@ -106,6 +112,7 @@ async def generation(
 
     Raises APIError or EngineError where the house or the engine refuses it.
     """
+    started = time.perf_counter()
     limit = model.max_model_len
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
@@ -114,7 +121,7 @@ async def generation(
         )
         with stream:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
-            yield Generation(service, model, plan, stream)
+            yield Generation(service, model, plan, stream, started)
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

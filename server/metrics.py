@@ -40,14 +40,14 @@ class Metrics:
         )
         self.first_token_seconds = Histogram(
             "penstock_time_to_first_token_seconds",
-            "From a decoded body to the first token.",
+            "From a checked request to its first token.",
             ["model"],
             buckets=_FIRST_TOKEN_S,
             registry=own,
         )
         self.next_token_seconds = Histogram(
             "penstock_inter_token_seconds",
-            "Between two pieces of news of one streamed request.",
+            "Between two pieces of news of one request.",
             ["model"],
             buckets=_NEXT_TOKEN_S,
             registry=own,

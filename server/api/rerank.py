@@ -57,7 +57,9 @@ async def _score(
     try:
         encoded = await encode(service, model, text_items([query, *documents]))
     except EngineError as error:
-        raise APIError(error.code, error.message, _field(error.param)) from None
+        field = _field(error.param)
+        message = error.message.replace(error.param or "", field or "", 1)
+        raise APIError(error.code, message, field) from None
     return cosine_similarity(encoded.vectors[0], encoded.vectors[1:]), encoded
 
 

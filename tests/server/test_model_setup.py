@@ -121,9 +121,7 @@ def test_a_model_that_fills_the_device_is_refused(
         set_up(tmp_path, LLAMA, device="cuda")
 
 
-def test_stages_are_refused_on_cuda(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_are_refused_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * 3)
     with pytest.raises(SetupError, match=r"--pipeline-stages 2: stages exchange .* on CPUs only"):
         set_up(tmp_path, LLAMA, device="cuda:1", pipeline_stages=2)
