@@ -1,0 +1,79 @@
+"""`python -m benchmarks`: measure the daemon on this machine, each figure beside its budget."""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.machine import Machine, this_machine
+from benchmarks.report import CaseReport, NotMeasuredError, table
+from server.demo import DemoModelMissingError
+
+# Each is a module of this package with a function `measure() -> list[Figure]`.
+_CASES = {
+    "engine_loop": "Engine core: one step of the loop, over an executor that computes nothing",
+    "prefill_loop": "Engine core: texts to embed, over an executor that computes nothing",
+    "worker_step": "Worker: one step of the demo generator, and its part outside the model's math",
+    "round_trips": "Between processes",
+    "http_load": "HTTP: one API process before a fake engine, with wrk as client",
+    "start_up": "penstock serve with the demo models: start-up from warm files, and memory",
+    "generation": "The demo generator through the engine client, against transformers' generate",
+}
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All that `--json` keeps."""
+
+    command: str
+    machine: Machine
+    cases: list[CaseReport]
+
+
+def main() -> None:
+    """Measure the chosen cases one after another, each printed as soon as it is done."""
+    options = _parser().parse_args()
+    machine = this_machine()
+    print(machine.header())
+    reports: list[CaseReport] = []
+    for name in options.only or _CASES:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        reports.append(_measure(name))
+        print(table(reports[-1]), flush=True)
+    if options.json is not None:
+        command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+        encoded = msgspec.json.encode(Results(command, machine, reports))
+        options.json.write_bytes(msgspec.json.format(encoded) + b"\n")
+
+
+def _measure(name: str) -> CaseReport:
+    # Imported only when asked for: some cases need torch, and one must not have it loaded.
+    case = importlib.import_module(f"benchmarks.{name}")
+    try:
+        return CaseReport(name, _CASES[name], case.measure())
+    except (NotMeasuredError, DemoModelMissingError) as error:
+        return CaseReport(name, _CASES[name], not_measured=str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    cases = "\n".join(f"  {name:14}{title}" for name, title in _CASES.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        usage="python -m benchmarks [--only CASE ...] [--json FILE]",
+        description="Measure penstock on this machine: each figure beside its budget, and whether "
+        "it meets it.\nIt judges nothing else: the exit code is 0 whatever the figures are.",
+        epilog=f"cases:\n{cases}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=_CASES, metavar="CASE", help="these cases (default: all)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="keep everything, the machine included, in FILE"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

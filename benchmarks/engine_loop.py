@@ -1,0 +1,94 @@
+"""Engine core: what one step of the loop costs, by the number of sequences that generate."""
+
+import numpy as np
+
+from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.report import Budget, Figure
+from engine_core.messages import GenerateJob, SamplingParams
+from server.demo import GENERATOR_NAME, demo_models
+from server.model_setup import EngineOptions
+from workers.messages import StepInput, StepOutput
+
+_STEP_US, _ROW_US = 150, 2
+_ROWS = (1, 16, 64, 128, 256, 1024)
+_FITTED = 256
+_TURNS = 300
+_PROMPT = 32
+_BLOCKS_A_ROW = 64
+
+
+def measure() -> list[Figure]:
+    """A turn's median time for each number of rows, its parts, and the line through the times."""
+    times: dict[int, float] = {}
+    figures: list[Figure] = []
+    for rows in _ROWS:
+        core = _generating(rows)
+        for _ in range(_TURNS):
+            core.turn()
+        core.close()
+        times[rows] = core.stopwatch.median("turn")
+        budget = Budget(_STEP_US + _ROW_US * rows)
+        name = f"a step, rows: {rows:,}"
+        figures.append(Figure(name, times[rows], "µs", budget, _parts(core)))
+    fitted = [rows for rows in _ROWS if rows <= _FITTED]
+    slope, base = np.polyfit(fitted, [times[rows] for rows in fitted], 1)
+    line = f"the line through 1 to {_FITTED} rows"
+    return [
+        Figure("of each step", float(base), "µs", Budget(_STEP_US), line),
+        Figure("of each row", float(slope), "µs", Budget(_ROW_US), line),
+        *figures,
+        Figure("to take a request in", _admission(), "µs", note="16 at once, 32 ids each"),
+    ]
+
+
+def _generating(rows: int) -> MemoryCore:
+    """A core in which `rows` sequences generate, a job each, their blocks ending in turn."""
+    core = _core(rows)
+    for row in range(rows):
+        core.put(_job(row, _PROMPT + row % 16))
+    while (step := core.newest_step) is None or _count(step.query_lens) != rows or _prompts(step):
+        core.turn()
+    core.stopwatch.forget()
+    return core
+
+
+def _admission() -> float:
+    """µs of the turn in which 16 requests arrive and are scheduled, for each of them."""
+    core = _core(16)
+    for row in range(16):
+        core.put(_job(row, _PROMPT))
+    core.turn()
+    core.close()
+    return core.stopwatch.total("turn") / 16
+
+
+def _core(max_running: int) -> MemoryCore:
+    options = EngineOptions(max_running=max_running, max_step_tokens=8192)
+    config = engine_config(demo_models()[GENERATOR_NAME], options)
+    tokens = np.full(max_running, 7, np.int32).tobytes()
+
+    def answer(step: StepInput) -> StepOutput:
+        return StepOutput(step.step, tokens[: 4 * step.sample.count(1)])
+
+    return MemoryCore(config, max_running * _BLOCKS_A_ROW, answer)
+
+
+def _job(number: int, prompt_len: int) -> GenerateJob:
+    # Different first tokens: no prompt is another's prefix.
+    ids = np.full(prompt_len, number, np.int32).tobytes()
+    return GenerateJob(number, SamplingParams(ignore_eos=True), ids=[ids])
+
+
+def _count(array: bytes) -> int:
+    return len(array) // 4
+
+
+def _prompts(step: StepInput) -> bool:
+    return len(step.tokens) > len(step.query_lens)
+
+
+def _parts(core: MemoryCore) -> str:
+    parts = ("schedule", "build", "submit", "update", "send")
+    times = {part: core.stopwatch.median(part) for part in parts}
+    times["rest"] = core.stopwatch.median("turn") - sum(times.values())
+    return ", ".join(f"{part} {time:.0f}" for part, time in times.items())

@@ -1,0 +1,130 @@
+"""`python -m benchmarks.fake_engine ENDPOINT TASK STEP_MS TOKEN ...`: an engine core that computes
+nothing, as cheaply as Python can, to measure what is in front of it.
+
+Each row to generate says the tokens over and over, one every STEP_MS, or, if that is 0, all of them
+at once; each text to embed gets the same vector. Nothing is tokenized: each prompt is taken for
+one token. Aborts are not obeyed: a row ends by `max_tokens` alone.
+"""
+
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+import numpy as np
+import zmq
+
+from engine_core.messages import (
+    Accepted,
+    EncodeJob,
+    EngineInfo,
+    GenerateJob,
+    Hello,
+    Outputs,
+    RowOutput,
+    Task,
+    ToCore,
+    Vectors,
+)
+from engine_core.transport import ClientSocket
+from workers.parent import exit_with_parent
+
+VECTOR_SIZE = 384
+_PROMPT = bytes(4)
+_IDLE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A row to generate: whose it is, how many tokens it is to say, how many it has said."""
+
+    client: bytes
+    job: int
+    row: int
+    max_tokens: int
+    said: int = 0
+
+
+class FakeEngine:
+    """One endpoint. What there is to say to a client between two waits is one message."""
+
+    def __init__(
+        self, endpoint: str, task: Task, step_seconds: float, tokens: Sequence[int]
+    ) -> None:
+        self._clients = ClientSocket(endpoint, zmq.Context())
+        self._info = EngineInfo([task], 2048, 1 << 20, VECTOR_SIZE, 1 << 20, 1 << 20)
+        self._step_seconds = step_seconds
+        self._tokens = tokens
+        vector = np.full(VECTOR_SIZE, VECTOR_SIZE**-0.5) * np.linspace(0.5, 1.5, VECTOR_SIZE)
+        self._vector = vector.astype(np.float32).tobytes()
+        self._decoder = msgspec.msgpack.Decoder(ToCore)
+        self._outputs: defaultdict[bytes, Outputs] = defaultdict(Outputs)
+        self._rows: list[_Row] = []
+        self._due = 0.0
+
+    def run(self) -> None:
+        """Until killed."""
+        while True:
+            wait = self._due - time.monotonic() if self._rows else _IDLE_SECONDS
+            self._clients.arrivals.poll(math.ceil(max(0.0, wait) * 1e3))
+            while (arrival := self._clients.receive()) is not None:
+                client, frame = arrival
+                self._handle(client, self._decoder.decode(frame))
+            if self._rows and time.monotonic() >= self._due:
+                self._due += self._step_seconds
+                self._rows = [row for row in self._rows if not self._say(row)]
+            for client, outputs in self._outputs.items():
+                self._clients.send(client, outputs)
+            self._outputs.clear()
+
+    def _handle(self, client: bytes, message: ToCore) -> None:
+        match message:
+            case Hello():
+                self._clients.send(client, self._info)
+            case EncodeJob():
+                count = len(message.texts) + len(message.ids)
+                rows = np.arange(count, dtype=np.int32).tobytes()
+                outputs = self._outputs[client]
+                outputs.accepted.append(Accepted(message.id, [1] * count))
+                outputs.vectors.append(Vectors(message.id, rows, self._vector * count))
+            case GenerateJob():
+                self._generate(client, message)
+
+    def _generate(self, client: bytes, job: GenerateJob) -> None:
+        count = len(job.texts) + len(job.ids)
+        self._outputs[client].accepted.append(Accepted(job.id, [1] * count, [_PROMPT] * count))
+        limit = job.params.max_tokens or 1
+        rows = [_Row(client, job.id, row, limit) for row in range(count * job.n)]
+        if not self._step_seconds:
+            for row in rows:
+                while not self._say(row):
+                    pass
+            return
+        if not self._rows:
+            self._due = time.monotonic() + self._step_seconds
+        self._rows += rows
+
+    def _say(self, row: _Row) -> bool:
+        """The row's next token; True if that was its last."""
+        token = self._tokens[row.said % len(self._tokens)]
+        row.said += 1
+        last = row.said == row.max_tokens
+        output = RowOutput(row.job, row.row, token, "length" if last else None)
+        self._outputs[row.client].rows.append(output)
+        return last
+
+
+def main() -> None:
+    """The process."""
+    exit_with_parent()
+    endpoint, task, step_ms, *tokens = sys.argv[1:]
+    step_seconds = float(step_ms) / 1e3
+    FakeEngine(endpoint, cast("Task", task), step_seconds, list(map(int, tokens))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""An EngineCore whose clients and stages are in memory and cost next to nothing."""
+
+import gc
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from benchmarks.stopwatch import Stopwatch
+from engine_core.config import EngineConfig
+from engine_core.core import EngineCore
+from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.messages import ToCore
+from engine_core.schedulers.base import Scheduler
+from engine_core.tokenizer import Tokenizer
+from engine_core.tokenizing import TokenizingThreads
+from engine_core.workflows import workflow_for
+from server.config import Limits
+from server.demo import GENERATOR_NAME, demo_models
+from server.model_setup import EngineOptions, EngineSeat, set_up_model
+from workers.messages import StepInput, StepOutput
+
+_CLIENT = b"client"
+
+
+class _Clients:
+    """Stands for the ROUTER socket: encodes what is sent, and forgets it.
+
+    Its descriptor is always readable, so that the loop polls but never waits.
+    """
+
+    def __init__(self) -> None:
+        self.arrivals = os.eventfd(1)
+        self._queue: deque[bytes] = deque()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def put(self, message: ToCore) -> None:
+        self._queue.append(self._encoder.encode(message))
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        return (_CLIENT, self._queue.popleft()) if self._queue else None
+
+    def send(self, client: bytes, message: msgspec.Struct) -> bool:
+        self._encoder.encode(message)
+        return True
+
+
+class _Executor:
+    """Stands for the stages: encodes each step. `poll` gives what is put into `finished`."""
+
+    def __init__(self) -> None:
+        self.results = os.eventfd(1)
+        self.losses = os.eventfd(0)
+        self.submitted: deque[StepInput] = deque()
+        self.finished: deque[StepOutput] = deque()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def submit(self, step: StepInput) -> None:
+        self._encoder.encode(step)
+        self.submitted.append(step)
+
+    def poll(self) -> StepOutput | None:
+        return self.finished.popleft() if self.finished else None
+
+    def raise_lost(self) -> NoReturn:
+        raise WorkerLostError("nothing can be lost here")
+
+
+class MemoryCore:
+    """An EngineCore turned by hand; `answer` plays the stages, one step between two turns.
+
+    The stopwatch knows the parts of a turn: prepare, schedule, build, submit, update, send. What
+    is left is the loop's own: receiving and decoding, admission, polling.
+    """
+
+    PARTS = ("prepare", "schedule", "build", "submit", "update", "send")
+
+    def __init__(
+        self, config: EngineConfig, num_blocks: int, answer: Callable[[StepInput], StepOutput]
+    ) -> None:
+        self.stopwatch = Stopwatch()
+        self._answer = answer
+        self._clients = _Clients()
+        self._executor = _Executor()
+        self._clients.send = self.stopwatch.wrap("send", self._clients.send)
+        self._executor.submit = self.stopwatch.wrap("submit", self._executor.submit)
+        workflow = workflow_for(config.model.architecture)
+        processor = workflow.processor(config, num_blocks)
+        processor.prepare = self.stopwatch.wrap("prepare", processor.prepare)
+        scheduler = self._timed(workflow.scheduler(config, num_blocks))
+        core = EngineCore(
+            config,
+            replace(workflow, processor=lambda *_: processor, scheduler=lambda *_: scheduler),
+            Capacity(weight_bytes=0, num_blocks=num_blocks),
+            self._executor,
+            self._clients,
+            TokenizingThreads(Tokenizer.load(demo_models()[GENERATOR_NAME])),
+        )
+        self._turn = self.stopwatch.wrap("turn", core.turn)
+        # As the engine core's process does.
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def newest_step(self) -> StepInput | None:
+        """The youngest step in flight."""
+        return self._executor.submitted[-1] if self._executor.submitted else None
+
+    def put(self, message: ToCore) -> None:
+        """`message` arrives in the next turn."""
+        self._clients.put(message)
+
+    def turn(self) -> None:
+        """The oldest step in flight finishes, then the loop turns once."""
+        if self._executor.submitted:
+            output = self._answer(self._executor.submitted.popleft())
+            self._executor.finished.append(output)
+        self._turn()
+        self.stopwatch.lap()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in (self._clients.arrivals, self._executor.results, self._executor.losses):
+            os.close(descriptor)
+
+    def _timed(self, scheduler: Scheduler[Any, Any]) -> Scheduler[Any, Any]:
+        scheduler.schedule = self.stopwatch.wrap("schedule", scheduler.schedule)
+        scheduler.build = self.stopwatch.wrap("build", scheduler.build)
+        scheduler.update = self.stopwatch.wrap("update", scheduler.update)
+        return scheduler
+
+
+def engine_config(folder: Path, options: EngineOptions) -> EngineConfig:
+    """What the daemon would start for the model in `folder`; its endpoints are of no use."""
+    seat = EngineSeat(prefix="", num_engines=1)
+    return set_up_model("model", folder, options, Limits(), seat).engine

@@ -1,0 +1,74 @@
+"""`python -m benchmarks.stage_hop CONFIG.json ROWS COUNT`: one of two stages that compute nothing.
+
+Stage 0 sends hidden states of ROWS tokens, and waits until stage 1 has returned a token message:
+the same links as real stages use. At the end it prints, as JSON, `Hops`.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import torch
+import zmq
+
+from benchmarks.round_trips import Hops
+from workers.config import WorkerConfig
+from workers.messages import SampledTokens
+from workers.parent import exit_with_parent
+from workers.pipeline import ActivationReceiver, ActivationSender, PipelineError, connect
+from workers.token_return import TokenReceiver, TokenSender
+
+_CLOCK_BYTES = 8
+
+
+def main() -> None:
+    """The process."""
+    exit_with_parent()
+    file, rows, count = sys.argv[1:]
+    config = msgspec.json.decode(Path(file).read_bytes(), type=WorkerConfig)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    arriving = TokenReceiver(context, config.token_endpoint) if config.stage == 0 else None
+    neighbours = connect(config, _fail)
+    if arriving is not None and neighbours.next is not None:
+        hidden = torch.zeros(int(rows), config.model.hidden_size)
+        hops = _send_all(neighbours.next, arriving, hidden, int(count))
+        print(msgspec.json.encode(hops).decode(), flush=True)
+    elif neighbours.previous is not None:
+        returning = TokenSender(context, config.token_endpoint)
+        _return_all(neighbours.previous, returning, int(rows), int(count))
+    sys.stdin.read()
+
+
+def _send_all(
+    sender: ActivationSender, arriving: TokenReceiver, hidden: torch.Tensor, count: int
+) -> Hops:
+    hops = Hops([], [])
+    for step in range(count):
+        sent = time.monotonic_ns()
+        sender.send(hidden)
+        for message in arriving.take(step):
+            received = int.from_bytes(message.tokens, "little")
+            hops.there.append((received - sent) / 1e3)
+            hops.back.append((time.monotonic_ns() - received) / 1e3)
+    return hops
+
+
+def _return_all(
+    receiver: ActivationReceiver, returning: TokenSender, rows: int, count: int
+) -> None:
+    for step in range(count):
+        receiver.receive(rows)
+        now = time.monotonic_ns().to_bytes(_CLOCK_BYTES, "little")
+        returning.send(SampledTokens(step, b"", now))
+
+
+def _fail(error: PipelineError) -> NoReturn:
+    print(error, file=sys.stderr)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Worker: what one decode step costs from message to message, and how much of that is the model."""
+
+import msgspec
+import numpy as np
+import torch
+import zmq
+
+from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.report import Budget, Figure
+from benchmarks.stopwatch import Stopwatch
+from engine_core.config import EngineConfig
+from engine_core.messages import GenerateJob, SamplingParams
+from server.demo import GENERATOR_NAME, demo_models
+from server.model_setup import EngineOptions
+from server.processes import worker_config
+from workers.attention.registry import select_backend
+from workers.loader import load_model
+from workers.messages import FromWorker, StepInput, StepOutput, ToWorker
+from workers.pipeline import Neighbours
+from workers.runner import ModelRunner, attention_needs
+from workers.warm_up import warm_up
+from workers.worker import Stage
+
+_OUTSIDE_US = 350
+_ROWS = (1, 16, 64)
+_PROMPT, _STEPS = 64, 200
+_MAX_BLOCKS = 64 * 64
+_SAMPLING = {
+    "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
+    "sampled": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, ignore_eos=True),
+}
+
+
+def measure() -> list[Figure]:
+    """For each number of rows: the step outside the model's math, and the whole of it."""
+    config = engine_config(demo_models()[GENERATOR_NAME], EngineOptions(threads=1))
+    torch.set_num_threads(config.threads)
+    with torch.inference_mode():
+        worker = _Worker(config)
+        return [
+            figure
+            for kind, params in _SAMPLING.items()
+            for rows in _ROWS
+            for figure in _step_times(worker, rows, kind, params)
+        ]
+
+
+class _Worker:
+    """A real stage in this process, between a decoder and an encoder of messages."""
+
+    def __init__(self, engine: EngineConfig) -> None:
+        config = worker_config(engine, stage=0)
+        model = load_model(config).model
+        backend = select_backend(config.attention_backend, attention_needs(config))
+        self.engine = engine
+        self.stopwatch = Stopwatch()
+        timed = self.stopwatch.wrap
+        model.forward = timed("layers", model.forward)
+        model.head = timed("head", model.head)
+        backend.plan = timed("plan", backend.plan)
+        runner = ModelRunner(config, model, backend, _MAX_BLOCKS)
+        runner.prepare = timed("prepare", runner.prepare)
+        runner.report = timed("report", runner.report)
+        warm_up(runner, config)
+        self._stage = Stage(config, zmq.Context(), runner, Neighbours())
+        self._decoder = msgspec.msgpack.Decoder(ToWorker)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._serve = timed("step", self._serve)
+
+    def answer(self, step: StepInput) -> StepOutput:
+        """The output of one step; its times are one lap."""
+        output = self._serve(self._encoder.encode(step))
+        self.stopwatch.lap()
+        return msgspec.msgpack.decode(output, type=StepOutput)
+
+    def _serve(self, frame: bytes) -> bytes:
+        message = self._decoder.decode(frame)
+        assert isinstance(message, StepInput)
+        output: FromWorker | None = self._stage.run(message)
+        return self._encoder.encode(output)
+
+
+def _step_times(
+    worker: _Worker, rows: int, kind: str, params: SamplingParams
+) -> tuple[Figure, Figure]:
+    core = MemoryCore(worker.engine, _MAX_BLOCKS, worker.answer)
+    for row in range(rows):
+        ids = np.random.default_rng(row).integers(8, 4000, _PROMPT, np.int32)
+        core.put(GenerateJob(row, params, ids=[ids.tobytes()]))
+    while (step := core.newest_step) is None or step.sample.count(1) < rows:
+        core.turn()
+    for _ in range(2):
+        core.turn()
+    worker.stopwatch.forget()
+    for _ in range(_STEPS):
+        core.turn()
+    core.close()
+    return _figures(f"{kind}, rows: {rows}", worker.stopwatch)
+
+
+def _figures(name: str, stopwatch: Stopwatch) -> tuple[Figure, Figure]:
+    whole, head = stopwatch.median("step"), stopwatch.median("head")
+    outside = whole - stopwatch.median("layers") - head
+    parts = {part: stopwatch.median(part) for part in ("prepare", "plan")}
+    parts["sample"] = stopwatch.median("report") - head
+    parts["rest"] = outside - sum(parts.values())
+    note = ", ".join(f"{part} {time:.0f}" for part, time in parts.items())
+    return (
+        Figure(f"{name}, outside the model", outside, "µs", Budget(_OUTSIDE_US), note),
+        Figure(f"{name}, whole step", whole / 1e3, "ms", note="1 thread"),
+    )
