@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks import wrk
 from benchmarks.proc import cpu_seconds
-from benchmarks.processes import running_module
+from benchmarks.processes import daemon_of, running_module, running_part
 from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
 from engine_core.tokenizer import Tokenizer
-from server.config import Limits, ServedModel, ServerConfig, child_environment
+from server.config import Limits, ServedModel
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.model_setup import EngineOptions, EngineSeat, set_up_model
 
@@ -113,24 +113,15 @@ def _api_process() -> Generator[tuple[str, int]]:
         socket.create_server(("127.0.0.1", 0), backlog=1024) as listener,
         ExitStack() as running,
     ):
-        models = tuple(_served(name, folder) for name in _ENGINES)
+        models = [_served(name, folder) for name in _ENGINES]
         for model in models:
             running.enter_context(_fake_engine(model))
-        port: int = listener.getsockname()[1]
-        file = Path(folder, "server.json")
-        file.write_bytes(msgspec.json.encode(_config(port, models)))
-        descriptor = listener.fileno()
-        process = running.enter_context(
-            running_module(
-                "server.api_process",
-                str(file),
-                str(descriptor),
-                environment=child_environment(),
-                inherited_fd=descriptor,
-            )
-        )
+        parts = daemon_of(models, Path(folder), listener.fileno())
+        (api,) = [part for part in parts if part.role == "api"]
+        process = running.enter_context(running_part(api))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        # A connection must not wait in the queue of a socket that nobody here accepts from.
         listener.close()
-        url = f"http://127.0.0.1:{port}"
         _wait_ready(url)
         yield url, process.pid
 
@@ -147,19 +138,6 @@ def _fake_engine(model: ServedModel):
     tokens = np.frombuffer(ids, np.int32).tolist()
     arguments = (model.engine.client_endpoint, task, step_ms, *tokens)
     return running_module("benchmarks.fake_engine", *map(str, arguments))
-
-
-def _config(port: int, models: tuple[ServedModel, ...]) -> ServerConfig:
-    return ServerConfig(
-        host="127.0.0.1",
-        port=port,
-        api_workers=1,
-        api_key=None,
-        drain_timeout=1.0,
-        log_level="warning",
-        limits=Limits(),
-        models=models,
-    )
 
 
 def _wait_ready(url: str) -> None:

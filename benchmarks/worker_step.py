@@ -1,4 +1,11 @@
-"""Worker: what one decode step costs from message to message, and how much of that is the model."""
+"""Worker: what one decode step costs from message to message, and how much of that is the model.
+
+`python -m benchmarks.worker_step` prints the figures as JSON: it is run as a process of its own, in
+the environment of a worker.
+"""
+
+import tempfile
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -6,12 +13,14 @@ import torch
 import zmq
 
 from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.processes import daemon_of, running_module
 from benchmarks.report import Budget, Figure
 from benchmarks.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
+from server.config import Limits
 from server.demo import GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions
+from server.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.processes import worker_config
 from workers.attention.registry import select_backend
 from workers.loader import load_model
@@ -25,6 +34,8 @@ _OUTSIDE_US = 350
 _ROWS = (1, 16, 64)
 _PROMPT, _STEPS = 64, 200
 _MAX_BLOCKS = 64 * 64
+# With several threads, whatever else runs on the machine would show in every step.
+_OPTIONS = EngineOptions(device="cpu", threads=1)
 _SAMPLING = {
     "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, ignore_eos=True),
@@ -33,16 +44,30 @@ _SAMPLING = {
 
 def measure() -> list[Figure]:
     """For each number of rows: the step outside the model's math, and the whole of it."""
-    config = engine_config(demo_models()[GENERATOR_NAME], EngineOptions(threads=1))
-    torch.set_num_threads(config.threads)
+    seat = EngineSeat(prefix="", num_engines=1)
+    model = set_up_model("model", demo_models()[GENERATOR_NAME], _OPTIONS, Limits(), seat)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        parts = daemon_of([model], Path(folder))
+    (worker,) = [part for part in parts if part.role == "worker"]
+    with running_module(
+        "benchmarks.worker_step", environment=worker.environment, piped=True
+    ) as process:
+        assert process.stdout is not None
+        return msgspec.json.decode(process.stdout.read(), type=list[Figure])
+
+
+def main() -> None:
+    """The process."""
+    torch.set_num_threads(1)
+    worker = _Worker(engine_config(demo_models()[GENERATOR_NAME], _OPTIONS))
     with torch.inference_mode():
-        worker = _Worker(config)
-        return [
+        figures = [
             figure
             for kind, params in _SAMPLING.items()
             for rows in _ROWS
             for figure in _step_times(worker, rows, kind, params)
         ]
+    print(msgspec.json.encode(figures).decode())
 
 
 class _Worker:
@@ -109,3 +134,7 @@ def _figures(name: str, stopwatch: Stopwatch) -> tuple[Figure, Figure]:
         Figure(f"{name}, outside the model", outside, "µs", Budget(_OUTSIDE_US), note),
         Figure(f"{name}, whole step", whole / 1e3, "ms", note="1 thread"),
     )
+
+
+if __name__ == "__main__":
+    main()

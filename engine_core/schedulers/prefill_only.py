@@ -5,7 +5,7 @@ A job is a struct of arrays; its items are rows, never objects.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +23,25 @@ from workers.messages import StepInput, StepOutput
 @dataclass(slots=True, eq=False)
 class EncoderRows:
     """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
-    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `offsets` int64[N + 1].
+    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N].
+
+    `offsets` is a list of N + 1: steps look at few of them at a time, which is where an array is
+    slow.
     """
 
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
-    offsets: npt.NDArray[np.int64]
+    lens: npt.NDArray[np.int32]
+    offsets: list[int] = field(init=False)
     cursor: int = 0
+
+    def __post_init__(self) -> None:
+        self.offsets = [0, *np.cumsum(self.lens).tolist()]
 
     @property
     def num_left(self) -> int:
         """Rows that are not submitted yet."""
-        return len(self.offsets) - 1 - self.cursor
+        return len(self.lens) - self.cursor
 
     def fitting(self, max_tokens: int) -> int:
         """How many of the next rows fit in `max_tokens`."""
@@ -71,7 +78,7 @@ class PrefillOnlyScheduler:
         if (entry := self._jobs.pop(job.key, None)) is not None:
             rows = entry[1]
             self._waiting_rows -= rows.num_left
-            self._waiting_tokens -= len(rows.tokens) - int(rows.offsets[rows.cursor])
+            self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
         return job.open_rows
 
     def schedule(self, oldest: EncoderBatch | None) -> EncoderBatch | None:
@@ -129,7 +136,7 @@ class _Packer:
         self.left = budget
         self._tokens: list[npt.NDArray[np.int32]] = []
         self._types: list[npt.NDArray[np.uint8]] = []
-        self._lens: list[npt.NDArray[np.int64]] = []
+        self._lens: list[npt.NDArray[np.int32]] = []
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
     def take(self, job: Job, rows: EncoderRows, limit: int) -> None:
@@ -145,16 +152,16 @@ class _Packer:
         first, last = rows.offsets[start], rows.offsets[stop]
         self._tokens.append(rows.tokens[first:last])
         self._types.append(rows.token_types[first:last])
-        self._lens.append(np.diff(rows.offsets[start : stop + 1]))
+        self._lens.append(rows.lens[start:stop])
         self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
-        self.left -= int(last - first)
+        self.left -= last - first
 
     def batch(self, step: int) -> EncoderBatch:
         """The step as flat arrays."""
         return EncoderBatch(
             step=step,
             tokens=np.concatenate(self._tokens),
-            lens=np.concatenate(self._lens).astype(np.int32),
+            lens=np.concatenate(self._lens),
             token_types=self._token_types(),
             parts=self._parts,
         )

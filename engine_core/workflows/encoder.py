@@ -30,15 +30,14 @@ class EncoderProcessor:
         return list(message.texts)
 
     def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, EncoderRows]:
-        lens = np.array([len(text.ids) // 4 for text in tokenized], np.int64)
+        lens = np.array([len(text.ids) // 4 for text in tokenized], np.int32)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
-        offsets = np.zeros(len(lens) + 1, np.int64)
-        np.cumsum(lens, out=offsets[1:])
-        rows = EncoderRows(tokens, _segments(tokenized), offsets)
-        self._check(rows, lens)
+        rows = EncoderRows(tokens, _segments(tokenized), lens)
+        self._check(rows)
         return Accepted(job.message.id, lens.tolist()), rows
 
-    def _check(self, rows: EncoderRows, lens: np.typing.NDArray[np.int64]) -> None:
+    def _check(self, rows: EncoderRows) -> None:
+        lens = rows.lens
         for index in np.flatnonzero((lens == 0) | (lens > self._max_model_len))[:1].tolist():
             param = self._param(index, len(lens))
             if lens[index] == 0:
