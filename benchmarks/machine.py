@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,6 +57,8 @@ def this_machine() -> Machine:
 
 def _commit() -> str:
     """The short commit, marked where the working tree differs from it."""
+    if shutil.which("git") is None:
+        return "unknown"
     git = ("git", "-C", str(REPOSITORY))
     head = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

@@ -25,6 +25,7 @@ from server.processes import worker_config
 from workers.attention.registry import select_backend
 from workers.loader import load_model
 from workers.messages import FromWorker, StepInput, StepOutput, ToWorker
+from workers.parent import exit_with_parent
 from workers.pipeline import Neighbours
 from workers.runner import ModelRunner, attention_needs
 from workers.warm_up import warm_up
@@ -58,6 +59,7 @@ def measure() -> list[Figure]:
 
 def main() -> None:
     """The process."""
+    exit_with_parent()
     torch.set_num_threads(1)
     worker = _Worker(engine_config(demo_models()[GENERATOR_NAME], _OPTIONS))
     with torch.inference_mode():

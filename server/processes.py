@@ -15,6 +15,17 @@ from workers.config import WorkerConfig
 Role = Literal["engine", "worker", "api"]
 
 
+_WORKER_SETTINGS = {
+    # gloo and NCCL speak plain TCP: on one host they are held to loopback.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # glibc would give a step's temporaries back to the kernel and fault their pages in again at
+    # the next: paged attention on a CPU then takes five times as long. Bytes; 32 MiB is its limit.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
+}
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be. `inherited_fd` stays open in it, and is closed in the supervisor."""
 
@@ -52,11 +63,7 @@ def _worker_part(engine: EngineConfig, stage: int, file: Path) -> Part:
         title=f"worker {stage} of {engine.name}",
         role="worker",
         command=_command("workers", _written(file, worker_config(engine, stage))),
-        # gloo and NCCL speak plain TCP: on one host they are held to loopback.
-        environment=child_environment(
-            compute_threads=engine.threads,
-            settings={"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"},
-        ),
+        environment=child_environment(compute_threads=engine.threads, settings=_WORKER_SETTINGS),
     )
 
 
