@@ -23,6 +23,9 @@ _WORKER_SETTINGS = {
     # the next: paged attention on a CPU then takes five times as long. Bytes; 32 MiB is its limit.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
+    # OpenMP's threads spin between regions; beside other processes that starves the one they wait
+    # for. Turns of the spin: few enough to yield, enough for the gap between two layers.
+    "GOMP_SPINCOUNT": "1000",
 }
 
 
