@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from engine_core.client import EngineError
+from engine_core.client_jobs import EngineError
 from server import __version__
 from server.api import completions, embeddings, ops, rerank, tokenize
 from server.errors import APIError

@@ -1,6 +1,6 @@
 """An encode job in the house: admitted, run, counted."""
 
-from engine_core.client import Encoded
+from engine_core.client_jobs import Encoded
 from server.prompts import Items
 from server.registry import Model
 from server.schemas.common import Usage

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from engine_core.client import GenerateStream
+from engine_core.client_jobs import GenerateStream
 from engine_core.messages import RowOutput, SamplingParams
 from server.choice import Choice, Prompt
 from server.logprobs import LogprobsBuilder

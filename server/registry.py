@@ -3,7 +3,8 @@
 import time
 from typing import Literal, Self
 
-from engine_core.client import EngineClient, EngineError
+from engine_core.client import EngineClient
+from engine_core.client_jobs import EngineError
 from engine_core.tokenizer import Tokenizer
 from server.config import ServedModel
 from server.errors import APIError

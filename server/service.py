@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.client import EngineError
+from engine_core.client_jobs import EngineError
 from server.admission import Admission, share
 from server.config import ServerConfig
 from server.errors import APIError

@@ -7,7 +7,7 @@ from typing import Self
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine_core.client import EngineError
+from engine_core.client_jobs import EngineError
 from server.disconnect import CancelOnDisconnect
 from server.errors import APIError
 

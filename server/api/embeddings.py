@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw
 
-from engine_core.client import FloatArray
+from engine_core.client_jobs import FloatArray
 from server.body import Body
 from server.disconnect import CancelOnDisconnect
 from server.encoding import count_usage, encode

@@ -3,7 +3,7 @@
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from engine_core.client import Encoded, EngineError, FloatArray
+from engine_core.client_jobs import Encoded, EngineError, FloatArray
 from server.body import Body
 from server.disconnect import CancelOnDisconnect
 from server.encoding import count_usage, encode

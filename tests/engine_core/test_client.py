@@ -16,7 +16,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine_core.client import EngineClient, EngineError
+from engine_core.client import EngineClient
+from engine_core.client_jobs import EngineError
 from engine_core.messages import (
     Abort,
     Accepted,

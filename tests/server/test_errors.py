@@ -3,7 +3,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from engine_core.client import EngineError
+from engine_core.client_jobs import EngineError
 from engine_core.messages import FailureCode
 from server.errors import ERRORS, APIError, ErrorCode
 

@@ -1,0 +1,168 @@
+"""A client's jobs while they run: what they have been told, and who waits for it."""
+
+import asyncio
+from typing import Protocol, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    EndRow,
+    FailureCode,
+    RowOutput,
+    Vectors,
+)
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class EngineError(Exception):
+    """A job's terminal failure, as the engine (or the loss of the engine) reported it."""
+
+    def __init__(self, code: FailureCode, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code: FailureCode = code
+        self.message = message
+        self.param = param
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """An encode job's answer: vectors float32[N, D], the token count of each of the N items."""
+
+    vectors: FloatArray
+    prompt_tokens: list[int]
+
+
+class PendingJob:
+    """What every job awaits first: accepted, or failed."""
+
+    def __init__(self) -> None:
+        self.accepted: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+
+    def accept(self, message: Accepted) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(message)
+
+    def fail(self, error: EngineError) -> None:
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+            # The waiter may have been cancelled already: the error then has no reader.
+            self.accepted.exception()
+
+
+class JobClient(Protocol):
+    """What a running job needs of the client that submitted it."""
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send to the engine, unless it is gone."""
+        ...
+
+    def forget(self, job: int) -> None:
+        """No more news of this job are wanted."""
+        ...
+
+
+class GenerateStream(PendingJob):
+    """The rows of one generate job, as they come. Leaving the context aborts what still runs."""
+
+    def __init__(self, client: JobClient, job: int, rows: int) -> None:
+        super().__init__()
+        self.prompt_tokens: list[int] = []
+        self.prompt_ids: list[bytes] = []
+        self._client = client
+        self._id = job
+        self._open_rows = set(range(rows))
+        self._news: list[RowOutput] = []
+        self._error: EngineError | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Every row has ended, or the job has failed."""
+        return not self._open_rows or self._error is not None
+
+    async def next(self) -> list[RowOutput]:
+        """All news since the last call, at least one; empty once everything has been told.
+
+        Raises EngineError if the job failed, after the news that came before.
+        """
+        if not self._news and not self.finished:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        news, self._news = self._news, []
+        if not news and self._error is not None:
+            raise self._error
+        return news
+
+    def end_row(self, row: int) -> None:
+        """Stop one row here and in the engine (a stop string was met). Idempotent."""
+        if row in self._open_rows:
+            self._client.send(EndRow(self._id, row))
+            self._close_row(row)
+
+    def abort(self) -> None:
+        """Stop every row that still runs. Idempotent, harmless once finished."""
+        if not self.finished:
+            self._client.send(Abort([self._id]))
+            self._open_rows.clear()
+        self._client.forget(self._id)
+
+    def push(self, output: RowOutput) -> None:
+        """News from the engine."""
+        if output.row not in self._open_rows:
+            return
+        self._news.append(output)
+        if output.finish is not None:
+            self._close_row(output.row)
+        self._wake_reader()
+
+    def fail(self, error: EngineError) -> None:
+        super().fail(error)
+        self._error = error
+        self._wake_reader()
+
+    def _close_row(self, row: int) -> None:
+        self._open_rows.discard(row)
+        if not self._open_rows:
+            self._client.forget(self._id)
+
+    def _wake_reader(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+
+class EncodeCall(PendingJob):
+    """The rows of one encode job, gathered into one array."""
+
+    def __init__(self, rows: int, vector_size: int) -> None:
+        super().__init__()
+        self.vectors: FloatArray = np.empty((rows, vector_size), np.float32)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._missing = rows
+
+    def push(self, part: Vectors) -> bool:
+        """Place finished rows; True once none is missing."""
+        rows = np.frombuffer(part.rows, np.int32)
+        self.vectors[rows] = np.frombuffer(part.data, np.float32).reshape(len(rows), -1)
+        self._missing -= len(rows)
+        if self._missing == 0 and not self.done.done():
+            self.done.set_result(None)
+        return self._missing == 0
+
+    def fail(self, error: EngineError) -> None:
+        super().fail(error)
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()
