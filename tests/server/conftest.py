@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from engine_core.tokenizer import Tokenizer
 from server.config import ServedModel, ServerConfig
@@ -15,6 +16,11 @@ from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
 from workers.config import Head
+
+
+# Examples are not judged by the time they take: machines that run tests are busy.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @dataclass
