@@ -17,7 +17,6 @@ from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
 from workers.config import Head
 
-
 # Examples are not judged by the time they take: machines that run tests are busy.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
