@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer as RawTokenizer
-from tokenizers.decoders import DecodeStream
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
@@ -73,10 +72,6 @@ class Tokenizer:
     def id_to_token(self, token: int) -> str:
         """The vocabulary's own spelling of a token; empty for an id without one."""
         return self.raw.id_to_token(token) or ""
-
-    def decode_stream(self, *, skip_special_tokens: bool = True) -> DecodeStream:
-        """Incremental decoding: `step(tokenizer.raw, id)` gives newly certain text."""
-        return DecodeStream(skip_special_tokens=skip_special_tokens)
 
 
 def _spelled_ids(vocab_size: int) -> RawTokenizer:

@@ -21,6 +21,7 @@ from server.app import create_app
 from server.config import ServerConfig
 from server.registry import Registry
 from server.service import Service
+from server.wire import CoalescingProtocol
 from workers.parent import exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
@@ -57,7 +58,8 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
     service = Service(config, Registry.load(config.models))
     uvicorn_config = uvicorn.Config(
         create_app(service),
-        http="httptools",
+        http=CoalescingProtocol,
+        ws="none",
         lifespan="on",
         access_log=False,
         server_header=False,

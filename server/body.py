@@ -68,10 +68,9 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     What is somewhat too large is read to its end and dropped: many clients read no answer before
     they have sent their body. What is far too large ends the connection.
     """
-    too_large = APIError("body_too_large", f"the body is larger than {max_bytes} bytes")
-    hopeless = APIError(too_large.code, too_large.message, headers={"connection": "close"})
-    if int(request.headers.get("content-length", 0)) > max_bytes * _DROPPED_BODIES:
-        raise hopeless
+    hopeless = max_bytes * _DROPPED_BODIES
+    if int(request.headers.get("content-length", 0)) > hopeless:
+        raise _too_large(max_bytes, {"connection": "close"})
     parts: list[bytes] = []
     size = 0
     try:
@@ -79,10 +78,14 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             size += len(part)
             if size <= max_bytes:
                 parts.append(part)
-            elif size > max_bytes * _DROPPED_BODIES:
-                raise hopeless
+            elif size > hopeless:
+                raise _too_large(max_bytes, {"connection": "close"})
     except ClientDisconnect:
         raise APIError("invalid_request", "the client left before its body was whole") from None
     if size > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(max_bytes: int, headers: dict[str, str] | None = None) -> APIError:
+    return APIError("body_too_large", f"the body is larger than {max_bytes} bytes", None, headers)

@@ -31,6 +31,7 @@ class CancelOnDisconnect:
         trace: TracebackType | None,
     ) -> bool:
         self._watch.cancel()
+        del self._watch  # its traceback leads back here: a cycle for the collector otherwise
         if self.gone and kind is asyncio.CancelledError:
             return self._task.uncancel() == 0
         return False

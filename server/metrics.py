@@ -14,6 +14,27 @@ _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30
 _FIRST_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _NEXT_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1)
 
+_HISTOGRAMS: Final = (
+    (
+        "penstock_http_request_seconds",
+        "From a request's head to the end of its answer.",
+        "endpoint",
+        _REQUEST_S,
+    ),
+    (
+        "penstock_time_to_first_token_seconds",
+        "From a checked request to its first token.",
+        "model",
+        _FIRST_TOKEN_S,
+    ),
+    (
+        "penstock_inter_token_seconds",
+        "Between two pieces of news of one request.",
+        "model",
+        _NEXT_TOKEN_S,
+    ),
+)
+
 
 class Metrics:
     """What this process counts, and the page that shows it.
@@ -31,32 +52,15 @@ class Metrics:
             ["endpoint", "status"],
             registry=own,
         )
-        self.request_seconds = Histogram(
-            "penstock_http_request_seconds",
-            "From a request's head to the end of its answer.",
-            ["endpoint"],
-            buckets=_REQUEST_S,
-            registry=own,
-        )
-        self.first_token_seconds = Histogram(
-            "penstock_time_to_first_token_seconds",
-            "From a checked request to its first token.",
-            ["model"],
-            buckets=_FIRST_TOKEN_S,
-            registry=own,
-        )
-        self.next_token_seconds = Histogram(
-            "penstock_inter_token_seconds",
-            "Between two pieces of news of one request.",
-            ["model"],
-            buckets=_NEXT_TOKEN_S,
-            registry=own,
-        )
         self.prompt_tokens = Counter(
             "penstock_prompt_tokens", "Tokens of accepted inputs.", ["model"], registry=own
         )
         self.generated_tokens = Counter(
             "penstock_generated_tokens", "Tokens of continuations.", ["model"], registry=own
+        )
+        self.request_seconds, self.first_token_seconds, self.next_token_seconds = (
+            Histogram(name, text, [label], buckets=buckets, registry=own)
+            for name, text, label, buckets in _HISTOGRAMS
         )
         house = Gauge(
             "penstock_in_house",

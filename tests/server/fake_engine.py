@@ -1,15 +1,10 @@
-"""A peer that speaks engine_core.messages and computes nothing: what it is told, it says.
+"""A peer that speaks engine_core.messages and computes nothing: what it is told, it says."""
 
-`python -m tests.server.fake_engine ENDPOINT FOLDER` runs it alone, to measure HTTP against.
-"""
-
-import argparse
 import itertools
 import threading
 import time
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -280,30 +275,3 @@ def logprobs_of(tokens: list[int], width: int) -> Logprobs:
     top_ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     top = np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(tokens), 1))
     return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes())
-
-
-def main() -> None:
-    """Run until killed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.server.fake_engine")
-    parser.add_argument("endpoint")
-    parser.add_argument("folder", type=Path, help="holds tokenizer.json")
-    parser.add_argument("--head", choices=sorted(TASKS), default="generate")
-    parser.add_argument("--vector-size", type=int, default=384)
-    parser.add_argument("--step-ms", type=float, default=0.0)
-    options = parser.parse_args()
-    tokenizer = Tokenizer.load(options.folder)
-    (ids,) = tokenizer.encode(
-        ["The quick brown fox jumps over the lazy dog. "], add_special_tokens=False
-    )
-    script = Script(np.frombuffer(ids, np.int32).tolist(), options.step_ms / 1000)
-    FakeEngine(
-        options.endpoint,
-        tokenizer,
-        head=options.head,
-        script=script,
-        vector_size=options.vector_size,
-    ).run()
-
-
-if __name__ == "__main__":
-    main()
