@@ -35,7 +35,7 @@ class GenerateHead:
         sampling = batch.sampling
         if sampling is None:
             return StepOutput(batch.step, scored=scored)
-        logits = self._model.head(hidden[sampling.positions]).float()
+        logits = self._model.head(hidden.index_select(0, sampling.positions)).float()
         tokens = sample(logits, sampling.rows)
         self._slots.store_last_tokens(sampling.slots, tokens)
         reported = sampling.width >= 0

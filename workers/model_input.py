@@ -138,7 +138,8 @@ class DecoderInputBuilder:
             arrays += [pending, slots[row_of_token[pending]]]
         ids, placed, mapping, table, starts, lens, *ahead = to_device(arrays, self._device)
         if ahead:
-            ids[ahead[0]] = self._slots.last_tokens[ahead[1]]
+            pending_tokens, their_slots = ahead
+            ids.index_copy_(0, pending_tokens, self._slots.last_tokens.index_select(0, their_slots))
         return StepTensors(
             tokens=ids,
             positions=placed,

@@ -10,7 +10,6 @@ from workers.sampler import (
     SamplingRows,
     log_probabilities,
     sample,
-    truncation_mask,
     uniforms,
 )
 
@@ -42,14 +41,11 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def mask(probabilities: list[float], top_k: int = 0, top_p: float = 1.0) -> list[int]:
-    """The ids that may be drawn."""
-    kept = truncation_mask(
-        torch.tensor([probabilities]),
-        np.array([top_k], np.int32),
-        np.array([top_p], np.float32),
-    )
-    return kept[0].nonzero()[:, 0].tolist()
+def drawn(probabilities: list[float], top_k: int = 0, top_p: float = 1.0) -> list[int]:
+    """The ids that are drawn, in 500 attempts."""
+    logits = torch.tensor(probabilities).log().expand(500, -1)
+    tokens = sample(logits, rows(500, top_k=top_k, top_p=top_p, index=np.arange(500)))
+    return sorted(set(tokens.tolist()))
 
 
 def test_greedy_takes_the_best_and_among_equals_the_lowest_id() -> None:
@@ -102,35 +98,49 @@ def test_seeds_and_indices_are_both_uniform_and_unrelated() -> None:
         (1, 1.0, [1]),
         (2, 1.0, [1, 3]),
         (99, 1.0, [0, 1, 2, 3, 4]),
-        (0, 0.5, [1]),
+        (0, 0.49, [1]),
         (0, 0.51, [1, 3]),
-        (0, 0.75, [1, 3]),
+        (0, 0.74, [1, 3]),
         (0, 0.76, [0, 1, 3]),
         (0, 1e-6, [1]),
         (2, 0.66, [1]),  # of the two best, 1 holds two thirds
         (2, 0.67, [1, 3]),
+        (99, 0.51, [1, 3]),
     ],
 )
 def test_truncation_keeps_exactly(top_k: int, top_p: float, kept: list[int]) -> None:
-    assert mask([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k, top_p) == kept
+    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k, top_p) == kept
 
 
 def test_truncation_takes_the_lowest_ids_among_equals() -> None:
     equal = [0.125] * 8
-    assert mask(equal, top_k=3) == [0, 1, 2]
-    assert mask(equal, top_p=0.5) == [0, 1, 2, 3]
-    assert mask([0.1, 0.3, 0.2, 0.2, 0.2], top_k=2) == [1, 2]
+    assert drawn(equal, top_k=3) == [0, 1, 2]
+    assert drawn(equal, top_p=0.5) == [0, 1, 2, 3]
+    assert drawn(equal, top_k=4, top_p=0.5) == [0, 1]
+    assert drawn([0.1, 0.3, 0.2, 0.2, 0.2], top_k=2) == [1, 2]
 
 
-def test_top_p_agrees_with_a_sort_of_each_row() -> None:
-    logits = torch.randn(6, 1000, generator=torch.Generator().manual_seed(1)) * 0.5
-    probabilities = logits.softmax(-1)
-    top_p = np.array([0.1, 0.3, 0.6, 0.9, 0.99, 0.999], np.float32)
-    kept = truncation_mask(probabilities, np.zeros(6, np.int32), top_p)
-    for row, share in enumerate(top_p):
-        ordered, ids = probabilities[row].sort(descending=True)
-        count = int((ordered.cumsum(0) < share * ordered.sum()).sum()) + 1
-        assert set(kept[row].nonzero()[:, 0].tolist()) == set(ids[:count].tolist())
+@pytest.mark.parametrize("top_k", [0, 1, 50, 64, 65, 900, 1025, 2999])
+@pytest.mark.parametrize("top_p", [1.0, 0.5, 0.95])
+def test_draws_are_those_of_a_sort_of_each_row(top_k: int, top_p: float) -> None:
+    count, vocabulary = 200, 3000
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(count, vocabulary, generator=generator)
+    logits[: count // 2] = (logits[: count // 2] * 4).round() / 4  # many equals
+    parameters = rows(count, top_k=top_k, top_p=top_p, index=np.arange(count))
+    tokens = sample(logits, parameters)
+    ordered, ids = logits.double().sort(descending=True, stable=True)
+    reached = ordered.softmax(-1).cumsum(-1)
+    mass = reached[:, [(top_k or vocabulary) - 1]]
+    kept = (reached < top_p * mass).sum(-1).clamp(max=(top_k or vocabulary) - 1)
+    uniform = torch.from_numpy(uniforms(parameters.seed, parameters.index)).double()[:, None]
+    if top_k or top_p < 1:
+        point = uniform * reached.gather(1, kept[:, None])
+        expected = ids.gather(1, (reached <= point).sum(-1, keepdim=True))[:, 0]
+    else:
+        expected = (logits.double().softmax(-1).cumsum(-1) <= uniform).sum(-1)
+    # Sums in float32 may put a number on the other side of an edge.
+    assert (tokens == expected).float().mean() > 0.99
 
 
 def test_a_token_depends_on_its_own_seed_index_and_logits_alone() -> None:

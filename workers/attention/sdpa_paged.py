@@ -58,8 +58,8 @@ class PagedPlan:
         assert step.slot_mapping is not None, "causal attention is over a paged cache"
         single_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(step.contexts[single_rows], _MAX_PADDING)
-        singles = [_plan_singles(step, single_rows[batch], needs) for batch in batches]
-        stops = np.cumsum(step.query_lens)
+        stops = np.cumsum(step.query_lens, dtype=np.int64)
+        singles = [_plan_singles(step, single_rows[batch], stops, needs) for batch in batches]
         chunks = [
             _plan_chunk(step, row, int(stops[row]), needs)
             for row in np.flatnonzero(step.query_lens > 1).tolist()
@@ -68,13 +68,15 @@ class PagedPlan:
 
 
 def _plan_singles(
-    step: StepTensors, rows: npt.NDArray[np.int64], needs: AttentionNeeds
+    step: StepTensors,
+    rows: npt.NDArray[np.intp],
+    stops: npt.NDArray[np.int64],
+    needs: AttentionNeeds,
 ) -> _SingleQueries:
     device = step.tokens.device
     contexts = step.contexts[rows]
     tokens = None
     if len(rows) < len(step.query_lens):
-        stops = np.cumsum(step.query_lens, dtype=np.int64)
         (tokens,) = to_device([stops[rows] - 1], device)
     return _SingleQueries(
         tokens=tokens,
@@ -94,15 +96,16 @@ def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -
     return _Chunk(stop - length, stop, slots, hidden.triu_(context - length + 1))
 
 
-def _context_slots(step: StepTensors, rows: npt.NDArray[np.int64], block_size: int) -> torch.Tensor:
+def _context_slots(step: StepTensors, rows: npt.NDArray[np.intp], block_size: int) -> torch.Tensor:
     """Cache slots of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
     assert step.block_tables is not None
     last = step.contexts[rows, None] - 1
     places = np.minimum(np.arange(int(last.max()) + 1), last)
-    block, offset = np.divmod(places, block_size)
-    which, index, within = to_device([rows, block, offset], step.tokens.device)
-    blocks = step.block_tables.index_select(0, which).gather(1, index)
-    return torch.add(within, blocks, alpha=block_size).flatten()
+    within = np.arange(block_size, dtype=np.int32)
+    which, index, offsets = to_device([rows, places, within], step.tokens.device)
+    blocks = step.block_tables.index_select(0, which)
+    slots = torch.add(offsets, blocks[:, :, None], alpha=block_size)
+    return slots.flatten(1).gather(1, index).flatten()
 
 
 def attend_paged(
