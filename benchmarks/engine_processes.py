@@ -33,11 +33,10 @@ async def running_engine(
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory, ExitStack() as running:
         seat = EngineSeat(prefix=f"{directory}/0", num_engines=1)
         model = set_up_model("model", folder, options, Limits(), seat)
-        pids = [
-            running.enter_context(running_part(part)).pid
-            for part in daemon_of([model], Path(directory))
-            if part.role != "api"
-        ]
+        parts = [part for part in daemon_of([model], Path(directory)) if part.role != "api"]
+        # The engine core is started last, so that it ends first: a stage that went before it
+        # would be an error to tell.
+        pids = [running.enter_context(running_part(part)).pid for part in reversed(parts)][::-1]
         client = EngineClient(model.engine.client_endpoint)
         try:
             await client.start()

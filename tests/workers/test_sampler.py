@@ -159,6 +159,26 @@ def test_a_token_depends_on_its_own_seed_index_and_logits_alone() -> None:
         assert torch.equal(sample(logits[order], parameters.take(order)), together[order])
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_draws_what_the_cpu_draws() -> None:
+    count = 240
+    logits = torch.randn(count, 3001, generator=torch.Generator().manual_seed(5)) * 3
+    logits[::2] = logits[::2].round()  # many equals
+    parameters = rows(
+        count,
+        temperature=np.resize([0.0, 0.7, 1.0, 1.3, 1.3], count),
+        top_k=np.resize([0, 5, 64, 400], count),
+        top_p=np.resize([1.0, 0.9, 0.5], count),
+        index=np.arange(count),
+    )
+    clean = sample(logits, parameters)
+    logits[7, 9], logits[100, 3000], logits[212] = torch.nan, torch.inf, -torch.inf
+    clean[[7, 100, 212]] = -1
+    # Rounded otherwise, a sum may fall on the other side of a number.
+    assert (sample(logits.cuda(), parameters).cpu() == clean).sum() >= 0.99 * count
+
+
 def test_equal_seeds_and_indices_draw_equally_and_others_do_not() -> None:
     flat = torch.zeros(64, 5000)
     same = sample(flat, rows(64, seed=9, index=4))
