@@ -102,7 +102,7 @@ class KVCacheManager:
                     self._free.move_to_end(block, last=False)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where an invariant is broken (tests, and the loop when idle)."""
+        """Raise AssertionError where an invariant is broken. For tests: it looks at every block."""
         for block, references in enumerate(self._references):
             assert references >= 0, f"block {block} has {references} references"
             assert (references == 0) == (block in self._free), f"block {block} is lost"

@@ -57,14 +57,6 @@ class Tokenizer:
         encodings = self.raw.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
-    def encode_pairs(self, pairs: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-        """(ids int32, segments uint8) of each pair of texts, special tokens included."""
-        encodings = self.raw.encode_batch_fast(pairs)
-        return [
-            (np.array(e.ids, np.int32).tobytes(), np.array(e.type_ids, np.uint8).tobytes())
-            for e in encodings
-        ]
-
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`."""
         return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
