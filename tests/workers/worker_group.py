@@ -113,10 +113,13 @@ class WorkerGroup:
     def _start(self, stage: int) -> subprocess.Popen[bytes]:
         path = Path(self._folder.name) / f"stage-{stage}.json"
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._config, stage=stage)))
+        # Ours first, and what this process was given: the libraries may be there alone.
+        root = str(Path(workers.__file__).parent.parent)
+        search_path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = os.environ | {
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(workers.__file__).parent.parent),
+            "PYTHONPATH": search_path,
         }
         with self._log_file(stage).open("wb") as log:
             return subprocess.Popen(
