@@ -34,6 +34,11 @@ class Outbox:
             self.refuse(job.client, job.message.id, refusal)
             self._end(job)
 
+    def fail_not_finite(self, job: Job) -> None:
+        """A row of the job came back with NaN or infinite values: it fails whole."""
+        message = "the model produced values that are not finite for this request"
+        self.fail(job, RefusalError("row_failed", message))
+
     def refuse(self, client: bytes, job_id: int, refusal: RefusalError) -> None:
         """The only answer to a job that was never admitted."""
         failed = Failed(job_id, refusal.code, refusal.message, refusal.param)

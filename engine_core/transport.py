@@ -16,6 +16,16 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
+def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """A ROUTER socket that never blocks, never drops, and says so when a peer is gone."""
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.SNDHWM, 0)
+    router.setsockopt(zmq.RCVHWM, 0)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    return router
+
+
 def _descriptor(socket: zmq.Socket[bytes]) -> int:
     return cast("int", socket.getsockopt(zmq.FD))
 
@@ -84,11 +94,7 @@ class ClientSocket:
     """The core's ROUTER socket: clients are known by the identity that ZMQ gives them."""
 
     def __init__(self, endpoint: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.arrivals = context.socket(zmq.ROUTER)
-        self.arrivals.setsockopt(zmq.LINGER, 0)
-        self.arrivals.setsockopt(zmq.SNDHWM, 0)
-        self.arrivals.setsockopt(zmq.RCVHWM, 0)
-        self.arrivals.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.arrivals = open_router(context)
         self.arrivals.bind(endpoint)
         self._encoder = msgspec.msgpack.Encoder()
 

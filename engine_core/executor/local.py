@@ -8,7 +8,7 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.transport import is_readable
+from engine_core.transport import is_readable, open_router
 from workers.messages import (
     AllocateKV,
     FromWorker,
@@ -31,11 +31,7 @@ class LocalExecutor:
         self._stages = [b"stage-%d" % stage for stage in range(config.num_stages)]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
-        self.results = context.socket(zmq.ROUTER)
-        self.results.setsockopt(zmq.LINGER, 0)
-        self.results.setsockopt(zmq.SNDHWM, 0)
-        self.results.setsockopt(zmq.RCVHWM, 0)
-        self.results.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.results = open_router(context)
         self.losses = self.results.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.results.bind(config.worker_endpoint)
 

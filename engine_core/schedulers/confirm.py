@@ -5,14 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from engine_core.batches import DecoderBatch
-from engine_core.job import RefusalError
 from engine_core.kv_cache import KVCacheManager
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
 from engine_core.request import Request, Status
 from workers.messages import Logprobs, StepOutput
 
-_NOT_FINITE = "the model produced values that are not finite for this request"
 _ITEM = 4  # bytes of an int32 or float32
 
 
@@ -36,7 +34,7 @@ def confirm_rows(
         if request.status is Status.ENDED:
             continue
         if samples and token < 0:
-            outbox.fail(request.job, RefusalError("row_failed", _NOT_FINITE))
+            outbox.fail_not_finite(request.job)
             yield request
             continue
         finish = _advance(request, token, kv) if samples else None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engine_core.batches import EncoderBatch
 from engine_core.config import EngineConfig
-from engine_core.job import Job, JobKey, RefusalError
+from engine_core.job import Job, JobKey
 from engine_core.messages import Vectors
 from engine_core.model_input import build_encoder_step
 from engine_core.outbox import Outbox
@@ -115,8 +115,7 @@ class PrefillOnlyScheduler:
                 part = Vectors(job.message.id, rows.tobytes(), data.tobytes())
                 outbox.vectors(job, part, len(rows))
             else:
-                message = "the model produced values that are not finite for this request"
-                outbox.fail(job, RefusalError("row_failed", message))
+                outbox.fail_not_finite(job)
                 self.drop(job)
 
     def _account(self, batch: EncoderBatch) -> None:
