@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.machine import Machine, this_machine
 from benchmarks.report import CaseReport, NotMeasuredError, table
+from server.bench.machine import Machine, this_machine
 from server.demo import DemoModelMissingError
 
 # Each is a module of this package with a function `measure() -> list[Figure]`.

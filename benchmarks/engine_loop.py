@@ -10,7 +10,7 @@ from server.model_setup import EngineOptions
 from workers.messages import StepInput, StepOutput
 
 _STEP_US, _ROW_US = 150, 2
-_ROWS = (1, 16, 64, 128, 256, 1024)
+_ROWS = (1, 16, 64, 128, 256, 512, 1024)
 _FITTED = 256
 _TURNS = 300
 _PROMPT = 32
@@ -20,6 +20,7 @@ _BLOCKS_A_ROW = 64
 def measure() -> list[Figure]:
     """A turn's median time for each number of rows, its parts, and the line through the times."""
     times: dict[int, float] = {}
+    early: dict[int, float] = {}
     figures: list[Figure] = []
     for rows in _ROWS:
         core = _generating(rows)
@@ -27,15 +28,20 @@ def measure() -> list[Figure]:
             core.turn()
         core.close()
         times[rows] = core.stopwatch.median("turn")
+        early[rows] = sum(map(core.stopwatch.median, ("schedule", "build", "submit")))
         budget = Budget(_STEP_US + _ROW_US * rows)
         name = f"a step, rows: {rows:,}"
         figures.append(Figure(name, times[rows], "µs", budget, _parts(core)))
     fitted = [rows for rows in _ROWS if rows <= _FITTED]
     slope, base = np.polyfit(fitted, [times[rows] for rows in fitted], 1)
+    before, _ = np.polyfit(fitted, [early[rows] for rows in fitted], 1)
     line = f"the line through 1 to {_FITTED} rows"
     return [
         Figure("of each step", float(base), "µs", Budget(_STEP_US), line),
         Figure("of each row", float(slope), "µs", Budget(_ROW_US), line),
+        Figure(
+            "of it until the step is out", float(before), "µs", note="the GPU may wait for this"
+        ),
         *figures,
         Figure("to take a request in", _admission(), "µs", note="16 at once, 32 ids each"),
     ]

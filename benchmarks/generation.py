@@ -14,11 +14,11 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from benchmarks.engine_processes import running_engine
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client import EngineClient
 from engine_core.messages import SamplingParams
+from server.bench.engine import running_engine
 from server.config import child_environment
 from server.demo import GENERATOR_NAME, demo_models
 from server.devices import available_cores

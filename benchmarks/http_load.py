@@ -15,10 +15,11 @@ import numpy as np
 
 from benchmarks import wrk
 from benchmarks.proc import cpu_seconds
-from benchmarks.processes import daemon_of, running_module, running_part
+from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
 from engine_core.tokenizer import Tokenizer
+from server.bench.processes import daemon_of, running_part
 from server.config import Limits, ServedModel
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.model_setup import EngineOptions, EngineSeat, set_up_model

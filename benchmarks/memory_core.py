@@ -16,13 +16,15 @@ from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.schedulers.base import Scheduler
+from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.grammar import compiler_for
 from engine_core.tokenizer import Tokenizer
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.workflows import workflow_for
 from server.config import Limits
 from server.demo import GENERATOR_NAME, demo_models
 from server.model_setup import EngineOptions, EngineSeat, set_up_model
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput, StepMask, StepOutput
 
 _CLIENT = b"client"
 
@@ -63,6 +65,9 @@ class _Executor:
         self._encoder.encode(step)
         self.submitted.append(step)
 
+    def submit_mask(self, mask: StepMask) -> None:
+        self._encoder.encode(mask)
+
     def poll(self) -> StepOutput | None:
         return self.finished.popleft() if self.finished else None
 
@@ -92,13 +97,17 @@ class MemoryCore:
         processor = workflow.processor(config, num_blocks)
         processor.prepare = self.stopwatch.wrap("prepare", processor.prepare)
         scheduler = self._timed(workflow.scheduler(config, num_blocks))
+        tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
         core = EngineCore(
             config,
             replace(workflow, processor=lambda *_: processor, scheduler=lambda *_: scheduler),
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             self._executor,
             self._clients,
-            TokenizingThreads(Tokenizer.load(demo_models()[GENERATOR_NAME])),
+            TokenizingThreads(tokenizer),
+            CompilingThreads(compiler_for(tokenizer, config)),
+            # Time stands still: no step is ever worth holding back.
+            clock=lambda: 0.0,
         )
         self._turn = self.stopwatch.wrap("turn", core.turn)
         # As the engine core's process does.

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from server.bench.report import number
+
 
 class NotMeasuredError(Exception):
     """Something that the case needs is absent; one line says what, and how to get it."""
@@ -46,13 +48,6 @@ class CaseReport(msgspec.Struct, frozen=True):
     title: str
     figures: list[Figure] = []
     not_measured: str | None = None
-
-
-def number(value: float) -> str:
-    """Three significant digits, or all of the whole part."""
-    if abs(value) >= 100 or value == round(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def table(report: CaseReport) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from statistics import median
 
-from benchmarks.machine import REPOSITORY
 from benchmarks.proc import children_of, has_mapped, memory_of
+from benchmarks.processes import REPOSITORY
 from benchmarks.report import Budget, Figure
 from server.demo import demo_models
 

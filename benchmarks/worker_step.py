@@ -13,16 +13,18 @@ import torch
 import zmq
 
 from benchmarks.memory_core import MemoryCore, engine_config
-from benchmarks.processes import daemon_of, running_module
+from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from benchmarks.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
+from server.bench.processes import daemon_of
 from server.config import Limits
 from server.demo import GENERATOR_NAME, demo_models
 from server.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.processes import worker_config
 from workers.attention.registry import select_backend
+from workers.engine_link import EngineLink
 from workers.loader import load_model
 from workers.messages import FromWorker, StepInput, StepOutput, ToWorker
 from workers.parent import exit_with_parent
@@ -72,6 +74,17 @@ def main() -> None:
     print(msgspec.json.encode(figures).decode())
 
 
+class _MemoryLink(EngineLink):
+    """Keeps what the stage says last, encoded as for its engine core."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: FromWorker) -> None:
+        self.sent = self._encoder.encode(message)
+
+
 class _Worker:
     """A real stage in this process, between a decoder and an encoder of messages."""
 
@@ -89,7 +102,8 @@ class _Worker:
         runner.prepare = timed("prepare", runner.prepare)
         runner.report = timed("report", runner.report)
         warm_up(runner, config)
-        self._stage = Stage(config, zmq.Context(), runner, Neighbours())
+        self._link = _MemoryLink()
+        self._stage = Stage(config, zmq.Context(), self._link, runner, Neighbours())
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
         self._serve = timed("step", self._serve)
@@ -103,8 +117,8 @@ class _Worker:
     def _serve(self, frame: bytes) -> bytes:
         message = self._decoder.decode(frame)
         assert isinstance(message, StepInput)
-        output: FromWorker | None = self._stage.run(message)
-        return self._encoder.encode(output)
+        self._stage.run(message)
+        return self._link.sent
 
 
 def _step_times(

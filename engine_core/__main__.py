@@ -14,6 +14,8 @@ from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import WorkerLostError
 from engine_core.executor.local import LocalExecutor
+from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.grammar import compiler_for
 from engine_core.tokenizer import Tokenizer, TokenizerError
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.transport import ClientSocket
@@ -55,6 +57,8 @@ def _serve(config: EngineConfig) -> None:
     executor = LocalExecutor(config, context)
     clients = ClientSocket(config.client_endpoint, context)
     tokenizer = Tokenizer.for_model(config.model, config.load_format)
+    # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
+    compiling = CompilingThreads(compiler_for(tokenizer, config))
     capacity = executor.start()
     if capacity.num_blocks:
         log.info("KV cache: %s tokens", f"{capacity.num_blocks * config.block_size:,}")
@@ -65,6 +69,7 @@ def _serve(config: EngineConfig) -> None:
         executor,
         clients,
         TokenizingThreads(tokenizer),
+        compiling,
     )
     gc.freeze()
     try:

@@ -9,6 +9,8 @@ from engine_core.job import Job
 from engine_core.request import Request
 from workers.messages import SlotInit
 
+_NOTHING = range(0)
+
 
 @dataclass(slots=True, eq=False)
 class DecoderBatch:
@@ -17,6 +19,7 @@ class DecoderBatch:
     `scored` are each row's positions whose next prompt token gets its log-probability.
     `updates` are the block-table entries that are new since the request's last step, flat
     (slot, index, block); `after` the newest step whose sampled token a row takes as input.
+    The first `num_decodes` rows take nothing else.
     """
 
     step: int
@@ -30,6 +33,7 @@ class DecoderBatch:
     updates: list[int] = field(default_factory=list[int])
     after: int = -1
     num_tokens: int = 0
+    num_decodes: int = 0
 
     def add(self, request: Request, start: int, length: int, samples: bool) -> None:
         """Submit positions [start, start + length) of `request` with this step."""
@@ -48,6 +52,26 @@ class DecoderBatch:
         if samples:
             request.unresolved += 1
             request.last_step = self.step
+
+    def add_decodes(self, requests: list[Request]) -> None:
+        """The step's first rows: the next position of each of these generating requests. As `add`
+        for each, in a third of the time."""
+        step, starts = self.step, self.starts
+        self.after = max([request.last_step for request in requests], default=self.after)
+        for request in requests:
+            position = request.submitted
+            starts.append(position)
+            request.submitted = position + 1
+            request.in_flight += 1
+            request.unresolved += 1
+            request.last_step = step
+        count = len(requests)
+        self.num_decodes += count
+        self.num_tokens += count
+        self.requests += requests
+        self.lens += [1] * count
+        self.samples += [True] * count
+        self.scored += [_NOTHING] * count
 
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
         """Append `blocks` to the request's table, here and in the workers."""

@@ -16,6 +16,7 @@ from engine_core.messages import (
     GenerateJob,
     Hello,
     Outputs,
+    ResetCache,
     SamplingParams,
 )
 from engine_core.transport import AsyncDealer
@@ -105,6 +106,11 @@ class EngineClient:
         """Send unless the engine is gone: then every job has its answer already."""
         if self._dealer is not None and not self.dead:
             self._dealer.send(message)
+
+    def reset_cache(self) -> None:
+        """Empty the engine's prefix cache of what no running request holds, before any job that is
+        submitted later."""
+        self.send(ResetCache())
 
     def forget(self, job: int) -> None:
         """No more news of this job are wanted."""

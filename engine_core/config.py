@@ -28,6 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int
     block_size: int
     kv_cache_bytes: int
+    memory_share_bytes: int = 0
     max_pending_rows: int
     max_pending_tokens: int
     client_endpoint: str

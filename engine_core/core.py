@@ -1,13 +1,16 @@
 """The two-stage loop (vLLM RFC 11945, option 2, in a thread of its own).
 
 Submitting (schedule, build, send) is separate from finishing (receive, update). The loop submits
-while it may and there is work, takes whatever has finished, says what there is to say, and waits
-in one poller otherwise. One thread, no locks around state; no send ever blocks.
+while it may and there is work (to a single stage: as late as it allows, see `pace`), takes
+whatever has finished, says what there is to say, and waits in one poller otherwise. One thread, no
+locks around state; no send ever blocks.
 """
 
 import math
+import select
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,13 +28,17 @@ from engine_core.messages import (
     EngineInfo,
     GenerateJob,
     Hello,
+    ResetCache,
     ToCore,
 )
 from engine_core.outbox import Outbox
+from engine_core.pace import Pacer
+from engine_core.structured.compiling import CompilingThreads
 from engine_core.tokenizing import Tokenized, TokenizingThreads
 from engine_core.workflows.base import Workflow
 
 _BEAT_SECONDS = 1.0
+_RECEIVE_SECONDS = 1e-3
 
 
 class Clients(Protocol):
@@ -56,6 +63,7 @@ class _InFlight:
     batch: Any
     step: int
     since: float
+    queued: bool
 
 
 class EngineCore:
@@ -69,6 +77,8 @@ class EngineCore:
         executor: Executor,
         clients: Clients,
         tokenizing: TokenizingThreads,
+        compiling: CompilingThreads,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._info = EngineInfo(
             tasks=list(workflow.tasks),
@@ -84,22 +94,28 @@ class EngineCore:
         self._executor = executor
         self._clients = clients
         self._tokenizing = tokenizing
+        self._compiling = compiling
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._outbox = Outbox(self._job_ended)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
         self._in_flight: deque[_InFlight] = deque()
+        self._clock = clock
+        # The stages of a pipeline wait for each other: there a step is submitted as soon as it may.
+        self._pacer = Pacer() if config.num_stages == 1 else None
+        self._holds = False
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._steps = self._prompt_tokens = 0
+        self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
         self._next_beat = 0.0
         self._poller = zmq.Poller()
-        sources: list[Pollable] = [
+        self._sources: list[Pollable] = [
             clients.arrivals,
             executor.results,
             executor.losses,
             tokenizing.fileno(),
+            compiling.fileno(),
         ]
-        for source in sources:
+        for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
 
     def run(self) -> None:
@@ -126,21 +142,50 @@ class EngineCore:
         self._wait()
 
     def _submit(self) -> None:
+        self._holds = False
         while len(self._in_flight) < self._depth:
+            if self._may_wait():
+                self._holds = True
+                return
             oldest = self._in_flight[0].batch if self._in_flight else None
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
             step = self._scheduler.build(batch)
             self._executor.submit(step)
-            self._in_flight.append(_InFlight(batch, step.step, time.monotonic()))
+            self._submit_mask()
+            now = self._clock()
+            queued = bool(self._in_flight)
+            self._in_flight.append(_InFlight(batch, step.step, now, queued))
             self._steps += 1
+            if self._pacer is not None:
+                self._pacer.submitted(step, now)
+
+    def _may_wait(self) -> bool:
+        """The worker does not need the next step yet, and a request may still arrive for it."""
+        if self._pacer is None or self._clock() >= self._pacer.due:
+            return False
+        return self._scheduler.is_open()
+
+    def _due(self) -> float:
+        """Until when the next step is held."""
+        return self._pacer.due if self._holds and self._pacer is not None else math.inf
 
     def _finish(self) -> None:
         while (output := self._executor.poll()) is not None:
             finished = self._in_flight.popleft()
             assert finished.step == output.step, "results come in submit order"
+            self._busy_us += output.busy_us
+            self._idle_us += max(output.idle_us, 0) if finished.queued else 0
+            if self._pacer is not None:
+                self._pacer.finished(output, self._clock())
             self._scheduler.update(finished.batch, output, self._outbox)
+            self._submit_mask()
+
+    def _submit_mask(self) -> None:
+        """Only sampling waits for a step's mask, so it follows the step once it can be known."""
+        if (mask := self._scheduler.mask(self._outbox)) is not None:
+            self._executor.submit_mask(mask)
 
     def _flush(self) -> None:
         for client, outputs in self._outbox.take():
@@ -148,13 +193,20 @@ class EngineCore:
                 self._client_gone(client)
 
     def _wait(self) -> None:
-        timeout = max(0.0, self._next_beat - time.monotonic())
-        ready = dict(self._poller.poll(math.ceil(timeout * 1000)))
+        ready = dict(self._poller.poll(0))
         if self._executor.losses in ready:
             self._executor.raise_lost()
+        if ready:
+            return
+        timeout = min(self._next_beat, self._due()) - self._clock()
+        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they tell of all
+        # that comes after the look above.
+        select.select(self._sources, [], [], max(0.0, timeout))
 
     def _receive(self) -> None:
-        while (arrival := self._clients.receive()) is not None:
+        # A burst is received piece by piece: the worker must not wait for its next step meanwhile.
+        until = min(self._clock() + _RECEIVE_SECONDS, self._due())
+        while self._clock() < until and (arrival := self._clients.receive()) is not None:
             client, frame = arrival
             self._handle(client, self._decoder.decode(frame))
         for done in self._tokenizing.take():
@@ -162,7 +214,12 @@ class EngineCore:
                 refusal = RefusalError("invalid_request", done.error)
                 self._outbox.fail(done.job, refusal)
             elif not done.job.ended:
-                self._prepare(done.job, done.done)
+                self._compile(done.job, done.done)
+        for compiled in self._compiling.take():
+            if compiled.refusal is not None:
+                self._outbox.fail(compiled.job, compiled.refusal)
+            elif not compiled.job.ended:
+                self._prepare(compiled.job, compiled.tokenized)
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
@@ -174,6 +231,8 @@ class EngineCore:
             case Abort(ids=ids):
                 for job_id in ids:
                     self._abort((client, job_id))
+            case ResetCache():
+                self._scheduler.reset_cache()
             case Hello():
                 self._known_clients.add(client)
                 self._clients.send(client, self._info)
@@ -189,7 +248,15 @@ class EngineCore:
         if texts:
             self._tokenizing.put(job, texts)
         else:
-            self._prepare(job, [Tokenized(ids) for ids in message.ids])
+            self._compile(job, [Tokenized(ids) for ids in message.ids])
+
+    def _compile(self, job: Job, tokenized: list[Tokenized]) -> None:
+        """What a job's text must match is compiled before anything else is found wrong with it."""
+        message = job.message
+        if isinstance(message, GenerateJob) and (grammar := message.params.grammar) is not None:
+            self._compiling.put(job, tokenized, grammar)
+        else:
+            self._prepare(job, tokenized)
 
     def _prepare(self, job: Job, tokenized: list[Tokenized]) -> None:
         try:
@@ -218,7 +285,7 @@ class EngineCore:
             self._abort(key)
 
     def _beat(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_beat:
             return
         self._next_beat = now + _BEAT_SECONDS
@@ -234,6 +301,8 @@ class EngineCore:
             cached_tokens=usage.cached_tokens,
             generated_tokens=usage.generated_tokens,
             preemptions=usage.preemptions,
+            busy_s=self._busy_us / 1e6,
+            idle_s=self._idle_us / 1e6,
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

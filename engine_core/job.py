@@ -1,8 +1,14 @@
 """A client's job inside the core, and the budgets that decide whether it may come in."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine_core.messages import EncodeJob, FailureCode, GenerateJob
+
+if TYPE_CHECKING:
+    from engine_core.structured.grammar import CompiledGrammar
 
 JobKey = tuple[bytes, int]
 
@@ -19,7 +25,8 @@ class RefusalError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One admitted job of one client. `cost` is what it holds of the token budget."""
+    """One admitted job of one client. `cost` is what it holds of the token budget; `grammar` what
+    its rows must match, once that is compiled."""
 
     client: bytes
     message: GenerateJob | EncodeJob
@@ -27,6 +34,7 @@ class Job:
     cost: int
     open_rows: int = field(init=False)
     ended: bool = False
+    grammar: CompiledGrammar | None = None
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows

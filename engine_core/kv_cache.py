@@ -101,6 +101,11 @@ class KVCacheManager:
                 if self._hash_of[block] is None:
                     self._free.move_to_end(block, last=False)
 
+    def reset(self) -> None:
+        """Forget the content of every block that nobody holds; what is held stays shared."""
+        for block in self._free:
+            self._forget(block)
+
     def check_integrity(self) -> None:
         """Raise AssertionError where an invariant is broken. For tests: it looks at every block."""
         for block, references in enumerate(self._references):
@@ -111,9 +116,12 @@ class KVCacheManager:
 
     def _take(self) -> int:
         block, _ = self._free.popitem(last=False)
+        self._forget(block)
+        self._references[block] = 1
+        return block
+
+    def _forget(self, block: int) -> None:
         block_hash = self._hash_of[block]
         if block_hash is not None:
             del self._block_of[block_hash]
             self._hash_of[block] = None
-        self._references[block] = 1
-        return block

@@ -26,11 +26,28 @@ FailureCode = Literal[
 ]
 
 
+GrammarKind = Literal["json_schema", "regex", "choice"]
+
+
+class Grammar(msgspec.Struct, array_like=True, frozen=True):
+    """What a row's text must match, from its beginning to its end.
+
+    `source` is a JSON schema, a regular expression or a JSON list of texts; `param` the field of
+    the request that it is from, which a refusal names.
+    """
+
+    kind: GrammarKind
+    source: str
+    param: str
+
+
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """How a row's tokens are chosen and when it ends.
 
     `max_tokens` None runs to the model's length. `seed` None draws one per row. `logprobs` and
-    `prompt_logprobs` count the alternatives to report; None is none at all.
+    `prompt_logprobs` count the alternatives to report; None is none at all. The presence and
+    frequency penalties are OpenAI's, over the output; `repetition_penalty` counts the prompt too.
+    `logit_bias` is added to the logits of the token ids that it names.
     """
 
     max_tokens: int | None = None
@@ -42,6 +59,21 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    grammar: Grammar | None = None
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the tokens that a row has seen change the odds of its next."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+        )
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
@@ -85,6 +117,10 @@ class EndRow(msgspec.Struct, array_like=True, frozen=True, tag="end_row"):
 
     job: int
     row: int
+
+
+class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"):
+    """Forget every cached prefix that no running request holds: what is asked next is computed."""
 
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
@@ -157,6 +193,8 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
     """The loop's heartbeat, once a second to every client, with the state behind the metrics.
 
     `stalled_s` is the age of the oldest step in flight, in seconds; counters are since start.
+    `busy_s` are the seconds that the last stage spent on steps, `idle_s` those for which it had
+    nothing to do although another step was in flight or due.
     """
 
     running: int
@@ -169,7 +207,9 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
     cached_tokens: int
     generated_tokens: int
     preemptions: int
+    busy_s: float = 0.0
+    idle_s: float = 0.0
 
 
-ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow
+ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache
 FromCore = EngineInfo | Outputs | Beat

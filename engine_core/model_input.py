@@ -8,20 +8,20 @@ from array import array
 import numpy as np
 
 from engine_core.batches import DecoderBatch, EncoderBatch
-from engine_core.request import Request
 from workers.messages import StepInput
 
-_FROM_SLOT = array("i", [-1]).tobytes()
+_FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
 
 
-def build_decoder_step(batch: DecoderBatch) -> StepInput:
-    """Rows in batch order; positions whose token was sampled in this slot are sent as -1."""
-    rows = zip(batch.requests, batch.starts, batch.lens, strict=True)
-    tokens = b"".join([_tokens(request, start, start + length) for request, start, length in rows])
+def build_decoder_step(batch: DecoderBatch, masked: bytes = b"") -> StepInput:
+    """Rows in batch order; positions whose token was sampled in this slot are sent as -1.
+
+    `masked` is `StepInput.masked`.
+    """
     return StepInput(
         step=batch.step,
-        tokens=tokens,
+        tokens=_tokens(batch),
         query_lens=_int32(batch.lens),
         slots=_int32([request.slot for request in batch.requests]),
         starts=_int32(batch.starts),
@@ -30,6 +30,7 @@ def build_decoder_step(batch: DecoderBatch) -> StepInput:
         inits=batch.inits,
         after=batch.after,
         targets=_targets(batch),
+        masked=masked,
     )
 
 
@@ -47,10 +48,15 @@ def _int32(values: list[int]) -> bytes:
     return array("i", values).tobytes()
 
 
-def _tokens(request: Request, start: int, stop: int) -> bytes:
-    if start >= request.resident_from:
-        return _FROM_SLOT
-    return request.tokens[start:stop].tobytes()
+def _tokens(batch: DecoderBatch) -> bytes:
+    decodes = batch.num_decodes
+    chunks = [
+        _FROM_SLOT if start >= request.resident_from else request.tokens[start : start + length]
+        for request, start, length in zip(
+            batch.requests[decodes:], batch.starts[decodes:], batch.lens[decodes:], strict=True
+        )
+    ]
+    return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
 
 
 def _targets(batch: DecoderBatch) -> bytes:

@@ -19,7 +19,10 @@ class Outbox:
 
     def row(self, job: Job, output: RowOutput) -> None:
         """News of one row; with a finish, its last."""
-        self._of(job.client).rows.append(output)
+        outputs = self._outputs.get(job.client)
+        if outputs is None:
+            outputs = self._of(job.client)
+        outputs.rows.append(output)
         if output.finish is not None:
             self.close_rows(job, 1)
 

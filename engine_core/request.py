@@ -7,11 +7,15 @@ import secrets
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from engine_core.job import Job
 from engine_core.kv_cache import BlockHash
 from engine_core.messages import SamplingParams
 from workers.messages import SlotInit
+
+if TYPE_CHECKING:
+    from engine_core.structured.grammar import Matcher
 
 _SEED_BITS = 63
 _NOTHING = range(0)
@@ -34,7 +38,8 @@ class Request:
     tokens still on their way (two at most: one, and the ahead step's). Positions from
     `resident_from` on take their token from the slot's buffer, because it was sampled while the
     request held this slot. `scored` counts the prompt tokens whose log-probability is known, as of
-    the last result; `scores_from` as of the last (re)start.
+    the last result; `scores_from` as of the last (re)start. `stops` are the tokens that end it;
+    `matcher` tells which tokens its grammar allows, if it has one.
     """
 
     job: Job
@@ -44,6 +49,8 @@ class Request:
     max_len: int
     seed: int
     prompt_len: int = field(init=False)
+    stops: frozenset[int] = field(init=False)
+    matcher: Matcher | None = None
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0
@@ -61,6 +68,9 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
+        # A grammar allows an end only where the text may end, or must.
+        goes_on = self.params.ignore_eos and self.matcher is None
+        self.stops = frozenset() if goes_on else self.params.stop_token_ids
 
     @property
     def wants_scores(self) -> bool:
@@ -76,6 +86,7 @@ class Request:
     def slot_init(self) -> SlotInit:
         """What the workers must know before the first step in this slot."""
         params = self.params
+        bias = params.logit_bias
         return SlotInit(
             slot=self.slot,
             prompt_len=self.prompt_len,
@@ -85,11 +96,14 @@ class Request:
             seed=self.seed,
             logprobs=-1 if params.logprobs is None else params.logprobs,
             prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            known=self.tokens.tobytes() if params.penalised else b"",
+            bias_ids=array("i", bias).tobytes(),
+            bias_values=array("f", bias.values()).tobytes(),
         )
-
-    def is_stop(self, token: int) -> bool:
-        """The token ends the request (unless `ignore_eos`)."""
-        return token in self.params.stop_token_ids and not self.params.ignore_eos
 
 
 def row_seed(seed: int | None, choice: int) -> int:

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from workers.config import LoadFormat
 from workers.model_config import ModelConfig
 
-_FILE = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 class TokenizerError(ValueError):
@@ -32,9 +32,9 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Raises TokenizerError if `folder` has no readable tokenizer.json."""
-        path = folder / _FILE
+        path = folder / TOKENIZER_FILE
         if not path.exists():
-            raise TokenizerError(f"{_FILE} is missing from {folder}")
+            raise TokenizerError(f"{TOKENIZER_FILE} is missing from {folder}")
         try:
             return cls(RawTokenizer.from_file(str(path)))
         except Exception as error:  # tokenizers raises plain Exception for any bad file
@@ -48,7 +48,7 @@ class Tokenizer:
         Raises TokenizerError, as `load` does.
         """
         folder = Path(model.path)
-        if load_format == "dummy" and not (folder / _FILE).exists():
+        if load_format == "dummy" and not (folder / TOKENIZER_FILE).exists():
             return cls(_spelled_ids(model.vocab_size))
         return cls.load(folder)
 

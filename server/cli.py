@@ -1,16 +1,15 @@
-"""The command line: `penstock serve`."""
+"""The command line: `penstock serve` and `penstock bench`."""
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 
 from server import __version__
+from server.argument_types import device, fraction, port, positive, seconds, size
+from server.bench.cli import add_bench
 from server.config import API_KEY_VARIABLE, Limits, api_key_from
 from server.daemon import START_ERRORS, ServeCommand, serve
 from server.model_setup import EngineOptions
-
-_BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 _EXAMPLES = """\
 examples:
@@ -27,17 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: its exit code. Bad usage exits with 2, a start that fails with 1."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.served_model_name and len(options.served_model_name) != len(options.models):
-        parser.error(
-            f"{len(options.served_model_name)} --served-model-name for {len(options.models)} models"
-        )
     try:
-        return serve(_command(options))
+        return options.run(parser, options)
     except START_ERRORS as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if options.served_model_name and len(options.served_model_name) != len(options.models):
+        parser.error(
+            f"{len(options.served_model_name)} --served-model-name for {len(options.models)} models"
+        )
+    return serve(_command(options))
 
 
 def _command(options: argparse.Namespace) -> ServeCommand:
@@ -77,10 +80,19 @@ def _parser() -> argparse.ArgumentParser:
             ),
         )
     )
+    add_bench(
+        commands.add_parser(
+            "bench",
+            help="measure speed, beside what others reach and what we aim for",
+            description="Measure the headline workloads, offline or over HTTP.",
+        ),
+        _add_engine_flags,
+    )
     return parser
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_serve)
     parser.add_argument(
         "models",
         nargs="*",
@@ -105,16 +117,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "(default: the folder's name, or the hub id)",
     )
     group.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        metavar="DTYPE",
-        help="of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
-        "a CPU, the checkpoint's half precision on CUDA)",
-    )
-    group.add_argument(
         "--max-model-len",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="longest prompt and answer together (default: what the model was made for)",
     )
@@ -132,57 +136,73 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engines, for each model")
     group.add_argument(
         "--device",
-        type=_device,
+        type=device,
         default="auto",
         help="cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
         "(default: auto, CUDA where there is any)",
     )
     group.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        metavar="DTYPE",
+        help="of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
+        "a CPU, the checkpoint's half precision on CUDA)",
+    )
+    group.add_argument(
         "--pipeline-stages",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="processes that each hold a part of the layers, each on its own device (default: 1)",
     )
     group.add_argument(
         "--threads",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="CPU threads of each stage (default: the cores, divided by the stages)",
     )
     group.add_argument(
         "--attention-backend",
-        choices=("auto", "sdpa", "naive"),
+        choices=("auto", "flash_attn", "triton", "flashinfer", "xformers", "sdpa", "naive"),
         default="auto",
         metavar="NAME",
-        help="sdpa, or naive, which is slow and simple and there to compare with (default: auto)",
+        help="flash_attn, triton, flashinfer, xformers, sdpa, or naive, which is slow and simple "
+        "and there to compare with (default: auto, the fastest that works here)",
     )
     group.add_argument(
         "--max-running",
-        type=_positive,
+        type=positive,
         metavar="N",
-        help="sequences that generate at once (default: 64 on a CPU, 256 on CUDA)",
+        help="sequences that generate at once (default: 64 on a CPU, 512 on CUDA)",
     )
     group.add_argument(
         "--max-step-tokens",
-        type=_positive,
+        type=positive,
         metavar="TOKENS",
         help="most tokens of one step (default: 512 for a generator and 2048 for an encoder on a "
         "CPU, 8192 and 16384 on CUDA)",
     )
     group.add_argument(
         "--kv-cache-memory",
-        type=_bytes,
+        type=size,
         metavar="SIZE",
         help="key-value cache of each stage, such as 2GiB (default: what --max-running needs, at "
         "most 1GiB on a CPU, at most what is free on CUDA)",
     )
     group.add_argument(
         "--block-size",
-        type=_positive,
-        default=16,
+        type=positive,
         metavar="TOKENS",
-        help="unit in which the cache is given out and shared (default: 16)",
+        help="unit in which the cache is given out and shared (default: 16 on a CPU, 128 on CUDA)",
+    )
+    group.add_argument(
+        "--memory-share",
+        type=fraction,
+        default=0.9,
+        metavar="SHARE",
+        help="of each CUDA device, taken by all engines together: weights, cache and the rest "
+        "(default: 0.9)",
     )
 
 
@@ -191,7 +211,7 @@ def _add_http_flags(parser: argparse.ArgumentParser) -> None:
     limits = Limits()
     group.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
     group.add_argument(
-        "--port", type=_port, default=8000, help="0 takes any that is free (default: 8000)"
+        "--port", type=port, default=8000, help="0 takes any that is free (default: 8000)"
     )
     group.add_argument(
         "--api-key",
@@ -201,14 +221,14 @@ def _add_http_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--api-workers",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="processes that speak HTTP (default: 1)",
     )
     group.add_argument(
         "--max-requests",
-        type=_positive,
+        type=positive,
         default=limits.max_requests,
         metavar="N",
         help="requests in the house of the whole daemon; more are answered with 429 "
@@ -216,7 +236,7 @@ def _add_http_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-body-size",
-        type=_bytes,
+        type=size,
         default=limits.max_body_bytes,
         metavar="SIZE",
         help=f"of a request (default: {limits.max_body_bytes >> 20}MiB)",
@@ -227,14 +247,14 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("start and stop")
     group.add_argument(
         "--startup-timeout",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="give up if not ready by then (default: 600)",
     )
     group.add_argument(
         "--drain-timeout",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="on SIGTERM or Ctrl-C, time to finish what runs; a second one ends at once "
@@ -247,36 +267,3 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         help="debug, info, warning or error (default: info)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return float(text)
-
-
-def _bytes(text: str) -> int:
-    """`2GiB`, `512 MB`, `1.5g` or a plain number of bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]i?)?b?", text.lower())
-    size = int(float(match[1]) * _BYTE_UNITS[match[2] or ""]) if match else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 2GiB or 512MB")
-    return size
-
-
-def _device(text: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")
-    return text

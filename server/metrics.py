@@ -134,4 +134,6 @@ _BEAT_COUNTERS: Final = (
     ("penstock_engine_cached_tokens", "Prompt tokens from the prefix cache.", "cached_tokens"),
     ("penstock_engine_generated_tokens", "Sampled tokens.", "generated_tokens"),
     ("penstock_engine_preemptions", "Rows that gave their KV blocks back.", "preemptions"),
+    ("penstock_engine_busy_seconds", "Time that steps took the last stage.", "busy_s"),
+    ("penstock_engine_idle_seconds", "Time that the last stage waited for a step.", "idle_s"),
 )

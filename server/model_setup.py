@@ -16,8 +16,6 @@ from workers.model_config import ModelConfig, read_model_config
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIB = 1 << 30
 _CPU_KV_BYTES = _GIB
-_CUDA_MEMORY_SHARE = 0.9
-_CUDA_ACTIVATION_BYTES = 2 * _GIB
 
 
 class SetupError(ValueError):
@@ -35,8 +33,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     max_running: int | None = None
     max_step_tokens: int | None = None
-    block_size: int = 16
+    block_size: int | None = None
     kv_cache_memory: int | None = None
+    memory_share: float = 0.9
     threads: int | None = None
     log_level: str = "info"
 
@@ -64,9 +63,12 @@ def set_up_model(
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages"
         )
     engine = _engine_config(name, model, head, options, limits, seat.prefix)
-    if head == "generate":
-        size = options.kv_cache_memory or _kv_cache_bytes(engine, seat.num_engines)
-        engine = msgspec.structs.replace(engine, kv_cache_bytes=size)
+    if engine.device != "cpu":
+        share = _memory_share(engine, options.memory_share, seat.num_engines)
+        if not options.kv_cache_memory:
+            engine = msgspec.structs.replace(engine, memory_share_bytes=share)
+    elif head == "generate" and not options.kv_cache_memory:
+        engine = msgspec.structs.replace(engine, kv_cache_bytes=_cpu_kv_cache_bytes(engine))
     generation = read_generation_defaults(folder)
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
@@ -74,7 +76,7 @@ def set_up_model(
 def _engine_config(
     name: str, model: ModelConfig, head: Head, options: EngineOptions, limits: Limits, prefix: str
 ) -> EngineConfig:
-    """Everything but the size of the KV cache, which follows from it."""
+    """Everything but the memory that is taken by default, which follows from it."""
     stages = options.pipeline_stages
     device = resolve_device(options.device, stages)
     on_cpu = device == "cpu"
@@ -92,12 +94,12 @@ def _engine_config(
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         num_stages=stages,
-        threads=options.threads or max(1, available_cores() // stages),
+        threads=options.threads or (max(1, available_cores() // stages) if on_cpu else 1),
         max_model_len=_max_model_len(name, options.max_model_len, model),
-        max_running=options.max_running or (64 if on_cpu else 256),
+        max_running=options.max_running or (64 if on_cpu else 512),
         max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, head),
-        block_size=options.block_size,
-        kv_cache_bytes=0,
+        block_size=options.block_size or (16 if on_cpu else 128),
+        kv_cache_bytes=options.kv_cache_memory or 0,
         max_pending_rows=limits.max_rows,
         max_pending_tokens=limits.max_tokens,
         client_endpoint=f"ipc://{prefix}.client",
@@ -132,25 +134,32 @@ def _max_step_tokens(on_cpu: bool, head: Head) -> int:
     return 8192 if head == "generate" else 16_384
 
 
-def _kv_cache_bytes(engine: EngineConfig, num_engines: int) -> int:
-    """Bytes of each stage's cache: what full use needs, within the device's memory."""
+def _cpu_kv_cache_bytes(engine: EngineConfig) -> int:
+    """Bytes of each stage's cache: what full use needs, within reason."""
     model = engine.model
     layers = -(-model.num_layers // engine.num_stages)
     blocks = engine.max_running * -(-engine.max_model_len // engine.block_size)
     item = ITEM_BYTES[engine.dtype]
     needed = blocks * engine.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
-    if engine.device == "cpu":
-        return min(_CPU_KV_BYTES, needed)
+    return min(_CPU_KV_BYTES, needed)
+
+
+def _memory_share(engine: EngineConfig, share: float, num_engines: int) -> int:
+    """Bytes of each of its devices that an engine may take, all told.
+
+    Raises SetupError where they do not hold the weights.
+    """
     first = int(engine.device.partition(":")[2])
     memory = min(cuda_memory()[first : first + engine.num_stages])
-    share = int(_CUDA_MEMORY_SHARE * memory / num_engines)
-    free = share - weight_bytes(model, engine.dtype) // engine.num_stages - _CUDA_ACTIVATION_BYTES
-    if free <= 0:
+    own = int(share * memory / num_engines)
+    weights = weight_bytes(engine.model, engine.dtype) // engine.num_stages
+    if weights >= own:
         raise SetupError(
-            f"{engine.name} leaves no room for a KV cache on {engine.device}: its share is "
-            f"{share / _GIB:.1f} GiB of {memory / _GIB:.1f} GiB"
+            f"{engine.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
+            f"{engine.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise --memory-share, "
+            "or use more --pipeline-stages"
         )
-    return min(free, needed)
+    return own
 
 
 def weight_bytes(model: ModelConfig, dtype: Dtype) -> int:

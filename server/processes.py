@@ -107,6 +107,7 @@ def worker_config(engine: EngineConfig, stage: int) -> WorkerConfig:
         max_step_tokens=engine.max_step_tokens,
         block_size=engine.block_size,
         kv_cache_bytes=engine.kv_cache_bytes,
+        memory_share_bytes=engine.memory_share_bytes,
         endpoint=engine.worker_endpoint,
         token_endpoint=engine.token_endpoint,
         rendezvous=engine.rendezvous,

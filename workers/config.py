@@ -14,6 +14,9 @@ Head = Literal["generate", "embed", "classify"]
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of one model.
 
+    `kv_cache_bytes` is the size of the KV cache, unless `memory_share_bytes` is above 0: then the
+    cache takes what the weights and the largest step leave of that share of the device.
+
     `endpoint` is the engine core's worker socket; `token_endpoint` the socket on which the first
     stage takes sampled tokens from the last; `rendezvous` a file in the daemon's private directory
     through which the stages' process groups find each other. `depth` is the number of steps that
@@ -35,6 +38,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int
     block_size: int
     kv_cache_bytes: int
+    memory_share_bytes: int = 0
     endpoint: str
     token_endpoint: str
     rendezvous: str

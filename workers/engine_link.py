@@ -7,11 +7,20 @@ from workers.messages import FromWorker, ToWorker
 
 
 class EngineLink:
-    """A DEALER called `stage-<k>` of the engine core's ROUTER; one message a frame."""
+    """A DEALER called `<name>-<k>` of the engine core's ROUTER; one message a frame.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, stage: int) -> None:
+    The core writes to `stage-<k>`; a thread that only sends has a link of another name.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        stage: int,
+        name: str = "stage",
+    ) -> None:
         self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
+        self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
         self._socket.connect(endpoint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToWorker)

@@ -1,15 +1,20 @@
 """What the last stage makes of its hidden states: tokens, vectors or scores."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from workers.messages import Logprobs, StepOutput
+from workers.messages import StepOutput
 from workers.model_config import PoolingConfig
 from workers.model_input import ModelInput, ScoringInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
-from workers.sampler import log_probabilities, sample
+from workers.sampling.adjustments import TokenMask
+from workers.sampling.logprobs import TokenLogprobs, log_probabilities
+from workers.sampling.parameters import SamplingTable
+from workers.sampling.rehearsal import rehearse
+from workers.sampling.sampler import sample
 from workers.slots import SlotTable
 from workers.transfer import to_bytes
 
@@ -17,46 +22,96 @@ SCORED_AT_ONCE = 512
 """Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
 
 
-class Head(Protocol):
-    """Reports one step from its final hidden states [T', hidden_size]."""
+@dataclass(frozen=True, slots=True)
+class HeadResult:
+    """`StepOutput`, while its parts are still tensors: what the step has none of is None.
 
-    def __call__(self, batch: ModelInput, hidden: torch.Tensor) -> StepOutput: ...
+    tokens int32[S], pooled float32[R, D].
+    """
+
+    tokens: torch.Tensor | None = None
+    sampled: TokenLogprobs | None = None
+    scored: TokenLogprobs | None = None
+    pooled: torch.Tensor | None = None
+
+    def to_host(self) -> "HeadResult":
+        """The same on the host, where it is once the current stream has come to it.
+
+        A copy that need not wait goes to pinned memory.
+        """
+        return HeadResult(
+            tokens=None if self.tokens is None else self.tokens.to("cpu", non_blocking=True),
+            sampled=None if self.sampled is None else self.sampled.to_host(),
+            scored=None if self.scored is None else self.scored.to_host(),
+            pooled=None if self.pooled is None else self.pooled.to("cpu", non_blocking=True),
+        )
+
+    def to_output(self, step: int) -> StepOutput:
+        """The message, of tensors on the host, without times."""
+        return StepOutput(
+            step,
+            tokens=b"" if self.tokens is None else to_bytes(self.tokens),
+            sampled=None if self.sampled is None else self.sampled.to_message(),
+            scored=None if self.scored is None else self.scored.to_message(),
+            pooled=b"" if self.pooled is None else to_bytes(self.pooled),
+        )
+
+
+class Head(Protocol):
+    """Queues what makes one step's result of its final hidden states [T', hidden_size].
+
+    `mask` is given where the step has rows with a grammar.
+    """
+
+    def __call__(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult: ...
 
 
 class GenerateHead:
     """Samples the rows that ask for it and scores the prompt tokens that have a target."""
 
-    def __init__(self, model: StageModel, slots: SlotTable) -> None:
+    def __init__(self, model: StageModel, slots: SlotTable, sampling: SamplingTable) -> None:
         self._model = model
         self._slots = slots
+        self._sampling = sampling
 
-    def __call__(self, batch: ModelInput, hidden: torch.Tensor) -> StepOutput:
+    def __call__(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
         scored = self._score(batch.scoring, hidden) if batch.scoring else None
         sampling = batch.sampling
         if sampling is None:
-            return StepOutput(batch.step, scored=scored)
-        logits = self._model.head(hidden.index_select(0, sampling.positions)).float()
-        tokens = sample(logits, sampling.rows)
+            return HeadResult(scored=scored)
+        logits = self._logits(hidden.index_select(0, sampling.positions))
+        tokens = sample(logits, sampling.rows, self._sampling.counts, mask)
         self._slots.store_last_tokens(sampling.slots, tokens)
         reported = sampling.width >= 0
-        return StepOutput(
-            batch.step,
-            tokens=to_bytes(tokens.int()),
+        return HeadResult(
+            tokens=tokens,
             sampled=log_probabilities(logits, tokens, sampling.width) if reported else None,
             scored=scored,
         )
 
-    def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> Logprobs:
-        pieces: list[Logprobs] = []
+    def rehearse(self, hidden: torch.Tensor) -> None:
+        """Sample states [1, hidden_size] in every way there is; overwrites slot 0."""
+        rehearse(self._logits(hidden), self._sampling)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, V]: float32 on the CPU, elsewhere in the model's dtype."""
+        logits = self._model.head(hidden)
+        return logits.float() if logits.device.type == "cpu" else logits
+
+    def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> TokenLogprobs:
+        pieces: list[TokenLogprobs] = []
         for start in range(0, len(scoring.positions), SCORED_AT_ONCE):
             piece = slice(start, start + SCORED_AT_ONCE)
-            logits = self._model.head(hidden[scoring.positions[piece]]).float()
+            logits = self._logits(hidden[scoring.positions[piece]])
             pieces.append(log_probabilities(logits, scoring.targets[piece], scoring.width))
-        return Logprobs(
-            width=scoring.width,
-            chosen=b"".join(piece.chosen for piece in pieces),
-            top_ids=b"".join(piece.top_ids for piece in pieces),
-            top=b"".join(piece.top for piece in pieces),
+        return TokenLogprobs(
+            chosen=torch.cat([piece.chosen for piece in pieces]),
+            top_ids=torch.cat([piece.top_ids for piece in pieces]),
+            top=torch.cat([piece.top for piece in pieces]),
         )
 
 
@@ -66,9 +121,10 @@ class EmbedHead:
     def __init__(self, pooling: PoolingConfig) -> None:
         self._pooling = pooling
 
-    def __call__(self, batch: ModelInput, hidden: torch.Tensor) -> StepOutput:
-        vectors = pool(hidden, batch.tensors, self._pooling)
-        return StepOutput(batch.step, pooled=to_bytes(vectors))
+    def __call__(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
+        return HeadResult(pooled=pool(hidden, batch.tensors, self._pooling))
 
 
 class ClassifyHead:
@@ -78,8 +134,8 @@ class ClassifyHead:
         self._model = model
         self._sigmoid = sigmoid
 
-    def __call__(self, batch: ModelInput, hidden: torch.Tensor) -> StepOutput:
+    def __call__(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
         scores = self._model.head(first_tokens(hidden, batch.tensors)).float()
-        return StepOutput(
-            batch.step, pooled=to_bytes(scores.sigmoid() if self._sigmoid else scores)
-        )
+        return HeadResult(pooled=scores.sigmoid() if self._sigmoid else scores)

@@ -12,10 +12,11 @@ def kv_block_bytes(config: ModelConfig, layers: int, block_size: int, dtype: tor
 
 
 class KVCache:
-    """Keys and values of a stage's layers, each [num_blocks, block_size, kv_heads, head_dim].
+    """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim].
 
-    A block id addresses the same block in every layer. Zero-filled, so that nothing read before
-    it was written can be NaN.
+    A block id addresses the same block in every layer. Block `num_blocks` is one more than the
+    engine gives out: rows that only pad a step write there. Zero-filled, so that nothing that is
+    read before it was written can be NaN.
     """
 
     def __init__(
@@ -27,7 +28,8 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        self.num_blocks = num_blocks
+        shape = (num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
         self.layers = [
             LayerCache(
                 keys=torch.zeros(shape, dtype=dtype, device=device),

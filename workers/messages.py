@@ -13,6 +13,11 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True):
     `seed` is in [0, 2**63). `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the
     distribution whole. `logprobs` is the number of alternatives reported beside each sampled
     token, -1 for no log-probabilities at all; `prompt_logprobs` the same for scored prompt tokens.
+    `min_p` 0, penalties of 0 and a `repetition_penalty` of 1 change nothing.
+
+    known        int32    the known tokens, prompt first; sent only where a penalty counts them
+    bias_ids     int32[N] the token ids that `logit_bias` names, each once
+    bias_values  float32[N]
     """
 
     slot: int
@@ -23,6 +28,13 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True):
     seed: int
     logprobs: int = -1
     prompt_logprobs: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    known: bytes = b""
+    bias_ids: bytes = b""
+    bias_values: bytes = b""
 
 
 class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
@@ -40,6 +52,8 @@ class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
     targets         int32[T]    empty unless a row is scored; the token that follows each position,
                                 -1 where none is asked for
     token_types     uint8[T]    encoder only: segment of each token; empty when all are 0
+    masked          uint8[S]    empty, or 1 where a sampled row must wait for its part of the step's
+                                StepMask, which comes before the next StepInput
     """
 
     step: int
@@ -53,6 +67,21 @@ class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
     after: int = -1
     targets: bytes = b""
     token_types: bytes = b""
+    masked: bytes = b""
+
+
+class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
+    """Which tokens the masked rows of a step may sample, for the last stage alone.
+
+    One for each StepInput with masked rows, in the same order. It may depend on the result of an
+    earlier step, so whoever waits for it must have reported that one.
+
+    bits    int32[M, ceil(V / 32)] of the M masked rows, in order: bit i % 32 of word i // 32 is 1
+            where the row may sample token i
+    """
+
+    step: int
+    bits: bytes
 
 
 class Logprobs(msgspec.Struct, array_like=True, frozen=True):
@@ -76,6 +105,8 @@ class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
     scored    log-probabilities of the positions with a target, if the step has targets
     pooled    float32[R, D] vectors (or scores, D = number of labels); a failed row holds NaN
     busy_us   time the last stage spent on the step, in microseconds
+    idle_us   time for which the device had nothing to do before it began the step, in
+              microseconds; -1 where that is not measured
     """
 
     step: int
@@ -84,6 +115,7 @@ class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
     scored: Logprobs | None = None
     pooled: bytes = b""
     busy_us: int = 0
+    idle_us: int = -1
 
 
 class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
@@ -123,5 +155,5 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
     tokens: bytes
 
 
-ToWorker = StepInput | AllocateKV
+ToWorker = StepInput | StepMask | AllocateKV
 FromWorker = StepOutput | WorkerLoaded | WorkerReady | WorkerFailed

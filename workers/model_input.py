@@ -1,14 +1,16 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from workers.cuda_graphs import DecodeGraph, DecodeGraphs
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
-from workers.sampler import SamplingRows
+from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.slots import SlotTable
 from workers.step_tensors import IntArray, StepTensors
 from workers.transfer import on_device, to_device
@@ -42,12 +44,14 @@ class ScoringInput:
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """One step as a stage runs it; `sampling` and `scoring` where the step has any."""
+    """One step as a stage runs it; `sampling` and `scoring` where the step has any, `graph` where
+    it is captured and its inputs are loaded (`tensors` are then the graph's)."""
 
     step: int
     tensors: StepTensors
     sampling: SamplingInput | None = None
     scoring: ScoringInput | None = None
+    graph: DecodeGraph | None = None
 
 
 class EncoderInputBuilder:
@@ -74,6 +78,7 @@ class EncoderInputBuilder:
             token_types=types[0] if types else None,
             slot_mapping=None,
             block_tables=None,
+            slots=None,
             query_starts=starts,
             context_lens=lens,
             query_lens=query_lens,
@@ -85,35 +90,73 @@ class EncoderInputBuilder:
 class DecoderInputBuilder:
     """Steps of rows that live in slots and keep their context in a paged cache.
 
-    Only the first stage resolves tokens of -1; only the last needs sampling and scoring.
+    Only the first stage resolves tokens of -1; only the last samples and scores, and has `sampling`
+    for it.
     """
 
+    graphs: DecodeGraphs | None = None
+    """Once captured, what steps of one token a row are loaded into."""
+
     def __init__(
-        self, slots: SlotTable, block_size: int, device: torch.device, *, first: bool, last: bool
+        self,
+        slots: SlotTable,
+        sampling: SamplingTable | None,
+        block_size: int,
+        device: torch.device,
+        *,
+        first: bool,
     ) -> None:
         self._slots = slots
+        self._sampling = sampling
         self._block_size = block_size
         self._device = device
         self._first = first
-        self._last = last
 
     def build(self, message: StepInput) -> ModelInput:
         """Apply the message's slot changes and make the step's tensors on the device."""
-        self._slots.update(message.inits, message.block_updates)
-        slots = np.frombuffer(message.slots, np.int32)
+        self._slots.update(message.block_updates)
+        slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
         query_lens = np.frombuffer(message.query_lens, np.int32)
         contexts = np.frombuffer(message.starts, np.int32) + query_lens
         query_starts = _offsets(query_lens)
-        tensors = self._tensors(message, slots, query_lens, contexts, query_starts)
-        if not self._last:
-            return ModelInput(message.step, tensors)
+        graph = self._load_graph(message, slots, query_lens, contexts)
+        if graph is not None:
+            tensors = graph.step
+        else:
+            tensors = self._tensors(message, slots, query_lens, contexts, query_starts)
+        if self._sampling is None:
+            return ModelInput(message.step, tensors, graph=graph)
+        self._sampling.update(message.inits)
         sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
         return ModelInput(
             message.step,
             tensors,
-            self._sampling(slots[sampled], contexts[sampled], query_starts[1:][sampled] - 1),
-            self._scoring(slots, np.frombuffer(message.targets, np.int32)),
+            _sampling_input(self._sampling, slots, contexts, query_starts, sampled, self._device),
+            _scoring_input(self._sampling, slots, message.targets, self._device),
+            graph,
         )
+
+    def _load_graph(
+        self, message: StepInput, slots: IntArray, query_lens: IntArray, contexts: IntArray
+    ) -> DecodeGraph | None:
+        """The graph that holds the step's rows, loaded; None where the step needs to be launched
+        kernel by kernel."""
+        if self.graphs is None or int(query_lens.max()) > 1:
+            return None
+        graph = self.graphs.fitting(len(slots))
+        if graph is not None:
+            positions = contexts - 1
+            places = self._places(slots, positions)
+            tokens = np.frombuffer(message.tokens, np.int32)
+            self.graphs.load(graph, tokens, positions, places, slots)
+        return graph
+
+    def _places(
+        self, slots: IntArray, positions: npt.NDArray[np.integer[Any]]
+    ) -> npt.NDArray[np.int64]:
+        """Where the cache holds a position of a slot's sequence: int64, block * size + offset."""
+        index, offset = np.divmod(positions, self._block_size)
+        return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
 
     def _tensors(
         self,
@@ -128,15 +171,20 @@ class DecoderInputBuilder:
         row_of_token = np.repeat(np.arange(len(slots)), query_lens)
         positions = np.zeros(padded, np.int64)
         positions[:total] = (contexts - query_starts[1:])[row_of_token] + np.arange(total)
-        block, offset = np.divmod(positions[:total], self._block_size)
-        tables = self._slots.block_tables[slots, : block.max() + 1]
-        slot_mapping = tables[row_of_token, block] * np.int64(self._block_size) + offset
+        slot_mapping = self._places(slots[row_of_token], positions[:total])
         tokens = _widened(message.tokens, np.int32, padded)
-        pending = np.flatnonzero(tokens < 0) if self._first else ()
-        arrays = [tokens, positions, slot_mapping, tables, query_starts, contexts]
+        pending = np.flatnonzero(tokens[: total if self._first else 0] < 0)
+        arrays: list[npt.NDArray[Any]] = [
+            tokens,
+            positions,
+            slot_mapping,
+            slots,
+            query_starts,
+            contexts,
+        ]
         if len(pending):
             arrays += [pending, slots[row_of_token[pending]]]
-        ids, placed, mapping, table, starts, lens, *ahead = to_device(arrays, self._device)
+        ids, placed, mapping, own, starts, lens, *ahead = to_device(arrays, self._device)
         if ahead:
             pending_tokens, their_slots = ahead
             ids.index_copy_(0, pending_tokens, self._slots.last_tokens.index_select(0, their_slots))
@@ -145,40 +193,44 @@ class DecoderInputBuilder:
             positions=placed,
             token_types=None,
             slot_mapping=mapping,
-            block_tables=table,
+            block_tables=self._slots.device_tables,
+            slots=own,
             query_starts=starts,
             context_lens=lens,
             query_lens=query_lens,
             contexts=contexts,
         )
 
-    def _sampling(
-        self, slots: IntArray, contexts: IntArray, positions: IntArray
-    ) -> SamplingInput | None:
-        if not len(slots):
-            return None
-        rows = self._slots.parameters[slots]
-        where = on_device(positions.astype(np.int64), self._device)
-        return SamplingInput(
-            positions=where,
-            slots=slots,
-            rows=SamplingRows(
-                temperature=rows["temperature"],
-                top_k=rows["top_k"],
-                top_p=rows["top_p"],
-                seed=rows["seed"],
-                index=contexts - rows["prompt_len"],
-            ),
-            width=int(rows["logprobs"].max()),
-        )
 
-    def _scoring(self, slots: IntArray, targets: IntArray) -> ScoringInput | None:
-        scored = np.flatnonzero(targets >= 0)
-        if not len(scored):
-            return None
-        where, tokens = to_device([scored, targets[scored].astype(np.int64)], self._device)
-        width = int(self._slots.parameters["prompt_logprobs"][slots].max())
-        return ScoringInput(where, tokens, max(width, 0))
+def _sampling_input(
+    table: SamplingTable,
+    slots: IntArray,
+    contexts: IntArray,
+    query_starts: IntArray,
+    sampled: npt.NDArray[np.intp],
+    device: torch.device,
+) -> SamplingInput | None:
+    """Of the rows that are `sampled`, if any are."""
+    if not len(sampled):
+        return None
+    own = slots[sampled]
+    return SamplingInput(
+        positions=on_device(query_starts[1:][sampled].astype(np.int64) - 1, device),
+        slots=own,
+        rows=table.rows(own, contexts[sampled]),
+        width=table.sampled_width(own),
+    )
+
+
+def _scoring_input(
+    table: SamplingTable, slots: IntArray, targets: bytes, device: torch.device
+) -> ScoringInput | None:
+    following = np.frombuffer(targets, np.int32)
+    scored = np.flatnonzero(following >= 0)
+    if not len(scored):
+        return None
+    where, tokens = to_device([scored, following[scored].astype(np.int64)], device)
+    return ScoringInput(where, tokens, table.scored_width(slots))
 
 
 def _offsets(lens: IntArray) -> IntArray:

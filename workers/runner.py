@@ -1,18 +1,24 @@
 """One stage's share of a step: from the message to hidden states, and to a report on the last."""
 
-import torch
-import torch.nn.functional as F
+from collections.abc import Sequence
 
+import torch
+
+from workers.attention.attend import StepAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
-from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head
+from workers.cuda_graphs import DecodeGraphs, row_ladder
+from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput
 from workers.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
-from workers.models.base import Attend, StageModel
+from workers.models.base import StageModel
 from workers.models.partition import stage_layers
+from workers.sampling.adjustments import TokenMask
+from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
+from workers.step_tensors import StepTensors
 
 
 class ModelRunner:
@@ -32,20 +38,26 @@ class ModelRunner:
         num_blocks: int,
     ) -> None:
         """Allocates `num_blocks` of KV cache for a decoder."""
-        device = torch.device(config.device)
+        self._config = config
+        self._device = device = torch.device(config.device)
         max_blocks = -(-config.max_model_len // config.block_size)
-        self.slots = SlotTable(config.max_slots, max_blocks, device)
+        self.slots = SlotTable(config.max_slots, max_blocks, num_blocks, device)
         self._model = model
         self._backend = backend
         paged = config.head == "generate"
         self.kv_cache = _kv_cache(config, num_blocks, device) if paged else None
         first, last = config.stage == 0, config.stage == config.num_stages - 1
+        samples = paged and last
+        self._sampling = (
+            SamplingTable(config.max_slots, config.model.vocab_size, device) if samples else None
+        )
         self._builder = (
-            DecoderInputBuilder(self.slots, config.block_size, device, first=first, last=last)
+            DecoderInputBuilder(self.slots, self._sampling, config.block_size, device, first=first)
             if paged
             else EncoderInputBuilder(device)
         )
-        self._head = _head(config, model, self.slots)
+        self._heads = config.model.num_heads, config.model.num_kv_heads
+        self._head = _head(config, model, self.slots, self._sampling) if last else None
 
     def prepare(self, message: StepInput) -> ModelInput:
         """Apply the message's slot changes and put the step's tensors on the device."""
@@ -54,32 +66,61 @@ class ModelRunner:
     def forward(self, batch: ModelInput, hidden: torch.Tensor | None) -> torch.Tensor:
         """This stage's layers. `hidden` [T', hidden_size] comes from the stage before, None on the
         first; returns the same shape."""
-        return self._model.forward(batch.tensors, hidden, self._attend(batch))
+        if batch.graph is not None:
+            return batch.graph.run(hidden)
+        return self._launch(batch.tensors, hidden)
 
-    def report(self, batch: ModelInput, hidden: torch.Tensor) -> StepOutput:
-        """Last stage: what `forward`'s states of this step come to, without `busy_us`."""
-        return self._head(batch, hidden)
+    def report(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
+        """Last stage: what `forward`'s states of this step come to. `mask` is what the grammars of
+        its masked rows allow."""
+        assert self._head is not None, "only the last stage reports"
+        return self._head(batch, hidden, mask)
 
-    def _attend(self, batch: ModelInput) -> Attend:
-        """Attention by this step's plan; the backend never sees padding."""
-        backend = self._backend
+    def rehearse_sampling(self) -> None:
+        """On CUDA: run every way of sampling once, so that its kernels are compiled."""
+        if isinstance(self._head, GenerateHead) and self._device.type == "cuda":
+            self._head.rehearse(self._hidden_like())
+
+    def clear(self) -> None:
+        """Forget every slot."""
+        self.slots.clear()
+        if self._sampling is not None:
+            self._sampling.clear()
+
+    def run_alone(self, message: StepInput) -> None:
+        """Run a step without the other stages, as if they had sent zeros, and drop its result."""
+        batch = self.prepare(message)
+        hidden = None
+        if self._config.stage:
+            hidden = self._hidden_like().expand(len(batch.tensors.positions), -1).contiguous()
+        hidden = self.forward(batch, hidden)
+        if self._head is not None:
+            self.report(batch, hidden)
+
+    def graph_ladder(self) -> list[int]:
+        """The row counts whose steps can be captured in CUDA graphs; none if no step can."""
+        safe = self._device.type == "cuda" and self._backend.capabilities.graph_safe
+        return row_ladder(self._config.max_slots) if safe and self.kv_cache else []
+
+    def capture(self, ladder: Sequence[int]) -> None:
+        """Capture these, in place of any that were; from now on such steps are replayed."""
+        assert isinstance(self._builder, DecoderInputBuilder)
+        assert self.kv_cache is not None
+        scratch_place = self.kv_cache.num_blocks * self._config.block_size
+        graphs = DecodeGraphs(self.slots, scratch_place, self._device)
+        graphs.capture(ladder, self._launch, self._hidden_like() if self._config.stage else None)
+        self._builder.graphs = graphs
+
+    def _launch(self, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
         caches = self.kv_cache.layers if self.kv_cache else None
-        plan = backend.plan(batch.tensors)
-        total = batch.tensors.num_tokens
-        padding = len(batch.tensors.positions) - total
+        attend = StepAttention(self._backend, step, *self._heads, caches)
+        return self._model.forward(step, hidden, attend)
 
-        def attend(
-            layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-        ) -> torch.Tensor:
-            if padding:
-                queries, keys, values = queries[:total], keys[:total], values[:total]
-            cache = caches[layer] if caches else None
-            if cache:
-                backend.write_kv(keys, values, cache, plan)
-            attended = backend.forward(queries, keys, values, cache, plan)
-            return F.pad(attended, (0, 0, 0, 0, 0, padding)) if padding else attended
-
-        return attend
+    def _hidden_like(self) -> torch.Tensor:
+        shape = (1, self._config.model.hidden_size)
+        return torch.zeros(shape, dtype=TORCH_DTYPES[self._config.dtype], device=self._device)
 
 
 def attention_needs(config: WorkerConfig) -> AttentionNeeds:
@@ -101,10 +142,13 @@ def _kv_cache(config: WorkerConfig, num_blocks: int, device: torch.device) -> KV
     return KVCache(config.model, len(layers), num_blocks, config.block_size, dtype, device)
 
 
-def _head(config: WorkerConfig, model: StageModel, slots: SlotTable) -> Head:
+def _head(
+    config: WorkerConfig, model: StageModel, slots: SlotTable, sampling: SamplingTable | None
+) -> Head:
     match config.head:
         case "generate":
-            return GenerateHead(model, slots)
+            assert sampling is not None, "the last stage samples"
+            return GenerateHead(model, slots, sampling)
         case "embed":
             return EmbedHead(config.model.pooling)
         case "classify":

@@ -1,60 +1,47 @@
 """What a stage remembers of each slot between steps, so that messages carry only what changed."""
 
-from collections.abc import Iterable
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from workers.messages import SlotInit
 from workers.step_tensors import IntArray
-from workers.transfer import on_device
-
-SLOT_RECORD = np.dtype(
-    [
-        ("prompt_len", np.int32),
-        ("temperature", np.float32),
-        ("top_k", np.int32),
-        ("top_p", np.float32),
-        ("seed", np.uint64),
-        ("logprobs", np.int32),
-        ("prompt_logprobs", np.int32),
-    ]
-)
+from workers.transfer import on_device, to_device
 
 
 class SlotTable:
-    """Block tables, sampling parameters and last sampled token of every slot.
+    """Block table and last sampled token of every slot.
 
-    block_tables  int32[max_slots, max_blocks]
-    parameters    SLOT_RECORD[max_slots]
-    last_tokens   int64[max_slots] on the device; meaningful on the first stage only
+    block_tables   int32[max_slots + 1, max_blocks], for computing places on the host
+    device_tables  the same on the device; on the CPU the two share memory
+    last_tokens    int64[max_slots + 1] on the device; meaningful on the first stage only
+
+    Slot max_slots is nobody's: it belongs to rows that pad a step, and all its blocks are
+    `scratch_block`.
     """
 
     block_tables: IntArray
-    parameters: npt.NDArray[np.void]
+    device_tables: torch.Tensor
     last_tokens: torch.Tensor
 
-    def __init__(self, max_slots: int, max_blocks: int, device: torch.device) -> None:
-        self.block_tables = np.zeros((max_slots, max_blocks), np.int32)
-        self.parameters = np.zeros(max_slots, SLOT_RECORD)
-        self.last_tokens = torch.zeros(max_slots, dtype=torch.int64, device=device)
+    def __init__(
+        self, max_slots: int, max_blocks: int, scratch_block: int, device: torch.device
+    ) -> None:
+        self.padding_slot = max_slots
+        self.block_tables = np.zeros((max_slots + 1, max_blocks), np.int32)
+        self.block_tables[max_slots] = scratch_block
+        self.device_tables = on_device(self.block_tables, device)
+        self.last_tokens = torch.zeros(max_slots + 1, dtype=torch.int64, device=device)
 
-    def update(self, inits: Iterable[SlotInit], block_updates: bytes) -> None:
-        """Apply a step's news: slots that change hands first, then blocks that slots gained."""
-        for init in inits:
-            self.parameters[init.slot] = (
-                init.prompt_len,
-                init.temperature,
-                init.top_k,
-                init.top_p,
-                init.seed,
-                init.logprobs,
-                init.prompt_logprobs,
-            )
+    def update(self, block_updates: bytes) -> None:
+        """Apply a step's news: blocks that slots gained."""
         if block_updates:
             updates = np.frombuffer(block_updates, np.int32).reshape(-1, 3)
-            self.block_tables[updates[:, 0], updates[:, 1]] = updates[:, 2]
+            places = updates[:, 0].astype(np.int64) * self.block_tables.shape[1] + updates[:, 1]
+            blocks = np.ascontiguousarray(updates[:, 2])
+            self.block_tables.reshape(-1)[places] = blocks
+            if self.device_tables.is_cuda:
+                # In stream order: steps that are queued still read the table as it was.
+                where, what = to_device([places, blocks], self.device_tables.device)
+                self.device_tables.view(-1).index_copy_(0, where, what)
 
     def store_last_tokens(self, slots: IntArray, tokens: torch.Tensor) -> None:
         """Keep each slot's newest token; `tokens` [S] on any device.
@@ -67,6 +54,6 @@ class SlotTable:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.block_tables.fill(0)
-        self.parameters.fill(0)
+        self.block_tables[: self.padding_slot] = 0
+        self.device_tables[: self.padding_slot] = 0
         self.last_tokens.zero_()

@@ -11,14 +11,15 @@ IntArray = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """R rows, T tokens (rows one after another, then padding), B the longest row's blocks.
+    """R rows, T tokens (rows one after another, then padding).
 
     tokens        int64[T']   T' >= T: on the CPU a step is padded to at least four tokens, because
     positions     int64[T']   a matrix product of fewer rows takes another path and rounds otherwise
     token_types   int64[T'] or None
     slot_mapping  int64[T]    where each token's K and V go: block * block_size + offset; None
                               without a KV cache
-    block_tables  int32[R, B] None without a KV cache
+    block_tables  int32[max_slots + 1, max_blocks]: a row of block ids a slot, of which `slots`
+    slots         int32[R] picks this step's; both None without a KV cache
     query_starts  int32[R + 1] and context_lens int32[R] (cached tokens + this step's) on the device
     query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
     """
@@ -28,6 +29,7 @@ class StepTensors:
     token_types: torch.Tensor | None
     slot_mapping: torch.Tensor | None
     block_tables: torch.Tensor | None
+    slots: torch.Tensor | None
     query_starts: torch.Tensor
     context_lens: torch.Tensor
     query_lens: IntArray

@@ -4,6 +4,7 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,45 @@ _ALIGNMENT = 8
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """The arrays as tensors: on the CPU they share memory, elsewhere all travel in one copy."""
-    tensors = [torch.from_numpy(array) for array in arrays]
+    """The arrays as tensors: on the CPU they share memory, elsewhere all travel in one copy, which
+    is queued on the current stream and waits for nothing."""
     if device.type == "cpu":
-        return tensors
-    sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
-    staging = torch.from_numpy(np.empty(sum(sizes), np.uint8))
-    for part, tensor in zip(staging.split(sizes), tensors, strict=True):
-        part[: tensor.nbytes].view(tensor.dtype).copy_(tensor.flatten())
+        return [torch.from_numpy(array) for array in arrays]
+    moved = stage(arrays).to(device, non_blocking=True)
     return [
-        part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for part, tensor in zip(staging.to(device).split(sizes), tensors, strict=True)
+        part[: array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
+        for part, array in zip(moved.split(_sizes(arrays)), arrays, strict=True)
     ]
+
+
+def stage(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+    """The arrays one after another in pinned memory, uint8, each aligned for its elements.
+
+    torch's host allocator gives the memory out again only once every copy from it that was queued
+    is done: a ring of staging buffers, guarded by events, that is already there.
+    """
+    sizes = _sizes(arrays)
+    staged = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    host: npt.NDArray[np.uint8] = staged.numpy()
+    start = 0
+    for array, size in zip(arrays, sizes, strict=True):
+        host[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        start += size
+    return staged
+
+
+@cache
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _sizes(arrays: Sequence[npt.NDArray[Any]]) -> list[int]:
+    return [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """One array as a tensor; on the CPU it shares memory."""
-    return torch.from_numpy(array).to(device)
+    return to_device([array], device)[0]
 
 
 def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:

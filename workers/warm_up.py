@@ -1,11 +1,9 @@
 """The first step of a kind pays for lazy initialisation: run each kind once before any request."""
 
 import numpy as np
-import torch
 
 from workers.config import WorkerConfig
 from workers.kv_cache import KVCache
-from workers.loader import TORCH_DTYPES
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
 
@@ -15,16 +13,13 @@ LONGEST = 64
 
 def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     """Run a step of each kind through this stage alone, and leave no trace of it."""
-    dtype = TORCH_DTYPES[config.dtype]
     cache = runner.kv_cache
     for message in _encoder_steps(config) if cache is None else _decoder_steps(config, cache):
-        batch = runner.prepare(message)
-        shape = (len(batch.tensors.positions), config.model.hidden_size)
-        hidden = torch.zeros(shape, dtype=dtype, device=config.device)
-        hidden = runner.forward(batch, hidden if config.stage else None)
-        if config.stage == config.num_stages - 1:
-            runner.report(batch, hidden)
-    runner.slots.clear()
+        runner.run_alone(message)
+    runner.rehearse_sampling()
+    if ladder := runner.graph_ladder():
+        runner.capture(ladder)
+    runner.clear()
     for layer in cache.layers if cache else ():
         layer.keys[: _blocks(LONGEST, config)].zero_()
         layer.values[: _blocks(LONGEST, config)].zero_()
@@ -41,7 +36,7 @@ def _encoder_steps(config: WorkerConfig) -> list[StepInput]:
 
 def _decoder_steps(config: WorkerConfig, kv_cache: KVCache) -> list[StepInput]:
     """A prompt that is scored and sampled with truncation, then its last token again, greedily."""
-    held = kv_cache.layers[0].keys.shape[0] * config.block_size
+    held = kv_cache.num_blocks * config.block_size
     length = min(LONGEST, config.max_model_len, config.max_step_tokens, held)
     blocks = np.arange(_blocks(length, config), dtype=np.int32)
     table = np.stack([np.zeros_like(blocks), blocks, blocks], axis=1)

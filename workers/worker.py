@@ -4,22 +4,29 @@ import logging
 import os
 import time
 
-import msgspec
 import numpy as np
 import torch
 import zmq
 
+from workers.attention.base import AttentionBackend
 from workers.attention.registry import AttentionBackendError, select_backend
 from workers.checkpoint import CheckpointError
 from workers.config import WorkerConfig
 from workers.engine_link import EngineLink
 from workers.kv_cache import kv_block_bytes
 from workers.loader import TORCH_DTYPES, LoadedModel, load_model
+from workers.memory import (
+    DeviceMemoryError,
+    blocks_of_largest_step,
+    explained,
+    measured_kv_budget,
+    release_cached,
+)
 from workers.messages import (
     AllocateKV,
     SampledTokens,
     StepInput,
-    StepOutput,
+    StepMask,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
@@ -29,7 +36,9 @@ from workers.model_input import ModelInput
 from workers.models.partition import stage_layers
 from workers.models.registry import UnknownArchitectureError
 from workers.pipeline import Neighbours, PipelineError, connect
+from workers.reports import ImmediateReports, QueuedReports, Reports
 from workers.runner import ModelRunner, attention_needs
+from workers.sampling.adjustments import TokenMask
 from workers.token_return import TokenReceiver, TokenSender
 from workers.transfer import on_device
 from workers.warm_up import warm_up
@@ -37,6 +46,7 @@ from workers.warm_up import warm_up
 _EXPLAINED = (
     AttentionBackendError,
     CheckpointError,
+    DeviceMemoryError,
     ModelConfigError,
     PipelineError,
     UnknownArchitectureError,
@@ -69,12 +79,15 @@ class Stage:
         self,
         config: WorkerConfig,
         context: zmq.Context[zmq.Socket[bytes]],
+        engine: EngineLink,
         runner: ModelRunner,
         neighbours: Neighbours,
     ) -> None:
         self._device = torch.device(config.device)
+        self._engine = engine
         self._runner = runner
         self._neighbours = neighbours
+        self._reports = _reports(config, context, engine)
         returns = config.head == "generate" and config.num_stages > 1
         endpoint = config.token_endpoint
         self._arriving = (
@@ -84,25 +97,25 @@ class Stage:
             TokenSender(context, endpoint) if returns and neighbours.next is None else None
         )
 
-    def run(self, message: StepInput) -> StepOutput | None:
-        """Run one step; the last stage returns what there is to report."""
+    def run(self, message: StepInput) -> None:
+        """Run one step, or queue it on the device; the last stage has it reported."""
         if self._arriving is not None:
             self._take_tokens(self._arriving, message.after)
-        started = time.perf_counter()
         batch = self._runner.prepare(message)
+        self._reports.begin()
         waiting = time.perf_counter()
         hidden = self._receive(batch)
         waited = time.perf_counter() - waiting
         hidden = self._runner.forward(batch, hidden)
         if self._neighbours.next is not None:
             self._neighbours.next.send(hidden)
-            return None
-        output = self._runner.report(batch, hidden)
+            return
+        result = self._runner.report(batch, hidden, self._receive_mask(message))
+        output = self._reports.end(message.step, result, waited)
         if self._returning is not None and batch.sampling is not None:
+            assert output is not None, "a pipeline's results are there at once"
             slots = batch.sampling.slots.tobytes()
             self._returning.send(SampledTokens(message.step, slots, output.tokens))
-        busy = time.perf_counter() - started - waited
-        return msgspec.structs.replace(output, busy_us=round(busy * 1e6))
 
     def _take_tokens(self, receiver: TokenReceiver, after: int) -> None:
         for sampled in receiver.take(after):
@@ -114,41 +127,79 @@ class Stage:
         previous = self._neighbours.previous
         return None if previous is None else previous.receive(len(batch.tensors.positions))
 
+    def _receive_mask(self, message: StepInput) -> TokenMask | None:
+        """What the grammars of the step's masked rows allow, computed while the layers run."""
+        if not message.masked:
+            return None
+        mask = self._engine.receive()
+        if not isinstance(mask, StepMask) or mask.step != message.step:
+            raise TypeError(f"expected the mask of step {message.step}, not {mask!r}")
+        rows = np.flatnonzero(np.frombuffer(message.masked, np.uint8)).astype(np.int32)
+        words = np.frombuffer(bytearray(mask.bits), np.int32).reshape(len(rows), -1)
+        return TokenMask(rows, on_device(words, self._device))
+
 
 def _serve(
     config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
 ) -> None:
-    loaded = load_model(config)
+    # Whatever the environment says: float32 is float32, not TF32.
+    torch.set_float32_matmul_precision("highest")
+    with explained("loading the weights", "use more --pipeline-stages, or a model that is smaller"):
+        loaded = load_model(config)
     backend = select_backend(config.attention_backend, attention_needs(config))
-    engine.send(_announcement(config, loaded))
+    engine.send(_announcement(config, loaded, _kv_budget(config, loaded, backend)))
     allocation = engine.receive()
     if not isinstance(allocation, AllocateKV):
         raise TypeError(f"expected AllocateKV, not {type(allocation).__name__}")
-    runner = ModelRunner(config, loaded.model, backend, allocation.num_blocks)
-    stage = Stage(config, context, runner, connect(config, _end_process))
-    warm_up(runner, config)
+    needed = allocation.num_blocks * _block_bytes(config)
+    remedy = "lower --kv-cache-memory (or --memory-share)"
+    with explained("allocating the KV cache", remedy, needed):
+        runner = ModelRunner(config, loaded.model, backend, allocation.num_blocks)
+    stage = Stage(config, context, engine, runner, connect(config, _end_process))
+    with explained("warming up", remedy):
+        warm_up(runner, config)
     engine.send(WorkerReady(config.stage))
     while True:
         message = engine.receive()
         if not isinstance(message, StepInput):
             raise TypeError(f"expected a step, not {type(message).__name__}")
-        output = stage.run(message)
-        if output is not None:
-            engine.send(output)
+        stage.run(message)
 
 
-def _announcement(config: WorkerConfig, loaded: LoadedModel) -> WorkerLoaded:
+def _reports(
+    config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
+) -> Reports:
+    if torch.device(config.device).type == "cpu":
+        return ImmediateReports(engine)
+    own = EngineLink(context, config.endpoint, config.stage, "reports")
+    return QueuedReports(own, _end_process)
+
+
+def _kv_budget(config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend) -> int:
+    """Bytes for the KV cache: what was asked for, or what the device has left."""
+    if config.head != "generate" or not config.memory_share_bytes:
+        return config.kv_cache_bytes
+    runner = ModelRunner(config, loaded.model, backend, blocks_of_largest_step(config))
+    budget = measured_kv_budget(config, runner, loaded.weight_bytes)
+    del runner
+    release_cached()
+    return budget
+
+
+def _announcement(config: WorkerConfig, loaded: LoadedModel, kv_budget: int) -> WorkerLoaded:
     paged = config.head == "generate"
-    layers = stage_layers(config.model.num_layers, config.stage, config.num_stages)
-    dtype = TORCH_DTYPES[config.dtype]
-    block = kv_block_bytes(config.model, len(layers), config.block_size, dtype)
     return WorkerLoaded(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
-        kv_block_bytes=block if paged else 0,
-        kv_budget_bytes=config.kv_cache_bytes if paged else 0,
+        kv_block_bytes=_block_bytes(config) if paged else 0,
+        kv_budget_bytes=kv_budget if paged else 0,
     )
+
+
+def _block_bytes(config: WorkerConfig) -> int:
+    layers = stage_layers(config.model.num_layers, config.stage, config.num_stages)
+    return kv_block_bytes(config.model, len(layers), config.block_size, TORCH_DTYPES[config.dtype])
 
 
 def _explain(error: Exception) -> str:
@@ -160,7 +211,7 @@ def _explain(error: Exception) -> str:
     return message
 
 
-def _end_process(error: PipelineError) -> None:
+def _end_process(error: Exception) -> None:
     """A failure outside the main thread, which may itself be waiting for something that will now
     never come."""
     _explain(error)

@@ -5,7 +5,7 @@ from typing import NoReturn, Protocol
 
 import zmq
 
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput, StepMask, StepOutput
 
 Pollable = zmq.Socket[bytes] | int
 """A ZMQ socket or a file descriptor, for the loop's poller."""
@@ -41,6 +41,10 @@ class Executor(Protocol):
 
     def submit(self, step: StepInput) -> None:
         """Hand one step to all stages; never blocks."""
+        ...
+
+    def submit_mask(self, mask: StepMask) -> None:
+        """Hand the mask of the newest step to the last stage; never blocks."""
         ...
 
     def poll(self) -> StepOutput | None:

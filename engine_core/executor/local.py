@@ -13,7 +13,9 @@ from workers.messages import (
     AllocateKV,
     FromWorker,
     StepInput,
+    StepMask,
     StepOutput,
+    ToWorker,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
@@ -42,13 +44,16 @@ class LocalExecutor:
         seconds = max(stage.seconds for stage in loaded)
         log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", seconds)
         num_blocks = self._num_blocks(loaded)
-        self._broadcast(AllocateKV(num_blocks))
+        self._send(AllocateKV(num_blocks), self._stages)
         for _ in self._stages:
             self._await(WorkerReady)
         return Capacity(weight_bytes, num_blocks)
 
     def submit(self, step: StepInput) -> None:
-        self._broadcast(step)
+        self._send(step, self._stages)
+
+    def submit_mask(self, mask: StepMask) -> None:
+        self._send(mask, self._stages[-1:])
 
     def poll(self) -> StepOutput | None:
         if not is_readable(self.results):
@@ -74,15 +79,24 @@ class LocalExecutor:
         stages = [stage for stage in loaded if stage.kv_block_bytes]
         if not stages:
             return 0
-        size = self._config.block_size
-        blocks = min(stage.kv_budget_bytes // stage.kv_block_bytes for stage in stages)
-        useful = self._config.max_running * -(-self._config.max_model_len // size)
+        size, longest = self._config.block_size, self._config.max_model_len
+        tightest = min(stages, key=_blocks_that_fit)
+        blocks = _blocks_that_fit(tightest)
         if blocks < 1:
             raise WorkerLostError(
-                f"the KV cache of {stages[0].kv_budget_bytes:,} bytes does not hold one block of "
-                f"{stages[0].kv_block_bytes:,}: raise --kv-cache-memory"
+                f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
+                f"{tightest.kv_block_bytes:,}: raise --kv-cache-memory"
             )
-        return min(blocks, useful)
+        if blocks * size < longest:
+            log.warning(
+                "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
+                "of %s: longer requests are refused (--kv-cache-memory: %s bytes hold one)",
+                f"{tightest.kv_budget_bytes:,}",
+                f"{blocks * size:,}",
+                f"{longest:,}",
+                f"{-(-longest // size) * tightest.kv_block_bytes:,}",
+            )
+        return min(blocks, self._config.max_running * -(-longest // size))
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
@@ -96,10 +110,10 @@ class LocalExecutor:
         assert isinstance(message, kind), f"unexpected {type(message).__name__}"
         return message
 
-    def _broadcast(self, message: StepInput | AllocateKV) -> None:
+    def _send(self, message: ToWorker, stages: list[bytes]) -> None:
         frame = self._encoder.encode(message)
         try:
-            for stage in self._stages:
+            for stage in stages:
                 self.results.send_multipart([stage, frame], zmq.NOBLOCK, copy=True)
         except zmq.ZMQError as error:
             raise WorkerLostError(f"a worker process cannot be reached: {error}") from None
@@ -110,3 +124,7 @@ class LocalExecutor:
         if isinstance(message, WorkerFailed):
             raise WorkerLostError(f"stage {message.stage}: {message.message}")
         return message
+
+
+def _blocks_that_fit(stage: WorkerLoaded) -> int:
+    return stage.kv_budget_bytes // stage.kv_block_bytes

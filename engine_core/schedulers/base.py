@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from engine_core.job import Job
 from engine_core.outbox import Outbox
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput, StepMask, StepOutput
 
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")
@@ -46,13 +46,26 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         """
         ...
 
+    def reset_cache(self) -> None:
+        """Forget what is kept for later requests, and not in use by those that run."""
+        ...
+
     def schedule(self, oldest: BatchT | None) -> BatchT | None:
         """The next step, or None if nothing could run now. `oldest` is the oldest step in flight:
         only its rows may be submitted ahead of their result."""
         ...
 
+    def is_open(self) -> bool:
+        """A request that arrived now could be in the next step, so it is worth waiting for one."""
+        ...
+
     def build(self, batch: BatchT) -> StepInput:
-        """The message for `batch`."""
+        """The message for `batch`, which is submitted now."""
+        ...
+
+    def mask(self, outbox: Outbox) -> StepMask | None:
+        """The mask that the newest step waits for, once: as soon as nothing more need be known for
+        it. Rows that cannot be masked any more fail. No step is scheduled while a mask is owed."""
         ...
 
     def update(self, batch: BatchT, output: StepOutput, outbox: Outbox) -> None:

@@ -1,10 +1,12 @@
 """A decoder step's results become known tokens, block names, news and ends."""
 
 from collections.abc import Iterator
+from itertools import repeat
 
 import numpy as np
 
 from engine_core.batches import DecoderBatch
+from engine_core.job import RefusalError
 from engine_core.kv_cache import KVCacheManager
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
@@ -20,44 +22,63 @@ def confirm_rows(
     """Advance every row of `batch` by its result; yields the requests that are over.
 
     Rows that ended while the step was in flight are wasted: nothing of them is kept. A row without
-    finite logits fails its whole job.
+    finite logits fails its whole job. A row whose text is all that its grammar allows has ended.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _rows_of(output.sampled)
     scored = _ScoredPieces(output.scored)
+    ended = Status.ENDED
     for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        piece = scored.take(len(targets))
-        token = next(tokens) if samples else -1
-        logprobs = next(sampled) if samples else None
+        piece = scored.take(len(targets)) if targets else None
         request.in_flight -= 1
-        request.unresolved -= samples
-        if request.status is Status.ENDED:
+        if not samples:
+            if piece is not None and request.status is not ended:
+                _announce(request, -1, None, None, piece, outbox)
             continue
-        if samples and token < 0:
+        token, logprobs = next(tokens), next(sampled)
+        request.unresolved -= 1
+        if request.status is ended:
+            continue
+        if token < 0:
             outbox.fail_not_finite(request.job)
             yield request
             continue
-        finish = _advance(request, token, kv) if samples else None
-        if samples or piece is not None:
-            _announce(request, token, finish, logprobs, piece, outbox)
+        matcher = request.matcher
+        if matcher is not None and not matcher.accept(token):
+            fail_off_grammar(request, outbox)
+            yield request
+            continue
+        finish = _advance(request, token, kv)
+        if matcher is not None and matcher.complete and finish != "stop":
+            # No end token was sampled, so the row's last token is text: it is told before the end.
+            _announce(request, token, None, logprobs, piece, outbox)
+            token, finish, logprobs, piece = -1, "stop", None, None
+        _announce(request, token, finish, logprobs, piece, outbox)
         if finish is not None:
             yield request
 
 
+def fail_off_grammar(request: Request, outbox: Outbox) -> None:
+    """The row cannot go on with its grammar: its job fails whole."""
+    message = "the text cannot be continued within its grammar, which may have grown too complex"
+    outbox.fail(request.job, RefusalError("row_failed", message))
+
+
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
     """Append a confirmed token and name the block that it completes; says whether it ends."""
-    if len(request.tokens) >= request.max_len:
+    tokens = request.tokens
+    known = len(tokens)
+    if known >= request.max_len:
         return "length"  # max_tokens is 0: the prompt alone was wanted
-    request.tokens.append(token)
+    tokens.append(token)
     # The new token's own position is not computed yet, so a block is complete one token later.
-    full = (len(request.tokens) - 1) // kv.block_size
-    if request.status is Status.RUNNING and full > request.registered:
-        request.hashes = kv.hash_blocks(request.tokens, request.hashes)
+    if known // kv.block_size > request.registered and request.status is Status.RUNNING:
+        request.hashes = kv.hash_blocks(tokens, request.hashes)
         kv.register(request.blocks[request.registered], request.hashes[request.registered])
         request.registered += 1
-    if request.is_stop(token):
+    if token in request.stops:
         return "stop"
-    return "length" if len(request.tokens) >= request.max_len else None
+    return "length" if known + 1 >= request.max_len else None
 
 
 def _announce(
@@ -68,20 +89,14 @@ def _announce(
     scored: Logprobs | None,
     outbox: Outbox,
 ) -> None:
-    params = request.params
-    told = len(request.tokens) > request.prompt_len
-    outbox.row(
-        request.job,
-        RowOutput(
-            job=request.job.message.id,
-            row=request.row,
-            token=token if told else -1,
-            finish=finish,
-            sampled=sampled if told and params.logprobs is not None else None,
-            scored=scored,
-            cached=0 if request.announced else request.cached,
-        ),
-    )
+    job = request.job
+    if sampled is not None and request.params.logprobs is None:
+        sampled = None
+    if len(request.tokens) == request.prompt_len:
+        token, sampled = -1, None
+    cached = 0 if request.announced else request.cached
+    output = RowOutput(job.message.id, request.row, token, finish, sampled, scored, cached)
+    outbox.row(job, output)
     request.announced = True
     if scored is not None:
         request.scored += len(scored.chosen) // _ITEM
@@ -90,10 +105,8 @@ def _announce(
 def _rows_of(logprobs: Logprobs | None) -> Iterator[Logprobs | None]:
     """One entry a sampled row, without end where none was asked for."""
     if logprobs is None:
-        while True:
-            yield None
-    for row in range(len(logprobs.chosen) // _ITEM):
-        yield _slice(logprobs, row, row + 1)
+        return repeat(None)
+    return (_slice(logprobs, row, row + 1) for row in range(len(logprobs.chosen) // _ITEM))
 
 
 class _ScoredPieces:

@@ -4,7 +4,7 @@ There is no prefill phase and no decode phase: a step computes some of what is k
 submitted, for any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
-from collections import deque
+from collections import OrderedDict
 
 from engine_core.batches import DecoderBatch
 from engine_core.config import EngineConfig
@@ -14,8 +14,9 @@ from engine_core.model_input import build_decoder_step
 from engine_core.outbox import Outbox
 from engine_core.request import Request, Status
 from engine_core.schedulers.base import Usage
-from engine_core.schedulers.confirm import confirm_rows
-from workers.messages import StepInput, StepOutput
+from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
+from engine_core.structured.masks import StepMasks
+from workers.messages import StepInput, StepMask, StepOutput
 
 _MIN_CHUNK = 32
 
@@ -23,8 +24,9 @@ _MIN_CHUNK = 32
 class DecoderScheduler:
     """First come, first served; the oldest request always makes progress.
 
-    Invariant: a running request holds a slot and the blocks of every submitted position; a waiting
-    one holds neither. Admission has made sure that each request alone fits the cache.
+    Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
+    one holds neither; running requests, then waiting ones, are in order of arrival. Admission has
+    made sure that each request alone fits the cache.
     """
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
@@ -33,9 +35,14 @@ class DecoderScheduler:
         self._stages = config.num_stages
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
-        self._running: list[Request] = []
-        self._waiting: deque[Request] = deque()
+        # Ordered sets: a request leaves from anywhere at no cost. `_prompts` are the running ones
+        # that have not sampled in this residency.
+        self._running: dict[Request, None] = {}
+        self._prompts: dict[Request, None] = {}
+        self._waiting: OrderedDict[Request, None] = OrderedDict()
         self._jobs: dict[JobKey, list[Request]] = {}
+        self._masks = StepMasks(config.model.vocab_size)
+        self._constrained = 0
         self._step = 0
 
     def usage(self) -> Usage:
@@ -51,15 +58,24 @@ class DecoderScheduler:
 
     def add(self, job: Job, rows: list[Request]) -> None:
         self._jobs[job.key] = rows
-        self._waiting.extend(rows)
+        self._constrained += sum(request.matcher is not None for request in rows)
+        self._waiting.update(dict.fromkeys(rows))
 
     def drop(self, job: Job, row: int | None = None) -> int:
-        requests = self._jobs.get(job.key, ())
-        if row is None:
+        requests = self._jobs.get(job.key, [])
+        if row is not None:
+            requests = requests[row : row + 1] if row >= 0 else []
+        ended = sum(self._end(request) for request in requests)
+        if row is None or ended == job.open_rows:
             self._jobs.pop(job.key, None)
-        return sum(self._end(request) for request in requests if row in (None, request.row))
+        return ended
+
+    def reset_cache(self) -> None:
+        self.kv.reset()
 
     def schedule(self, oldest: DecoderBatch | None) -> DecoderBatch | None:
+        if self._masks.owed:
+            return None
         batch = DecoderBatch(self._step)
         self._add_decodes(batch, oldest.step if oldest is not None else -1)
         budget = self._prefill_budget(batch)
@@ -70,13 +86,37 @@ class DecoderScheduler:
         self._step += 1
         return batch
 
+    def is_open(self) -> bool:
+        """There will be a slot, a block and a token of the budget left when those have been let in
+        that wait."""
+        if len(self._waiting) >= len(self._free_slots):
+            return False
+        blocks = self.kv.num_free
+        budget = self._max_tokens - len(self._running) - self._unsubmitted()
+        for request in self._waiting:
+            blocks -= self.kv.blocks_for(len(request.tokens))
+            budget -= len(request.tokens)
+            if budget <= 0:
+                break
+        return blocks > 0 and budget > 0
+
     def build(self, batch: DecoderBatch) -> StepInput:
-        return build_decoder_step(batch)
+        return build_decoder_step(batch, self._masks.owe(batch) if self._constrained else b"")
+
+    def mask(self, outbox: Outbox) -> StepMask | None:
+        if not self._masks.ready:
+            return None
+        mask, failed = self._masks.take()
+        for request in failed:
+            fail_off_grammar(request, outbox)
+            self.drop(request.job)
+        return mask
 
     def update(self, batch: DecoderBatch, output: StepOutput, outbox: Outbox) -> None:
+        ended = Status.ENDED
+        rows = zip(batch.requests, batch.samples, strict=True)
         self._generated_tokens += sum(
-            samples and request.status is not Status.ENDED
-            for request, samples in zip(batch.requests, batch.samples, strict=True)
+            [samples and request.status is not ended for request, samples in rows]
         )
         for request in confirm_rows(batch, output, self.kv, outbox):
             self._end(request)
@@ -84,49 +124,42 @@ class DecoderScheduler:
                 self.drop(request.job)
 
     def _add_decodes(self, batch: DecoderBatch, oldest_step: int) -> None:
-        """One token of each generating request, spread evenly over the micro-batches."""
-        decoding = [request for request in self._running if request.last_step >= 0]
-        limit = min(-(-len(decoding) // self._stages), self._max_tokens)
-        ready = [r for r in decoding if self._may_decode(r, oldest_step)]
+        """One token of each generating request whose last token is confirmed, or on its way in the
+        oldest step and surely not the last; spread evenly over the micro-batches."""
+        limit = -(-(len(self._running) - len(self._prompts)) // self._stages)
+        ready = [
+            request
+            for request in self._running
+            if (last := request.last_step) >= 0
+            and (
+                not request.unresolved
+                or (last == oldest_step and request.submitted + 1 < request.max_len)
+            )
+        ]
+        size = self.kv.block_size
+        # One that an older row of this very step has preempted holds no block either.
+        ready = [
+            request
+            for request in ready
+            if request.submitted < len(request.blocks) * size or self._grow(batch, request)
+        ]
+        limit = min(limit, self._max_tokens)
         if len(ready) > limit:
-            ready.sort(key=_last_step)
-        for request in ready:
-            if len(batch.requests) == limit:
-                break
-            # An earlier row of this very step may have preempted this one.
-            if request.status is Status.RUNNING and self._grow(batch, request):
-                batch.add(request, len(request.tokens) - 1 + request.unresolved, 1, samples=True)
-
-    def _may_decode(self, request: Request, oldest_step: int) -> bool:
-        """Its last token is confirmed, or on its way in the oldest step and surely not the last."""
-        if request.unresolved == 0:
-            return True
-        if request.unresolved > 1 or request.last_step != oldest_step:
-            return False
-        return len(request.tokens) + 1 < request.max_len
+            ready = sorted(ready, key=_last_step)[:limit]
+        batch.add_decodes(ready)
 
     def _grow(self, batch: DecoderBatch, request: Request) -> bool:
         """Make room for the request's next position; False if it must sit this step out."""
-        position = len(request.tokens) - 1 + request.unresolved
-        if position < len(request.blocks) * self.kv.block_size:
-            return True
+        if request.status is not Status.RUNNING:
+            return False
         while (blocks := self.kv.allocate(1)) is None:
+            youngest = next(reversed(self._running))
             # An ahead row never preempts: it can wait until its turn is certain.
-            if request.unresolved or not self._preempt_for(batch, request):
+            if request.unresolved or youngest is request:
                 return False
+            self._preempt(youngest)
         batch.assign_blocks(request, blocks)
         return True
-
-    def _preempt_for(self, batch: DecoderBatch, request: Request) -> bool:
-        """Send the youngest running request back to wait, unless `request` is the youngest."""
-        held = set(map(id, batch.requests))
-        for victim in reversed(self._running):
-            if victim is request:
-                break
-            if id(victim) not in held:
-                self._preempt(victim)
-                return True
-        return False
 
     def _end(self, request: Request) -> bool:
         """The request is over: give its slot and blocks back. False if it was over already.
@@ -139,8 +172,9 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._vacate(request)
         else:
-            self._waiting.remove(request)
+            del self._waiting[request]
         request.status = Status.ENDED
+        self._constrained -= request.matcher is not None
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -149,10 +183,12 @@ class DecoderScheduler:
         request.status = Status.WAITING
         request.submitted = request.registered = 0
         request.last_step = -1
-        self._waiting.appendleft(request)
+        self._waiting[request] = None
+        self._waiting.move_to_end(request, last=False)
 
     def _vacate(self, request: Request) -> None:
-        self._running.remove(request)
+        del self._running[request]
+        self._prompts.pop(request, None)
         self._free_slots.append(request.slot)
         self.kv.release(request.blocks)
         request.slot = -1
@@ -164,7 +200,7 @@ class DecoderScheduler:
         budget = self._max_tokens - batch.num_tokens
         if self._stages == 1:
             return budget
-        pending = sum(max(0, len(r.tokens) - r.submitted) for r in self._running if r.last_step < 0)
+        pending = self._unsubmitted()
         for request in self._waiting:
             pending += len(request.tokens)
             if pending >= self._stages * budget:
@@ -173,21 +209,23 @@ class DecoderScheduler:
 
     def _continue_prompts(self, batch: DecoderBatch, budget: int) -> int:
         """Further chunks of prompts that have begun, oldest first. Returns what is left."""
-        for request in self._running:
+        for request in list(self._prompts):
             if budget == 0:
                 break
-            # Generating requests (a sampled token in this residency) are not prompts.
-            if request.last_step < 0:
-                budget -= self._add_chunk(batch, request, budget)
+            budget -= self._add_chunk(batch, request, budget)
         return budget
+
+    def _unsubmitted(self) -> int:
+        """Tokens of prompts that have begun, still to be submitted."""
+        return sum(len(request.tokens) - request.submitted for request in self._prompts)
 
     def _start_waiting(self, batch: DecoderBatch, budget: int) -> None:
         """Let waiting requests in, in order, while slots, blocks and budget last."""
         while self._waiting and self._free_slots and budget > 0:
-            request = self._waiting[0]
+            request = next(iter(self._waiting))
             if request.in_flight or not self._claim(batch, request):
                 return
-            self._waiting.popleft()
+            del self._waiting[request]
             budget -= self._add_chunk(batch, request, budget)
 
     def _claim(self, batch: DecoderBatch, request: Request) -> bool:
@@ -207,7 +245,7 @@ class DecoderScheduler:
             return False
         request.slot = self._free_slots.pop()
         request.status = Status.RUNNING
-        self._running.append(request)
+        self._running[request] = self._prompts[request] = None
         batch.inits.append(request.slot_init())
         batch.assign_blocks(request, shared + fresh)
         request.submitted = len(shared) * kv.block_size
@@ -230,7 +268,10 @@ class DecoderScheduler:
         if length <= 0:
             return 0
         stop = start + length
-        batch.add(request, start, length, samples=stop == len(request.tokens))
+        samples = stop == len(request.tokens)
+        batch.add(request, start, length, samples)
+        if samples:
+            del self._prompts[request]
         while request.registered < stop // self.kv.block_size:
             index = request.registered
             self.kv.register(request.blocks[index], request.hashes[index])

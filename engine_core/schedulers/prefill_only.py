@@ -81,6 +81,9 @@ class PrefillOnlyScheduler:
             self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
         return job.open_rows
 
+    def reset_cache(self) -> None:
+        """Nothing is kept between steps."""
+
     def schedule(self, oldest: EncoderBatch | None) -> EncoderBatch | None:
         del oldest  # rows depend on no result, so any step may be submitted ahead
         if not self._jobs:
@@ -98,8 +101,14 @@ class PrefillOnlyScheduler:
         self._account(batch)
         return batch
 
+    def is_open(self) -> bool:
+        return self._waiting_tokens < self._max_tokens
+
     def build(self, batch: EncoderBatch) -> StepInput:
         return build_encoder_step(batch)
+
+    def mask(self, outbox: Outbox) -> None:
+        return None  # nothing is sampled
 
     def update(self, batch: EncoderBatch, output: StepOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)

@@ -6,9 +6,10 @@ from array import array
 
 from engine_core.config import EngineConfig
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.request import Request, row_seed
 from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.structured.grammar import Matcher
 from engine_core.tokenizing import Text, Tokenized
 from engine_core.workflows.base import Workflow
 
@@ -39,12 +40,16 @@ class DecoderProcessor:
                 tokens=tokens[:],
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
+                matcher=self._matcher(job, message.params),
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)
         ]
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
         return Accepted(message.id, counts, ids), requests
+
+    def _matcher(self, job: Job, params: SamplingParams) -> Matcher | None:
+        return Matcher(job.grammar, params, self._vocab_size) if job.grammar is not None else None
 
     def _max_len(self, message: GenerateJob, index: int, tokens: array[int]) -> int:
         """The length at which the request ends, prompt included."""

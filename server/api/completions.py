@@ -28,6 +28,7 @@ from server.schemas.completions import (
 )
 from server.service import Service, json_answer, service_of
 from server.sse import DONE, EventStream, event
+from server.structured import grammar_of
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -134,4 +135,5 @@ def _sampling(body: CompletionRequest, defaults: GenerationDefaults) -> Sampling
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
+        grammar=grammar_of(body),
     )

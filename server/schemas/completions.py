@@ -18,14 +18,9 @@ from server.schemas.common import (
     Yes,
     Zero,
 )
+from server.schemas.structured import Choices, Regex, ResponseFormat
 
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
-
-
-class PlainText(msgspec.Struct, frozen=True):
-    """The `response_format` that asks for nothing."""
-
-    type: Literal["text"]
 
 
 class CompletionOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
@@ -39,7 +34,6 @@ class CompletionOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
     min_p: Zero = None
     min_tokens: Literal[0] | None = None
     logit_bias: NoKeys = None
-    response_format: PlainText | None = None
     stop_token_ids: NoItems = None
     bad_words: NoItems = None
     allowed_token_ids: NoItems = None
@@ -62,7 +56,8 @@ class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
 
     `top_k` 0 and -1 switch it off. `logprobs` counts the alternatives beside each token; with
     `echo` the prompt's tokens get theirs too. Sampling that the request leaves open is the
-    model's own (`generation_config.json`).
+    model's own (`generation_config.json`). At most one of `response_format`, `regex` and `choice`
+    says what the text must match as a whole.
     """
 
     prompt: TextOrIds
@@ -79,6 +74,9 @@ class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
     ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+    regex: Regex | None = None
+    choice: Choices | None = None
     user: str | None = None
 
 

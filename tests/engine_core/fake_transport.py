@@ -1,6 +1,7 @@
 """In-memory ends for an EngineCore: clients that script messages, an executor without workers."""
 
 import os
+import time
 from collections import deque
 from typing import NoReturn
 
@@ -10,12 +11,14 @@ import numpy as np
 from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore
+from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.grammar import compiler_for
 from engine_core.tokenizer import Tokenizer
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput, StepMask, StepOutput
 
 
 class FakeClients:
@@ -63,6 +66,9 @@ class FakeExecutor:
             raise WorkerLostError("stage 0: gone")
         self._runner.submit(step)
 
+    def submit_mask(self, mask: StepMask) -> None:
+        self._runner.submit_mask(mask)
+
     def raise_lost(self) -> NoReturn:
         raise WorkerLostError("stage 0: gone")
 
@@ -98,7 +104,15 @@ class SimulatedEncoder:
 class Engine:
     """An EngineCore over fakes, turned by hand."""
 
-    def __init__(self, tokenizer: Tokenizer, architecture: str, num_blocks: int, **changes) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        architecture: str,
+        num_blocks: int,
+        executor=None,
+        clock=time.monotonic,
+        **changes,
+    ) -> None:
         config = engine_config(**changes)
         model = msgspec.structs.replace(config.model, architecture=architecture)
         self.config = msgspec.structs.replace(config, model=model)
@@ -107,7 +121,7 @@ class Engine:
         if num_blocks:
             simulated = SimulatedModel(num_blocks, config.block_size, config.max_running)
             runner = SimulatedPipeline(simulated)
-        self.executor = FakeExecutor(runner)
+        self.executor = executor or FakeExecutor(runner)
         self.tokenizing = TokenizingThreads(tokenizer)
         self.core = EngineCore(
             self.config,
@@ -116,6 +130,8 @@ class Engine:
             self.executor,
             self.clients,
             self.tokenizing,
+            CompilingThreads(compiler_for(tokenizer, self.config)),
+            clock,
         )
 
     def turn_until(self, done, turns: int = 20_000) -> None:

@@ -7,17 +7,23 @@ registered under the wrong content therefore changes the text.
 
 import zlib
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
-from workers.messages import StepInput, StepOutput
+from workers.messages import StepInput, StepMask, StepOutput
 
 VOCAB = 50
 
 
-def next_token(context: list[int]) -> int:
-    """What the model says after `context`: any function of the whole of it."""
-    return zlib.crc32(np.array(context, np.int32).tobytes()) % VOCAB
+def next_token(context: list[int], allowed: Sequence[int] = range(VOCAB)) -> int:
+    """What the model says after `context`: any function of the whole of it, within `allowed`."""
+    return allowed[zlib.crc32(np.array(context, np.int32).tobytes()) % len(allowed)]
+
+
+def allowed_tokens(bits: np.ndarray) -> list[int]:
+    """The tokens of a mask's row."""
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:VOCAB]).tolist()
 
 
 def reference(prompt: list[int], max_tokens: int, stops: frozenset[int] = frozenset()) -> list[int]:
@@ -40,16 +46,18 @@ class SimulatedModel:
         self._sampled_in = [-1] * max_slots
         self._block_size = block_size
 
-    def run(self, step: StepInput) -> StepOutput:
+    def run(self, step: StepInput, mask: StepMask | None = None) -> StepOutput:
         for slot, index, block in np.frombuffer(step.block_updates, np.int32).reshape(-1, 3):
             self._tables[slot, index] = block
         rows = self._rows(step)
         for slot, start, tokens, _ in rows:
             self._write(step, slot, start, tokens)
+        sampling = [row for row in rows if row[3]]
         sampled = [
-            self._sample(step, slot, start + len(tokens))
-            for slot, start, tokens, samples in rows
-            if samples
+            self._sample(step, slot, start + len(tokens), allowed)
+            for (slot, start, tokens, _), allowed in zip(
+                sampling, _allowed(step, len(sampling), mask), strict=True
+            )
         ]
         return StepOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
 
@@ -74,26 +82,47 @@ class SimulatedModel:
                 self._last[slot] if given < 0 else given
             )
 
-    def _sample(self, step: StepInput, slot: int, length: int) -> int:
+    def _sample(self, step: StepInput, slot: int, length: int, allowed: Sequence[int]) -> int:
         blocks = -(-length // self._block_size)
         context = self._store[self._tables[slot, :blocks]].reshape(-1)[:length]
-        self._last[slot] = token = next_token(context.tolist())
+        self._last[slot] = token = next_token(context.tolist(), allowed)
         self._sampled_in[slot] = step.step
         return token
 
 
+def _allowed(step: StepInput, count: int, mask: StepMask | None) -> list[Sequence[int]]:
+    """What each of a step's sampled rows may say."""
+    if mask is None:
+        assert not step.masked, "the mask was not waited for"
+        return [range(VOCAB)] * count
+    assert len(step.masked) == count
+    bits = iter(np.frombuffer(mask.bits, np.int32).reshape(sum(step.masked), -1))
+    return [allowed_tokens(next(bits)) if masked else range(VOCAB) for masked in step.masked]
+
+
 class SimulatedPipeline:
-    """Holds submitted steps until somebody asks for the next result."""
+    """Holds submitted steps, and their masks, until somebody asks for the next result."""
 
     def __init__(self, model: SimulatedModel) -> None:
         self._model = model
-        self._queue: deque[StepInput] = deque()
+        self._queue: deque[tuple[StepInput, list[StepMask]]] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def submit(self, step: StepInput) -> None:
-        self._queue.append(step)
+        assert not self._queue or len(self._queue[-1][1]) == bool(self._queue[-1][0].masked), (
+            "a step's mask comes before the next step"
+        )
+        self._queue.append((step, []))
+
+    def submit_mask(self, mask: StepMask) -> None:
+        step, masks = self._queue[-1]
+        assert step.masked, "a mask that no row waits for"
+        assert step.step == mask.step
+        assert not masks, "a second mask"
+        masks.append(mask)
 
     def next_result(self) -> StepOutput:
-        return self._model.run(self._queue.popleft())
+        step, masks = self._queue.popleft()
+        return self._model.run(step, *masks)

@@ -16,6 +16,7 @@ from engine_core.messages import (
     Failed,
     GenerateJob,
     Hello,
+    ResetCache,
     SamplingParams,
 )
 from tests.engine_core.fake_transport import Engine
@@ -136,6 +137,29 @@ def test_what_is_wrong_with_a_job_is_said_at_once(decoder, job, code, param, num
     assert (failed.code, failed.param) == (code, param)
     assert all(number in failed.message for number in numbers)
     assert idle(decoder)
+
+
+def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
+    """96 tokens of cache, 256 of context: one more is refused, and why is said."""
+    for job, max_tokens in ((1, 86), (2, 87)):
+        params = SamplingParams(max_tokens=max_tokens)
+        decoder.clients.put(A, GenerateJob(job, params, ids=[ids(*range(10))]))
+    decoder.turn_until(lambda: idle(decoder))
+    ledger = Ledger(decoder, A)
+    assert ledger.tokens[1, 0] == reference(list(range(10)), 86)
+    expected = "this model's KV cache is 96 tokens; prompt has 10 and 87 to generate"
+    assert (ledger.failed[2].message, ledger.failed[2].param) == (expected, "max_tokens")
+
+
+def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine) -> None:
+    cached = []
+    for job in (1, 2, 3):
+        decoder.clients.put(A, GenerateJob(job, SamplingParams(max_tokens=1), ids=[ids(*[7] * 9)]))
+        decoder.turn_until(lambda: idle(decoder))
+        cached.append(decoder.clients.outputs(A)[-1].rows[0].cached)
+        if job == 2:
+            decoder.clients.put(A, ResetCache())
+    assert cached == [0, 8, 0]
 
 
 def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:

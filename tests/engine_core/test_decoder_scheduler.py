@@ -1,92 +1,16 @@
 """The decoder's scheduler against a simulated model: the text never depends on the schedule."""
 
 from array import array
-from collections import deque
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.batches import DecoderBatch
 from engine_core.job import Job
-from engine_core.messages import GenerateJob, RowOutput, SamplingParams
-from engine_core.outbox import Outbox
-from engine_core.request import Request
-from engine_core.schedulers.decoder import DecoderScheduler
-from tests.engine_core.configs import engine_config
-from tests.engine_core.simulated_model import (
-    SimulatedModel,
-    SimulatedPipeline,
-    next_token,
-    reference,
-)
-
-
-class Driver:
-    """A scheduler with a pipeline of simulated stages, turned by hand."""
-
-    def __init__(
-        self, num_blocks: int, stages: int = 1, max_running: int = 8, max_step_tokens: int = 32
-    ) -> None:
-        config = engine_config(
-            num_stages=stages, max_running=max_running, max_step_tokens=max_step_tokens
-        )
-        self.scheduler = DecoderScheduler(config, num_blocks)
-        self.pipeline = SimulatedPipeline(
-            SimulatedModel(num_blocks, config.block_size, max_running)
-        )
-        self.depth = config.depth
-        self.batches: deque[DecoderBatch] = deque()
-        self.ended: list[Job] = []
-        self.outbox = Outbox(self.ended.append)
-        self.news: dict[int, list[RowOutput]] = {}
-        self.submitted: list[DecoderBatch] = []
-
-    def add(self, job_id: int, prompt: list[int], max_tokens: int, **params) -> Job:
-        sampling = SamplingParams(max_tokens=max_tokens, **params)
-        job = Job(b"client", GenerateJob(job_id, sampling), 1, 0)
-        tokens = array("i", prompt)
-        request = Request(job, 0, sampling, tokens, max_len=len(prompt) + max_tokens, seed=0)
-        self.scheduler.add(job, [request])
-        return job
-
-    def submit(self) -> bool:
-        if len(self.batches) == self.depth:
-            return False
-        batch = self.scheduler.schedule(self.batches[0] if self.batches else None)
-        if batch is None:
-            return False
-        self.pipeline.submit(self.scheduler.build(batch))
-        self.batches.append(batch)
-        self.submitted.append(batch)
-        return True
-
-    def finish(self) -> None:
-        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
-        for _, outputs in self.outbox.take():
-            for row in outputs.rows:
-                self.news.setdefault(row.job, []).append(row)
-
-    def drain(self) -> None:
-        while True:
-            while self.submit():
-                pass
-            if not self.batches:
-                return
-            self.finish()
-
-    def text(self, job_id: int) -> list[int]:
-        return [row.token for row in self.news.get(job_id, []) if row.token >= 0]
-
-    def assert_idle(self) -> None:
-        usage = self.scheduler.usage()
-        assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-        self.scheduler.kv.check_integrity()
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 50, length).tolist()
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.request import Request, Status
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.simulated_model import next_token, reference
 
 
 def test_one_request_gets_the_reference_text_and_one_finish() -> None:
@@ -194,6 +118,45 @@ def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
     driver.assert_idle()
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_the_oldest_is_served_without_a_break(stages: int) -> None:
+    """Its slot is its own from its first step to its last, however crowded the cache is; and once
+    that has happened to it, the same is true of the next."""
+    driver = Driver(num_blocks=9, stages=stages)
+    for job in range(6):
+        driver.add(job, prompt_of(7, seed=job), max_tokens=20)
+    ended = 0
+    while ended < 6:
+        oldest = next(iter(driver.scheduler._running), None)
+        while driver.submit():
+            driver.assert_ordered()
+            if oldest is not None:
+                assert oldest.status is Status.RUNNING
+        driver.finish()
+        assert [job.message.id for job in driver.ended] == list(range(len(driver.ended)))
+        ended = len(driver.ended)
+    assert driver.scheduler.usage().preemptions > 0
+    driver.assert_idle()
+
+
+def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() -> None:
+    driver = Driver(num_blocks=16)
+    sampling = SamplingParams(max_tokens=5)
+    job = Job(b"client", GenerateJob(1, sampling), 3, 0)
+    rows = [Request(job, row, sampling, array("i", [3]), max_len=6, seed=0) for row in range(3)]
+    driver.scheduler.add(job, rows)
+    for row in (-1, 3):
+        assert driver.scheduler.drop(job, row) == 0
+    for row in (0, 2, 1):
+        driver.submit()
+        driver.outbox.close_rows(job, driver.scheduler.drop(job, row))
+        assert driver.scheduler.drop(job, row) == 0
+    driver.drain()
+    assert driver.ended == [job]
+    assert not driver.scheduler._jobs
+    driver.assert_idle()
+
+
 def test_micro_batches_of_a_pipeline_are_disjoint_and_even() -> None:
     driver = Driver(num_blocks=64, stages=2)
     for job in range(6):
@@ -272,6 +235,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             if driver.scheduler.drop(jobs[chosen][0]):
                 aborted.add(chosen)
         driver.scheduler.kv.check_integrity()
+        driver.assert_ordered()
     driver.drain()
     driver.assert_idle()
     for job_id, (_, prompt, max_tokens, stops) in jobs.items():

@@ -97,3 +97,21 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
         kv.release(blocks)
     kv.check_integrity()
     assert kv.num_free == 6
+
+
+def test_a_reset_forgets_what_nobody_holds() -> None:
+    kv = KVCacheManager(4, 2)
+    hashes = kv.hash_blocks(tokens(1, 2, 3, 4, 5, 6))
+    blocks = kv.allocate(3)
+    assert blocks is not None
+    for block, block_hash in zip(blocks, hashes, strict=True):
+        kv.register(block, block_hash)
+    kv.release(blocks[1:])
+    kv.reset()
+    assert kv.match(hashes) == blocks[:1], "the first is held"
+    kv.release(blocks[:1])
+    assert kv.match(hashes) == blocks[:1], "and known until the next reset"
+    kv.reset()
+    assert kv.match(hashes) == []
+    assert kv.num_free == 4
+    kv.check_integrity()

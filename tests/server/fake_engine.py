@@ -22,6 +22,7 @@ from engine_core.messages import (
     GenerateJob,
     Hello,
     Outputs,
+    ResetCache,
     RowOutput,
     Task,
     ToCore,
@@ -190,6 +191,8 @@ class FakeEngine:
                 self.ended_rows.append((message.job, message.row))
                 if (job := self._jobs.get((client, message.job))) is not None:
                     self._close_row(job, message.row)
+            case ResetCache():
+                pass  # there is no cache here
             case _:
                 self.received.append(message)
                 if not self.script.deaf:

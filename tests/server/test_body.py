@@ -80,7 +80,6 @@ def test_a_missing_field_in_a_list_is_named_with_its_index():
         ("min_p", [None, 0.0], 0.1),
         ("min_tokens", [None, 0], 3),
         ("logit_bias", [None, {}], {"50256": -100}),
-        ("response_format", [None, {"type": "text"}], {"type": "json_object"}),
         ("stop_token_ids", [None, []], [2]),
         ("bad_words", [None, []], ["a"]),
         ("allowed_token_ids", [None, []], [1]),

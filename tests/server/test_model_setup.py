@@ -9,7 +9,7 @@ import pytest
 from engine_core.workflows import UnknownArchitectureError
 from server.config import Limits, ServedModel
 from server.devices import DeviceError
-from server.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model, weight_bytes
+from server.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
 from server.processes import worker_config
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
@@ -100,24 +100,30 @@ def test_cuda_takes_the_checkpoints_half_precision(
         assert (engine.device, engine.dtype) == ("cuda:0", dtype)
 
 
-def test_the_cache_on_cuda_is_what_the_weights_leave_of_the_share(
+def test_engines_on_cuda_share_their_part_of_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
-    config = LLAMA | {"max_position_embeddings": 10_000_000, "num_hidden_layers": 64}
-    alone, shared = (
-        set_up(tmp_path, config, engines=n, device="cuda").engine.kv_cache_bytes for n in (1, 2)
-    )
-    weights = weight_bytes(set_up(tmp_path, config, device="cpu").engine.model, "bfloat16")
-    assert alone == int(0.9 * 80 * GIB) - 2 * GIB - weights
-    assert alone - shared == int(0.9 * 80 * GIB) // 2
+    alone, shared = (set_up(tmp_path, LLAMA, engines=n, device="cuda").engine for n in (1, 2))
+    assert (alone.memory_share_bytes, alone.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
+    assert shared.memory_share_bytes == int(0.9 * 80 * GIB / 2)
+    half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).engine
+    assert half.memory_share_bytes == 40 * GIB
+
+
+def test_an_explicit_cache_on_cuda_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
+    engine = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).engine
+    assert (engine.memory_share_bytes, engine.kv_cache_bytes) == (0, 12_345)
 
 
 def test_a_model_that_fills_the_device_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_machine(monkeypatch, cores=8, cuda=(2 * GIB,))
-    with pytest.raises(SetupError, match=r"no room for a KV cache on cuda:0.* 2\.0 GiB"):
+    set_machine(monkeypatch, cores=8, cuda=(1024,))
+    with pytest.raises(SetupError, match=r"more than its share of cuda:0.* raise --memory-share"):
         set_up(tmp_path, LLAMA, device="cuda")
 
 

@@ -53,7 +53,7 @@ class Stages:
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        output = self.runners[-1].report(batch, hidden)
+        output = self.runners[-1].report(batch, hidden).to_output(message.step)
         if batch.sampling is not None:
             tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
             self.runners[0].slots.store_last_tokens(batch.sampling.slots, tokens)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import worker_config
+from workers.attention.attend import StepAttention
 from workers.attention.base import AttentionNeeds
 from workers.attention.registry import select_backend
 from workers.config import Dtype, Head
@@ -38,7 +39,9 @@ def paged_step(rows: Sequence[PagedRow], block_size: int) -> StepTensors:
         [row.tokens for row in rows],
         [list(place) for place in places],
         contexts=[place.stop for place in places],
-        block_tables=torch.tensor(tables, dtype=torch.int32),
+        # Slots in reverse: a backend that takes a row's number for its slot reads another's blocks.
+        block_tables=torch.tensor(tables[::-1], dtype=torch.int32),
+        slots=torch.arange(len(rows) - 1, -1, -1, dtype=torch.int32),
         slot_mapping=torch.tensor(
             [
                 row.table[place // block_size] * block_size + place % block_size
@@ -66,7 +69,7 @@ def _step(
     **optional: torch.Tensor | None,
 ) -> StepTensors:
     lens = [len(own) for own in tokens]
-    given = {"token_types": None, "slot_mapping": None, "block_tables": None} | optional
+    given = dict.fromkeys(("token_types", "slot_mapping", "block_tables", "slots")) | optional
     return StepTensors(
         tokens=_padded(tokens),
         positions=_padded(positions),
@@ -114,6 +117,7 @@ class Stages:
             block_size=self.block_size,
         )
         self._backend = select_backend(backend, needs)
+        self._heads = model.num_heads, model.num_kv_heads
         num_blocks = 128
         self._caches = [
             KVCache(
@@ -157,17 +161,5 @@ class Stages:
             return [self.models[-1].head(hidden) for hidden in self.run(step)]
 
     def _attend(self, step: StepTensors, cache: KVCache | None) -> Attend:
-        plan, total = self._backend.plan(step), step.num_tokens
-
-        def attend(
-            layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-        ) -> torch.Tensor:
-            out = torch.zeros_like(queries)
-            queries, keys, values = queries[:total], keys[:total], values[:total]
-            layer_cache = cache.layers[layer] if cache else None
-            if layer_cache:
-                self._backend.write_kv(keys, values, layer_cache, plan)
-            out[:total] = self._backend.forward(queries, keys, values, layer_cache, plan)
-            return out
-
-        return attend
+        layers = cache.layers if cache else None
+        return StepAttention(self._backend, step, *self._heads, layers)

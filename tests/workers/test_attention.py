@@ -1,23 +1,17 @@
 """The attention backends: naive against the definition, every other one against naive."""
 
 import random
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-import workers
-from tests.workers.tensors import PagedRow, encoder_step, paged_step
-from workers.attention.base import AttentionNeeds, LayerCache
+from tests.workers.attention_problems import Problem, attention_needs
+from tests.workers.tensors import encoder_step
+from workers.attention.base import AttentionNeeds
 from workers.attention.batches import padded_batches
-from workers.attention.registry import AttentionBackendError, select_backend
+from workers.attention.registry import select_backend
 from workers.step_tensors import StepTensors
 
-BLOCK = 4
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (4, 2, 128)]
 """(query heads, KV heads, head size)"""
 
@@ -44,72 +38,18 @@ def _one_thread() -> None:
 def needs(
     heads: tuple[int, int, int], *, paged: bool, dtype: torch.dtype = torch.float32
 ) -> AttentionNeeds:
-    return AttentionNeeds(
+    num_heads, num_kv_heads, head_dim = heads
+    return attention_needs(
         paged=paged,
-        device="cpu",
         dtype=dtype,
-        num_heads=heads[0],
-        num_kv_heads=heads[1],
-        head_dim=heads[2],
-        block_size=BLOCK,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
     )
 
 
-class Problem:
-    """Random queries, keys and values for every context of a step, and a cache that holds them.
-
-    What belongs to no row, in the cache, is NaN: reading it would show.
-    """
-
-    def __init__(self, rows: Sequence[tuple[int, int]], want: AttentionNeeds) -> None:
-        random_numbers = torch.Generator().manual_seed(len(rows))
-        self.want = want
-        total = sum(queries for _, queries in rows)
-        shapes = [
-            (total, want.num_heads, want.head_dim),
-            *[(start + queries, want.num_kv_heads, want.head_dim) for start, queries in rows] * 2,
-        ]
-        drawn = [torch.randn(shape, generator=random_numbers).to(want.dtype) for shape in shapes]
-        self.queries, self.contexts = drawn[0], drawn[1:]
-        self.rows = rows
-        self.tables = _random_tables([start + queries for start, queries in rows])
-        self.step = paged_step(
-            [
-                PagedRow([0] * queries, start, table)
-                for (start, queries), table in zip(rows, self.tables, strict=True)
-            ],
-            BLOCK,
-        )
-        self.row_keys, self.row_values = drawn[1 : len(rows) + 1], drawn[len(rows) + 1 :]
-
-    def solve(self, name: str) -> torch.Tensor:
-        """The answer of a backend, [T, H, D]; only earlier tokens are in the cache beforehand."""
-        backend = select_backend(name, self.want)
-        plan = backend.plan(self.step)
-        cache = LayerCache(self._cached(self.row_keys), self._cached(self.row_values))
-        keys, values = self._new(self.row_keys), self._new(self.row_values)
-        backend.write_kv(keys, values, cache, plan)
-        return backend.forward(self.queries, keys, values, cache, plan)
-
-    def _cached(self, contexts: list[torch.Tensor]) -> torch.Tensor:
-        blocks = max(max(table) for table in self.tables) + 1
-        shape = (blocks * BLOCK, self.want.num_kv_heads, self.want.head_dim)
-        slots = torch.full(shape, torch.nan, dtype=self.want.dtype)
-        for (start, _), table, context in zip(self.rows, self.tables, contexts, strict=True):
-            for place in range(start):
-                slots[table[place // BLOCK] * BLOCK + place % BLOCK] = context[place]
-        return slots.view(blocks, BLOCK, *shape[1:])
-
-    def _new(self, contexts: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(
-            [context[start:] for (start, _), context in zip(self.rows, contexts, strict=True)]
-        )
-
-
-def _random_tables(contexts: list[int]) -> list[list[int]]:
-    counts = [-(-context // BLOCK) for context in contexts]
-    free = random.Random(1).sample(range(1, sum(counts) + 2), sum(counts))
-    return [[free.pop() for _ in range(count)] for count in counts]
+def solve(problem: Problem, name: str) -> torch.Tensor:
+    return problem.solve(select_backend(name, problem.want))
 
 
 def by_definition(problem: Problem) -> torch.Tensor:
@@ -135,15 +75,15 @@ def by_definition(problem: Problem) -> torch.Tensor:
 @pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
 def test_paged_causal(heads: tuple[int, int, int], rows: list[tuple[int, int]]) -> None:
     problem = Problem(rows, needs(heads, paged=True))
-    naive = problem.solve("naive")
+    naive = solve(problem, "naive")
     torch.testing.assert_close(naive.double(), by_definition(problem), atol=2e-6, rtol=0)
-    torch.testing.assert_close(problem.solve("sdpa"), naive, atol=2e-6, rtol=0)
+    torch.testing.assert_close(solve(problem, "sdpa"), naive, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_paged_causal_in_half_precision(dtype: torch.dtype) -> None:
     problem = Problem(STEPS["mixed"], needs((4, 2, 64), paged=True, dtype=dtype))
-    naive, sdpa = problem.solve("naive"), problem.solve("sdpa")
+    naive, sdpa = solve(problem, "naive"), solve(problem, "sdpa")
     assert naive.dtype == sdpa.dtype == dtype
     torch.testing.assert_close(sdpa.float(), naive.float(), atol=2e-2, rtol=0)
 
@@ -157,7 +97,7 @@ def test_random_steps() -> None:
         ]
         problem = Problem(rows, needs(draw.choice(HEADS), paged=True))
         torch.testing.assert_close(
-            problem.solve("sdpa"), problem.solve("naive"), atol=2e-6, rtol=0, msg=str(rows)
+            solve(problem, "sdpa"), solve(problem, "naive"), atol=2e-6, rtol=0, msg=str(rows)
         )
 
 
@@ -165,19 +105,19 @@ def test_naive_is_bitwise_independent_of_the_step() -> None:
     """A row of 30 tokens: at once among others, in two chunks, and one token at a time."""
     want = needs((4, 2, 80), paged=True)
     whole = Problem([(0, 30)], want)
-    expected = whole.solve("naive")
+    expected = solve(whole, "naive")
     crowd = Problem([(0, 30), (0, 5), (9, 1)], want)
     crowd.queries[:30], crowd.row_keys[0], crowd.row_values[0] = (
         whole.queries,
         whole.row_keys[0],
         whole.row_values[0],
     )
-    assert torch.equal(crowd.solve("naive")[:30], expected)
+    assert torch.equal(solve(crowd, "naive")[:30], expected)
     for start, stop in [(0, 13), (13, 30), *((place, place + 1) for place in range(30))]:
         part = Problem([(start, stop - start)], want)
         part.queries = whole.queries[start:stop]
         part.row_keys, part.row_values = [whole.row_keys[0][:stop]], [whole.row_values[0][:stop]]
-        assert torch.equal(part.solve("naive"), expected[start:stop])
+        assert torch.equal(solve(part, "naive"), expected[start:stop])
 
 
 LENGTHS = {
@@ -240,48 +180,3 @@ def test_batches_hold_every_row_once_and_little_padding() -> None:
             own = lengths[batch]
             assert own.sum() >= 0.75 * own.max() * len(batch)
     assert padded_batches(torch.tensor([8, 2, 8, 4]).int().numpy(), 0.25) == [[0, 2, 3], [1]]
-
-
-def refused(name: str, **changes: Any) -> str:
-    want: dict[str, Any] = {
-        "paged": True,
-        "device": "cpu",
-        "dtype": torch.float32,
-        "num_heads": 4,
-        "num_kv_heads": 4,
-        "head_dim": 32,
-        "block_size": BLOCK,
-    }
-    with pytest.raises(AttentionBackendError) as error:
-        select_backend(name, AttentionNeeds(**want | changes))
-    message = str(error.value)
-    assert "\n" not in message
-    return message
-
-
-def test_an_unknown_backend_is_refused_with_those_that_would_do() -> None:
-    message = refused("flash")
-    assert "'flash'" in message
-    assert "sdpa, naive" in message
-
-
-def test_what_no_backend_can_do_is_refused() -> None:
-    assert "torch.int8" in refused("auto", dtype=torch.int8)
-    assert "device 'tpu'" in refused("sdpa", device="tpu:0")
-
-
-def test_only_the_chosen_backend_is_imported() -> None:
-    program = (
-        "import sys, torch\n"
-        "from workers.attention.base import AttentionNeeds\n"
-        "from workers.attention.registry import select_backend\n"
-        "select_backend('naive', AttentionNeeds(True, 'cpu', torch.float32, 4, 4, 32, 4))\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('workers.attention.')))\n"
-    )
-    root = str(Path(workers.__file__).parent.parent)
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == [
-        f"workers.attention.{name}" for name in ("base", "naive", "registry")
-    ]

@@ -7,6 +7,7 @@ import torch
 from tests.workers.step_maker import encoder_step, int32
 from workers.messages import SlotInit, StepInput
 from workers.model_input import DecoderInputBuilder, EncoderInputBuilder
+from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
 from workers.transfer import to_device
 
@@ -21,8 +22,9 @@ def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
 
 
 def builder(*, first: bool = True, last: bool = True) -> tuple[DecoderInputBuilder, SlotTable]:
-    slots = SlotTable(max_slots=4, max_blocks=8, device=CPU)
-    return DecoderInputBuilder(slots, BLOCK_SIZE, CPU, first=first, last=last), slots
+    slots = SlotTable(max_slots=4, max_blocks=8, scratch_block=12, device=CPU)
+    sampling = SamplingTable(max_slots=4, vocab_size=32, device=CPU) if last else None
+    return DecoderInputBuilder(slots, sampling, BLOCK_SIZE, CPU, first=first), slots
 
 
 def two_rows(tokens: list[int]) -> StepInput:
@@ -48,7 +50,8 @@ def test_a_decoder_step_is_flat() -> None:
     assert step.slot_mapping is not None
     assert step.slot_mapping.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
     assert step.block_tables is not None
-    assert step.block_tables.tolist() == [[11, 5, 0], [9, 8, 4]]
+    assert step.slots is not None
+    assert step.block_tables[step.slots, :3].tolist() == [[11, 5, 0], [9, 8, 4]]
     assert step.query_starts.tolist() == [0, 5, 6]
     assert step.context_lens.tolist() == [8, 9]
     assert step.query_lens.tolist() == [5, 1]
@@ -122,7 +125,8 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
     assert step.slot_mapping is not None
     assert step.slot_mapping.tolist() == [4 * 4 + 1]
     assert step.block_tables is not None
-    assert step.block_tables.tolist() == [[9, 8, 4]]
+    assert step.slots is not None
+    assert step.block_tables[step.slots, :3].tolist() == [[9, 8, 4]]
     assert sampling is not None
     assert sampling.rows.index.tolist() == [4]
     assert batch.scoring is None

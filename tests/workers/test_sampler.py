@@ -3,48 +3,28 @@
 import numpy as np
 import pytest
 import torch
-from numpy.typing import ArrayLike
 
+from tests.workers.sampling_rows import UNCOUNTED, rows
 from workers.messages import Logprobs
-from workers.sampler import (
-    SamplingRows,
-    log_probabilities,
-    sample,
-    uniforms,
-)
+from workers.sampling import sampler
+from workers.sampling.logprobs import log_probabilities
+from workers.sampling.parameters import SamplingRows
+from workers.sampling.uniforms import uniforms
 
 
-def rows(
-    count: int,
-    *,
-    temperature: ArrayLike = 1.0,
-    top_k: ArrayLike = 0,
-    top_p: ArrayLike = 1.0,
-    seed: ArrayLike = 0,
-    index: ArrayLike = 0,
-) -> SamplingRows:
-    """Parameters of `count` rows; each a value for all of them or one value a row."""
-
-    def column(value: ArrayLike, dtype: type[np.generic]) -> np.ndarray:
-        return np.array(np.broadcast_to(np.asarray(value, dtype), count))
-
-    return SamplingRows(
-        temperature=column(temperature, np.float32),
-        top_k=column(top_k, np.int32),
-        top_p=column(top_p, np.float32),
-        seed=column(seed, np.uint64),
-        index=column(index, np.int32),
-    )
+def sample(logits: torch.Tensor, parameters: SamplingRows) -> torch.Tensor:
+    """One token for each row that has neither penalties nor a mask."""
+    return sampler.sample(logits, parameters, UNCOUNTED)
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def drawn(probabilities: list[float], top_k: int = 0, top_p: float = 1.0) -> list[int]:
+def drawn(probabilities: list[float], **parameters) -> list[int]:
     """The ids that are drawn, in 500 attempts."""
     logits = torch.tensor(probabilities).log().expand(500, -1)
-    tokens = sample(logits, rows(500, top_k=top_k, top_p=top_p, index=np.arange(500)))
+    tokens = sample(logits, rows(500, index=np.arange(500), **parameters))
     return sorted(set(tokens.tolist()))
 
 
@@ -109,7 +89,7 @@ def test_seeds_and_indices_are_both_uniform_and_unrelated() -> None:
     ],
 )
 def test_truncation_keeps_exactly(top_k: int, top_p: float, kept: list[int]) -> None:
-    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k, top_p) == kept
+    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k=top_k, top_p=top_p) == kept
 
 
 def test_truncation_takes_the_lowest_ids_among_equals() -> None:
@@ -118,6 +98,28 @@ def test_truncation_takes_the_lowest_ids_among_equals() -> None:
     assert drawn(equal, top_p=0.5) == [0, 1, 2, 3]
     assert drawn(equal, top_k=4, top_p=0.5) == [0, 1]
     assert drawn([0.1, 0.3, 0.2, 0.2, 0.2], top_k=2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"min_p": 0.0}, [0, 1, 2, 3, 4]),
+        ({"min_p": 0.3}, [1, 3]),
+        ({"min_p": 0.2}, [0, 1, 3]),
+        ({"min_p": 1.0}, [1]),
+        ({"min_p": 0.2, "top_k": 2}, [1, 3]),
+        ({"min_p": 0.2, "top_p": 0.6}, [1, 3]),
+        ({"min_p": 0.3, "top_p": 0.99}, [1, 3]),
+        ({"min_p": 0.3, "temperature": 0.5}, [1]),  # a quarter of the best, once squared
+    ],
+)
+def test_min_p_keeps_what_is_probable_enough(given: dict, kept: list[int]) -> None:
+    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], **given) == kept
+
+
+def test_the_share_of_top_p_is_taken_before_min_p() -> None:
+    # Of all, 0.6 takes two; of the two that min_p leaves it would take one.
+    assert drawn([0.4, 0.3, 0.1, 0.1, 0.1], top_p=0.6, min_p=0.5) == [0, 1]
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 50, 64, 65, 900, 1025, 2999])
@@ -159,26 +161,6 @@ def test_a_token_depends_on_its_own_seed_index_and_logits_alone() -> None:
         assert torch.equal(sample(logits[order], parameters.take(order)), together[order])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_draws_what_the_cpu_draws() -> None:
-    count = 240
-    logits = torch.randn(count, 3001, generator=torch.Generator().manual_seed(5)) * 3
-    logits[::2] = logits[::2].round()  # many equals
-    parameters = rows(
-        count,
-        temperature=np.resize([0.0, 0.7, 1.0, 1.3, 1.3], count),
-        top_k=np.resize([0, 5, 64, 400], count),
-        top_p=np.resize([1.0, 0.9, 0.5], count),
-        index=np.arange(count),
-    )
-    clean = sample(logits, parameters)
-    logits[7, 9], logits[100, 3000], logits[212] = torch.nan, torch.inf, -torch.inf
-    clean[[7, 100, 212]] = -1
-    # Rounded otherwise, a sum may fall on the other side of a number.
-    assert (sample(logits.cuda(), parameters).cpu() == clean).sum() >= 0.99 * count
-
-
 def test_equal_seeds_and_indices_draw_equally_and_others_do_not() -> None:
     flat = torch.zeros(64, 5000)
     same = sample(flat, rows(64, seed=9, index=4))
@@ -214,7 +196,7 @@ def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4)) * 2
     tokens = torch.tensor([4, 0, 49])
-    reported = log_probabilities(logits, tokens, 3)
+    reported = log_probabilities(logits, tokens, 3).to_message()
     expected = logits.double().log_softmax(-1)
     chosen, top_ids, top = arrays(reported)
     np.testing.assert_allclose(chosen, expected.gather(1, tokens[:, None])[:, 0], atol=1e-5)
@@ -226,7 +208,7 @@ def test_log_probabilities_are_of_the_raw_logits() -> None:
 def test_log_probabilities_without_alternatives_and_of_failed_rows() -> None:
     logits = torch.zeros(2, 8)
     logits[1, 3] = torch.nan
-    reported = log_probabilities(logits, torch.tensor([2, -1]), 0)
+    reported = log_probabilities(logits, torch.tensor([2, -1]), 0).to_message()
     chosen, top_ids, _ = arrays(reported)
     assert chosen[0] == pytest.approx(-np.log(8), abs=1e-6)
     assert np.isnan(chosen[1])

@@ -1,5 +1,6 @@
 """What an attention backend is: the one interface between models and kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,13 +10,34 @@ from workers.step_tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)
+class Package:
+    """An installed distribution that a backend needs, and where one gets it."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; a model's needs are checked against it at start."""
+    """What a backend can do; a model's needs are checked against it at start.
+
+    Where `head_dims` (head sizes) or `compute_majors` (first numbers of CUDA compute capabilities)
+    is None, any will do. `page_multiple` divides the block sizes of the caches it reads.
+
+    `graph_safe`: for steps of one query a row, `plan` and `forward` launch the same kernels on the
+    same grids for the same number of rows, read lengths on the device only, allocate through torch
+    and never synchronise, so that a CUDA graph of them is right for any lengths.
+    """
 
     causal_paged: bool
     bidirectional: bool
+    graph_safe: bool
     devices: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
+    head_dims: Sequence[int] | None = None
+    page_multiple: int = 1
+    compute_majors: tuple[int, ...] | None = None
+    requires: Package | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +55,15 @@ class AttentionNeeds:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's paged keys and values: [num_blocks, block_size, num_kv_heads, head_dim] each."""
+    """One layer's paged keys and values: [blocks, block_size, num_kv_heads, head_dim] each."""
 
     keys: torch.Tensor
     values: torch.Tensor
+
+    def write(self, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        """Put keys and values [T, num_kv_heads, head_dim] where `slot_mapping` int64[T] says."""
+        self.keys.flatten(0, 1).index_copy_(0, slot_mapping, keys)
+        self.values.flatten(0, 1).index_copy_(0, slot_mapping, values)
 
 
 class AttentionBackend(Protocol):

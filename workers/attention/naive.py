@@ -36,6 +36,7 @@ class NaiveBackend:
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        graph_safe=False,
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
@@ -46,8 +47,9 @@ class NaiveBackend:
     def plan(self, step: StepTensors) -> NaivePlan:
         rows: list[_Row] = []
         start = 0
+        tables = None if step.block_tables is None else step.block_tables[step.slots]
         for index, length in enumerate(step.query_lens.tolist()):
-            blocks = None if step.block_tables is None else step.block_tables[index]
+            blocks = None if tables is None else tables[index]
             rows.append(_Row(start, start + length, int(step.contexts[index]), blocks))
             start += length
         return NaivePlan(rows, step.slot_mapping)

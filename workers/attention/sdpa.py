@@ -14,6 +14,7 @@ class SdpaBackend:
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        graph_safe=False,
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )

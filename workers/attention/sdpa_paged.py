@@ -99,11 +99,13 @@ def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -
 def _context_slots(step: StepTensors, rows: npt.NDArray[np.intp], block_size: int) -> torch.Tensor:
     """Cache slots of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
     assert step.block_tables is not None
+    assert step.slots is not None
     last = step.contexts[rows, None] - 1
     places = np.minimum(np.arange(int(last.max()) + 1), last)
     within = np.arange(block_size, dtype=np.int32)
     which, index, offsets = to_device([rows, places, within], step.tokens.device)
-    blocks = step.block_tables.index_select(0, which)
+    width = int(last.max()) // block_size + 1
+    blocks = step.block_tables[:, :width].index_select(0, step.slots.index_select(0, which))
     slots = torch.add(offsets, blocks[:, :, None], alpha=block_size)
     return slots.flatten(1).gather(1, index).flatten()
 

@@ -4,7 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from workers.layers import onednn
+from workers.layers.activation import Activation, gated
+from workers.layers.fused import FusedKernels
 from workers.layers.layer import Layer
+from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
 
 MIN_CPU_ROWS = 4
@@ -34,12 +37,32 @@ class Linear(Layer):
         self._weight = placement.empty(out_features, in_features) if tied is None else tied
         self._bias = placement.empty(out_features) if bias else None
         self._packed = False
+        self._kernels = placement.kernels
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features]"""
-        if self._packed:
-            return onednn.linear(rows, self._weight, self._bias)
-        return F.linear(rows, self._weight, self._bias)
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """[N, in_features] -> [N, out_features], of normalised rows if there is a norm."""
+        if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
+            parameters = None if norm is None else norm.parameters
+            return kernels.skinny_linear(rows, self._weight, norm=parameters)
+        return self._multiply(rows if norm is None else norm(rows))
+
+    def gated(self, rows: torch.Tensor, norm: RMSNorm, function: Activation) -> torch.Tensor:
+        """f(gate) * up of the same, whose first half is the gate: [N, out_features / 2]."""
+        silu = function is F.silu
+        if silu and (kernels := self._skinny_kernels(rows, normed=True)) is not None:
+            return kernels.skinny_linear(rows, self._weight, norm=norm.parameters, gated=True)
+        gate_up = self._multiply(norm(rows))
+        if silu and self._kernels is not None:
+            return self._kernels.silu_mul(gate_up)
+        return gated(function, gate_up)
+
+    def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """`residual` [N, out_features] plus the product; `residual` may be overwritten."""
+        if (kernels := self._skinny_kernels(rows, normed=False)) is not None:
+            return kernels.skinny_linear(rows, self._weight, residual=residual)
+        if rows.is_cuda and self._bias is None:
+            return residual.addmm_(rows, self._weight.t())
+        return residual + self._multiply(rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Each member's rows of the weight and bias."""
@@ -56,6 +79,17 @@ class Linear(Layer):
         if onednn.can_pack(self._weight):
             self._weight = onednn.pack(self._weight)
             self._packed = True
+
+    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> FusedKernels | None:
+        kernels = self._kernels
+        if kernels is None or self._bias is not None:
+            return None
+        return kernels if kernels.prefers(len(rows), normed=normed) else None
+
+    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        if self._packed:
+            return onednn.linear(rows, self._weight, self._bias)
+        return F.linear(rows, self._weight, self._bias)
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:

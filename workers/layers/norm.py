@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from workers.layers.fused import Norm
 from workers.layers.layer import Layer
 from workers.layers.placement import Placement
 
@@ -11,14 +12,18 @@ class RMSNorm(Layer):
     """x / rms(x) * w over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
-        self._name, self._shape, self._eps = name, (size,), eps
-        self._weight = placement.empty(size)
+        self._name = name
+        self._kernels = placement.kernels
+        self.parameters = Norm(placement.empty(size), eps)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(rows, self._shape, self._weight, self._eps)
+        weight, eps = self.parameters
+        if self._kernels is not None:
+            return self._kernels.rms_norm(rows, weight, eps)
+        return F.rms_norm(rows, weight.shape, weight, eps)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return {f"{self._name}.weight": self._weight}
+        return {f"{self._name}.weight": self.parameters.weight}
 
 
 class LayerNorm(Layer):

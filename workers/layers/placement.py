@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from workers.layers.fused import FusedKernels, fused_kernels
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -15,3 +17,8 @@ class Placement:
     def empty(self, *shape: int) -> torch.Tensor:
         """An uninitialised weight of `shape`."""
         return torch.empty(shape, device=self.device, dtype=self.dtype)
+
+    @property
+    def kernels(self) -> FusedKernels | None:
+        """What fuses operations on this device."""
+        return fused_kernels(self.device)

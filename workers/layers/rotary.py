@@ -20,21 +20,25 @@ class Rotation(NamedTuple):
 
 
 class RotaryEmbedding:
-    """A table of rotations for positions [0, max_position), looked up once a step."""
+    """Rotations of positions [0, max_position).
+
+    table  float32[max_position, D]: the cosines of D/2 angles, then their sines
+    """
+
+    table: torch.Tensor
 
     def __init__(
         self, rope: RopeConfig, head_dim: int, max_position: int, placement: Placement
     ) -> None:
         frequencies = rope_frequencies(rope, head_dim)
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
-        cos, sin = angles.cos(), angles.sin()
-        table = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), dim=1)
-        self._table = table.to(placement.device, placement.dtype)
+        self.table = torch.cat((angles.cos(), angles.sin()), dim=1).to(placement.device)
+        self._dtype = placement.dtype
 
     def __call__(self, positions: torch.Tensor) -> Rotation:
         """int64[T'] -> the rotation of each."""
-        rows = self._table[positions]
-        return Rotation(cos=rows[:, :1], sin=rows[:, 1:])
+        cos, sin = self.table[positions].to(self._dtype)[:, None].chunk(2, dim=-1)
+        return Rotation(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
 
 
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:

@@ -6,13 +6,14 @@ from typing import Protocol
 import torch
 
 from workers.layers.placement import Placement
+from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
 from workers.step_tensors import StepTensors
 
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(local layer, queries [T', heads, dim], keys, values [T', kv_heads, dim]) -> [T', heads, dim]:
-writes the cache if there is one, attends by the step's plan, and passes padding rows through as
-zeros."""
+Attend = Callable[[int, torch.Tensor, RotaryEmbedding | None], torch.Tensor]
+"""(local layer, heads [T', heads + 2 * kv_heads, dim], rotary) -> [T', heads, dim]: turns queries
+and keys by their positions if there is a rotary embedding (and may overwrite them), writes the
+cache if there is one, attends by the step's plan, and passes padding rows through as zeros."""
 
 
 class StageModel(Protocol):

@@ -46,7 +46,7 @@ class BertLayer(Layer):
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
-        self._num_heads, self._head_dim = config.num_heads, config.head_dim
+        self._head_dim = config.head_dim
         qkv = {f"{name}.attention.self.{part}": size for part in ("query", "key", "value")}
         output = {f"{name}.attention.output.dense": size}
         self._qkv = Linear(size, qkv, placement, bias=True)
@@ -60,8 +60,8 @@ class BertLayer(Layer):
     def __call__(self, layer: int, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
         """[T', hidden_size] -> the same"""
         tokens = hidden.shape[0]
-        heads = self._qkv(hidden).view(tokens, 3, self._num_heads, self._head_dim)
-        attended = attend(layer, heads[:, 0], heads[:, 1], heads[:, 2])
+        heads = self._qkv(hidden).view(tokens, -1, self._head_dim)
+        attended = attend(layer, heads, None)
         hidden = self._attention_norm(hidden + self._output(attended.reshape(tokens, -1)))
         return self._mlp_norm(hidden + self._down(self._activation(self._up(hidden))))
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
-from workers.layers.activation import activation, gated
+from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
-from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
+from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
 from workers.models.base import Attend
 from workers.models.partition import stage_layers
@@ -22,9 +22,10 @@ _EMBEDDING = "model.embed_tokens"
 class LlamaAttention(Layer):
     """Self-attention with rotary positions; queries, keys and values in one product."""
 
-    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
-        self._num_heads, self._num_kv_heads = config.num_heads, config.num_kv_heads
-        self._head_dim = config.head_dim
+    def __init__(
+        self, config: ModelConfig, name: str, rotary: RotaryEmbedding, placement: Placement
+    ) -> None:
+        self._rotary, self._head_dim = rotary, config.head_dim
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         qkv = {f"{name}.q_proj": queries, f"{name}.k_proj": keys, f"{name}.v_proj": keys}
         output = {f"{name}.o_proj": config.hidden_size}
@@ -33,15 +34,12 @@ class LlamaAttention(Layer):
         self._output = Linear(queries, output, placement, bias=bias)
 
     def __call__(
-        self, layer: int, hidden: torch.Tensor, rotation: Rotation, attend: Attend
+        self, layer: int, hidden: torch.Tensor, norm: RMSNorm, attend: Attend
     ) -> torch.Tensor:
-        """[T', hidden_size] -> the same"""
-        heads = self._qkv(hidden).view(hidden.shape[0], -1, self._head_dim)
-        turning = self._num_heads + self._num_kv_heads
-        rotated = rotate(heads[:, :turning], rotation)
-        queries, keys = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
-        attended = attend(layer, queries, keys, heads[:, turning:])
-        return self._output(attended.reshape(hidden.shape[0], -1))
+        """`hidden` [T', hidden_size] plus attention over its normalised states."""
+        heads = self._qkv(hidden, norm).view(hidden.shape[0], -1, self._head_dim)
+        attended = attend(layer, heads, self._rotary)
+        return self._output.add_to(hidden, attended.flatten(1))
 
     def parts(self) -> Sequence[Layer]:
         return self._qkv, self._output
@@ -50,10 +48,12 @@ class LlamaAttention(Layer):
 class LlamaLayer(Layer):
     """Attention and a gated feed-forward network, each normalised before and added to its input."""
 
-    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
+    def __init__(
+        self, config: ModelConfig, name: str, rotary: RotaryEmbedding, placement: Placement
+    ) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
         self._input_norm = RMSNorm(f"{name}.input_layernorm", size, eps, placement)
-        self._attention = LlamaAttention(config, f"{name}.self_attn", placement)
+        self._attention = LlamaAttention(config, f"{name}.self_attn", rotary, placement)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
         gate_up = {f"{name}.mlp.gate_proj": inner, f"{name}.mlp.up_proj": inner}
         down = {f"{name}.mlp.down_proj": size}
@@ -61,13 +61,11 @@ class LlamaLayer(Layer):
         self._down = Linear(inner, down, placement, bias=config.mlp_bias)
         self._activation = activation(config.hidden_act)
 
-    def __call__(
-        self, layer: int, hidden: torch.Tensor, rotation: Rotation, attend: Attend
-    ) -> torch.Tensor:
-        """[T', hidden_size] -> the same"""
-        hidden = hidden + self._attention(layer, self._input_norm(hidden), rotation, attend)
-        gate_up = self._gate_up(self._mlp_norm(hidden))
-        return hidden + self._down(gated(self._activation, gate_up))
+    def __call__(self, layer: int, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """[T', hidden_size] -> the same; `hidden` may be overwritten."""
+        hidden = self._attention(layer, hidden, self._input_norm, attend)
+        inner = self._gate_up.gated(hidden, self._mlp_norm, self._activation)
+        return self._down.add_to(hidden, inner)
 
     def parts(self) -> Sequence[Layer]:
         return self._input_norm, self._attention, self._mlp_norm, self._gate_up, self._down
@@ -85,8 +83,8 @@ class LlamaForCausalLM(Layer):
     ) -> None:
         first, last = stage == 0, stage == num_stages - 1
         layers = stage_layers(config.num_layers, stage, num_stages)
-        self._rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
-        self._layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in layers]
+        rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
+        self._layers = [LlamaLayer(config, f"model.layers.{i}", rotary, placement) for i in layers]
         size, vocabulary = config.hidden_size, config.vocab_size
         self._embedding = Embedding(_EMBEDDING, vocabulary, size, placement) if first else None
         self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if last else None
@@ -98,9 +96,8 @@ class LlamaForCausalLM(Layer):
         if self._embedding is not None:
             hidden = self._embedding(step.tokens)
         assert hidden is not None, "a later stage gets the hidden states of the one before"
-        rotation = self._rotary(step.positions)
         for index, layer in enumerate(self._layers):
-            hidden = layer(index, hidden, rotation, attend)
+            hidden = layer(index, hidden, attend)
         return hidden if self._norm is None else self._norm(hidden)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,198 @@
+"""From a request's schema, regex or choice to what says which tokens may come next (llguidance)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from tokenizers import Tokenizer as RawTokenizer
+
+from engine_core.config import EngineConfig
+from engine_core.messages import Grammar, SamplingParams
+from engine_core.tokenizer import TOKENIZER_FILE, Tokenizer
+
+_MAX_MESSAGE = 300
+_PROBED_TOKENS = 4
+
+# A space, or a line break and its indentation: JSON may be laid out, but not go on in blanks.
+_JSON_WHITESPACE = r" |\n {0,40}"
+
+# A regular expression of a few characters can stand for millions of states. These bounds keep the
+# worst mask that is known to some 100 ms and a matcher to some 30 MB; schemas in use need far less.
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_lexer_states=30_000,
+    verbose_errors=False,
+)
+
+
+class GrammarError(ValueError):
+    """A grammar that cannot be followed; one line says why."""
+
+
+class CompiledGrammar:
+    """A grammar over a vocabulary, before its first token.
+
+    A mask is uint32[words], the vocabulary at least: bit i % 32 of word i // 32 is set where token
+    i may come next. The token `end`, none of the model's, stands for the end of the text.
+    """
+
+    def __init__(self, start: LLMatcher, end: int, words: int) -> None:
+        self.start = start
+        self.end = end
+        self.words = words
+
+
+Compile = Callable[[Grammar], CompiledGrammar]
+
+
+class GrammarCompiler:
+    """Compiles grammars over one tokenizer.
+
+    The vocabulary gets one more token, which stands for "the text may end here": which ids end a
+    text is each request's own affair.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """Takes some 0.5 s for 128,000 tokens, during which no other thread of Python runs.
+
+        Raises GrammarError for a tokenizer that llguidance cannot read.
+        """
+        raw = tokenizer.raw
+        self._end = raw.get_vocab_size()
+        size = max(vocab_size, self._end + 1)
+        self._words = -(-size // 32)
+        try:
+            marked = _with_token(raw, self._end)
+            self._vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
+        except ValueError as error:
+            raise GrammarError(f"its tokenizer cannot be read for it: {error}") from None
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Lets other threads run. Raises GrammarError for what is wrong or too complex."""
+        start = LLMatcher(self._vocabulary, _source(grammar), log_level=0, limits=_LIMITS)
+        self._probe(start)
+        return CompiledGrammar(start, self._end, self._words)
+
+    def _probe(self, start: LLMatcher) -> None:
+        """Try a few tokens: that a grammar is too complex often shows only with the first ones.
+
+        What this computes, all rows share. Raises GrammarError.
+        """
+        mask = np.zeros(self._words, np.uint32)
+        for index in range(_PROBED_TOKENS):
+            _check(start)
+            start.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            _check(start)
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            if index == 0 and allowed.tolist() == [self._end]:
+                raise GrammarError("only the empty text matches")
+            if start.is_stopped() or allowed[0] == self._end:
+                break
+            start.consume_token(int(allowed[0]))
+        _check(start)
+        start.reset()
+
+
+def compiler_for(tokenizer: Tokenizer, config: EngineConfig) -> Compile:
+    """What compiles the grammars of a model; where that cannot be, it raises GrammarError."""
+    reason = "this model does not generate text"
+    if config.head == "generate":
+        try:
+            if not (Path(config.model.path) / TOKENIZER_FILE).exists():
+                raise GrammarError("it has no tokenizer")
+            return GrammarCompiler(tokenizer, config.model.vocab_size).compile
+        except GrammarError as error:
+            reason = f"this model cannot follow a grammar: {error}"
+
+    def refuse(_: Grammar) -> CompiledGrammar:
+        raise GrammarError(reason)
+
+    return refuse
+
+
+class Matcher:
+    """Where one row's text stands in its grammar. The state is made when it is first needed."""
+
+    def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
+        """`params` name the tokens that end the row, which it may sample where the grammar lets the
+        text end; with `ignore_eos` only if nothing else may follow."""
+        self._grammar = grammar
+        self._ends = [token for token in params.stop_token_ids if 0 <= token < vocab_size]
+        self._patient = params.ignore_eos
+        self._state: LLMatcher | None = None
+
+    @property
+    def state(self) -> LLMatcher:
+        """llguidance's own matcher."""
+        if self._state is None:
+            self._state = self._grammar.start.deep_copy()
+        return self._state
+
+    @property
+    def words(self) -> int:
+        """The length of a mask."""
+        return self._grammar.words
+
+    @property
+    def complete(self) -> bool:
+        """The text matches, and nothing may follow."""
+        return self._state is not None and self._state.is_stopped()
+
+    def accept(self, token: int) -> bool:
+        """Take a sampled token; False if the grammar does not allow it. One that ends the row is no
+        part of the text."""
+        return token in self._ends or self.state.consume_token(token)
+
+    def settle(self, mask: npt.NDArray[np.uint32]) -> bool:
+        """Say in a mask that `state` has filled which tokens end the row. False if it is of no use:
+        the grammar grew too complex, or no token of the model may follow."""
+        end = self._grammar.end
+        word, bit = end >> 5, np.uint32(1 << (end & 31))
+        may_end = bool(mask[word] & bit)
+        mask[word] &= ~bit
+        if may_end and not (self._patient and mask.any()):
+            for token in self._ends:
+                mask[token >> 5] |= np.uint32(1 << (token & 31))
+        return not self.state.is_error() and bool(mask.any())
+
+
+def _with_token(raw: RawTokenizer, token: int) -> str:
+    """A tokenizer's JSON with one more special token, `token`."""
+    document: dict[str, Any] = msgspec.json.decode(raw.to_str())
+    content = "<|end of grammar|>"
+    while raw.token_to_id(content) is not None:
+        content += "|>"
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    document["added_tokens"].append({"id": token, "content": content, "special": True, **flags})
+    return msgspec.json.encode(document).decode()
+
+
+def _source(grammar: Grammar) -> str:
+    if grammar.kind == "json_schema":
+        try:
+            return LLMatcher.grammar_from_json_schema(
+                grammar.source, defaults={"whitespace_pattern": _JSON_WHITESPACE}
+            )
+        except ValueError as error:
+            raise GrammarError(_one_line(str(error))) from None
+    return grammar_from(grammar.kind, grammar.source)
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        raise GrammarError(_one_line(matcher.get_error()))
+
+
+def _one_line(message: str) -> str:
+    if message.startswith("NoExtension"):
+        return "no text matches"
+    line = " ".join(message.replace("<non-verbose/>", "").split())
+    return line if len(line) <= _MAX_MESSAGE else line[:_MAX_MESSAGE] + " ..."

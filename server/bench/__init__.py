@@ -1,0 +1,1 @@
+"""`penstock bench`: the headline workloads, beside what others reach and what we aim for."""

@@ -1,0 +1,181 @@
+"""The flags of `penstock bench`."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from server.argument_types import fraction, positive
+from server.bench.cases import Case
+from server.bench.commands import Wish, bench_offline, bench_running, bench_started
+from server.bench.workloads import GENERATION, HTTP, PREFILL
+from server.config import API_KEY_VARIABLE
+from server.model_setup import EngineOptions
+
+AddFlags = Callable[[argparse.ArgumentParser], None]
+
+_OFFLINE_GROUPS = {"all-generation": GENERATION, "all-prefill": PREFILL}
+_HTTP_GROUPS = {
+    "all-http-gen": tuple(case for case in HTTP if case.shape == "llama8b"),
+    "all-http-emb": tuple(case for case in HTTP if case.shape == "bge-base"),
+}
+
+_OFFLINE = """\
+Measure engines without HTTP: weights are made up, prompts are random token ids, decoding is greedy
+and every output has exactly the length of the case. Time is from the first submit to the last
+output; start-up and a warm-up are not in it, and the prefix cache is emptied before each case.
+"""
+_SERVE = """\
+Measure a server over HTTP, from the first request to the last answer, after a warm-up: one of our
+own (--start, with made-up weights) or one that runs (--url, any that speaks OpenAI's shapes).
+Prompts are texts of random words of one token each. A failed request fails its case.
+"""
+
+
+def add_bench(parser: argparse.ArgumentParser, add_engine_flags: AddFlags) -> None:
+    """Add both commands; `add_engine_flags` adds the flags of an engine."""
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
+    offline.set_defaults(run=_offline)
+    serve = _command(commands, "serve", _SERVE, _HTTP_GROUPS, "a server over HTTP")
+    serve.set_defaults(run=_serve)
+    _add_server_flags(serve)
+    for command in (offline, serve):
+        add_engine_flags(command)
+
+
+def _command(
+    commands: Any, name: str, description: str, groups: Mapping[str, Sequence[Case]], help_: str
+) -> argparse.ArgumentParser:
+    """A command with the flags that both have."""
+    named = {case.name: case for group in groups.values() for case in group}
+    width = max(map(len, [*named, *groups]))
+    lines = [f"  {each.name:{width}}  {each.shape}: {each.what}" for each in named.values()]
+    lines += [f"  {group:{width}}  {len(cases)} cases" for group, cases in groups.items()]
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        usage=f"penstock bench {name} --case CASE [CASE ...] [options]",
+        help=help_,
+        description=description,
+        epilog="cases:\n" + "\n".join(lines),
+        formatter_class=_HelpFormatter,
+    )
+    parser.set_defaults(groups=groups, named=named, load_format="dummy")
+    parser.add_argument(
+        "--case",
+        nargs="+",
+        required=True,
+        choices=[*named, *groups],
+        metavar="CASE",
+        help="one or more of those below",
+    )
+    _add_run_flags(parser)
+    return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Descriptions as they are written, and room for the longer flags."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scale",
+        type=fraction,
+        default=1.0,
+        metavar="FRACTION",
+        help="run that part of each case, for a quick look that is not judged (default: 1)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="run each case N times and tell the medians (default: 1)",
+    )
+    parser.add_argument(
+        "--shape",
+        type=Path,
+        metavar="FOLDER",
+        help="use the config.json in FOLDER in place of the case's own model",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep everything in FILE")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw ours beside the others into FILE, a PNG"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        metavar="LEVEL",
+        help="of engines and servers that are started (default: warning)",
+    )
+
+
+def _add_server_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    where = group.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--start", action="store_true", help="a daemon of our own, with the engine flags below"
+    )
+    where.add_argument(
+        "--url",
+        help=f"one that runs, such as http://127.0.0.1:8000; an API key is taken from "
+        f"${API_KEY_VARIABLE}",
+    )
+    group.add_argument(
+        "--model", metavar="NAME", help="with --url (default: the first that it lists)"
+    )
+    group.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="the model's tokenizer.json (default: for generation a byte-level BPE of 32,768 "
+        "entries that is made at the start, for embeddings that of the demo embedder)",
+    )
+    group.add_argument(
+        "--api-workers",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="with --start, processes that speak HTTP (default: 1)",
+    )
+
+
+def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    return bench_offline(_wish(options), _chosen(options))
+
+
+def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    wish, cases = _wish(options), _chosen(options)
+    if options.start:
+        if options.model is not None:
+            parser.error("--model goes with --url")
+        return bench_started(wish, cases, options.api_workers, options.tokenizer)
+    return bench_running(wish, cases, options.url, options.model, options.tokenizer)
+
+
+def _chosen(options: argparse.Namespace) -> Sequence[Any]:
+    """The cases that are named, groups unfolded, each once, in the order given."""
+    chosen = [
+        case
+        for name in options.case
+        for case in options.groups.get(name, [options.named.get(name)])
+    ]
+    return list(dict.fromkeys(chosen))
+
+
+def _wish(options: argparse.Namespace) -> Wish:
+    given = vars(options)
+    return Wish(
+        scale=options.scale,
+        repeat=options.repeat,
+        shape=options.shape,
+        engine=EngineOptions(
+            **{field: given[field] for field in EngineOptions.__struct_fields__ if field in given}
+        ),
+        json=options.json,
+        plot=options.plot,
+    )

@@ -1,0 +1,155 @@
+"""Cases over HTTP: the server that they ask, their requests, a warm-up, the runs."""
+
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from engine_core.tokenizer import Tokenizer
+from server.bench.answers import reader_of
+from server.bench.cases import Figures, HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
+from server.bench.daemon import running_daemon
+from server.bench.dummy_models import tokenizer_for, write_model
+from server.bench.errors import BenchError
+from server.bench.http_client import Address, HTTPClient
+from server.bench.load import Load
+from server.bench.progress import Progress
+from server.bench.prompts import SEED, single_token_words, texts_of
+from server.config import ServedModel
+from server.model_setup import EngineOptions
+
+_WARM_UP_SEED = 1
+_WARM_UP_REQUESTS = 64
+_SHOWN_ERRORS = 3
+
+
+class _Card(msgspec.Struct):
+    id: str
+
+
+class _Cards(msgspec.Struct):
+    data: list[_Card]
+
+
+async def _first_model(address: Address) -> str:
+    """The first model that a server lists. Raises BenchError if it cannot be asked."""
+    client = HTTPClient(address)
+    try:
+        answer = await client.exchange(address.request("GET", "/v1/models"))
+        return msgspec.json.decode(answer.body, type=_Cards).data[0].id
+    except (OSError, msgspec.MsgspecError, IndexError) as error:
+        where = f"http://{address.host}:{address.port}/v1/models"
+        raise BenchError(f"{where} names no model: {error}") from None
+    finally:
+        client.close()
+
+
+@asynccontextmanager
+async def started_server(
+    options: EngineOptions,
+    api_workers: int,
+    tokenizer_file: Path | None,
+    shape: Path,
+    case: HTTPCase,
+) -> AsyncGenerator["HTTPRunner"]:
+    """A daemon of our own with a model of `shape`. Raises what `running_daemon` and `tokenizer_for`
+    raise."""
+    tokenizer = tokenizer_for(case, tokenizer_file)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        folder = Path(directory) / "model"
+        write_model(folder, shape, tokenizer)
+        async with running_daemon(shape.name, folder, options, api_workers) as (address, model):
+            yield HTTPRunner(address, shape.name, tokenizer, model)
+
+
+@asynccontextmanager
+async def running_server(
+    address: Address, name: str | None, tokenizer_file: Path | None, _: Path, case: HTTPCase
+) -> AsyncGenerator["HTTPRunner"]:
+    """A server that was started elsewhere; the first model that it lists, if none is named.
+
+    Raises BenchError if it cannot be asked, and what `tokenizer_for` raises.
+    """
+    tokenizer = tokenizer_for(case, tokenizer_file)
+    yield HTTPRunner(address, name or await _first_model(address), tokenizer)
+
+
+class HTTPRunner:
+    """Runs cases against one model of one server, with texts that `tokenizer` (the server's own)
+    makes of known lengths."""
+
+    def __init__(
+        self, address: Address, name: str, tokenizer: Tokenizer, model: ServedModel | None = None
+    ) -> None:
+        self.model = model
+        self._address, self._name, self._tokenizer = address, name, tokenizer
+        self._words = single_token_words(tokenizer)
+
+    async def warm_up(self, case: HTTPCase) -> None:
+        """The beginning of a workload of the same lengths and other contents, as many requests as
+        will be in flight. Raises BenchError if one fails."""
+        few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
+        await self._run(msgspec.structs.replace(case, count=few), _WARM_UP_SEED)
+
+    async def measure(self, case: HTTPCase, run: int) -> Figures:
+        """The case once. Each `run` asks other texts: none may find its prefix in a cache.
+
+        Raises BenchError if any request fails.
+        """
+        return await self._run(case, SEED + run)
+
+    async def _run(self, case: HTTPCase, seed: int) -> Figures:
+        requests = self._requests(case, seed)
+        client = HTTPClient(self._address)
+        load = Load(client, requests, reader_of(case))
+        try:
+            async with Progress(case.name, "requests", load.total, load.done):
+                if isinstance(case, HTTPGenerationCase) and case.rate is not None:
+                    await load.at_rate(case.rate)
+                else:
+                    await load.in_flight(case.in_flight or case.count)
+        except OSError as error:
+            raise BenchError(f"cannot connect: {error}") from None
+        finally:
+            client.close()
+        if load.errors:
+            raise BenchError(_told(load))
+        return load.figures()
+
+    def _requests(self, case: HTTPCase, seed: int) -> list[bytes]:
+        if isinstance(case, HTTPEmbeddingCase):
+            return self._embeddings(case, seed)
+        texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
+        body = {
+            "model": self._name,
+            "max_tokens": case.outputs,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return [
+            self._address.request("POST", "/v1/completions", {**body, "prompt": text})
+            for text in texts
+        ]
+
+    def _embeddings(self, case: HTTPEmbeddingCase, seed: int) -> list[bytes]:
+        size = case.texts
+        texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
+        body = {"model": self._name, "encoding_format": "base64" if case.base64 else "float"}
+        inputs = [texts[i : i + size] if size > 1 else texts[i] for i in range(0, len(texts), size)]
+        return [
+            self._address.request("POST", "/v1/embeddings", {**body, "input": each})
+            for each in inputs
+        ]
+
+
+def _told(load: Load) -> str:
+    kinds = load.errors.most_common(_SHOWN_ERRORS)
+    said = "; ".join(f"{count} x {message}" for message, count in kinds)
+    more = len(load.errors) - len(kinds)
+    return f"{load.errors.total()} of {load.total} requests failed: {said}" + (
+        f"; and {more} other errors" if more > 0 else ""
+    )

@@ -1,0 +1,174 @@
+"""A lean HTTP/1.1 client: the load generator must cost less than the server that it measures.
+
+httptools (llhttp) parses; an answer's pieces are kept with their times and looked at afterwards.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from server.bench.errors import BenchError
+
+_IDLE_SECONDS = 2.0
+"""Servers close a connection that has been idle for a while (uvicorn: 5 s): none is used again
+that might be closing just now."""
+_MAX_WAIT_SECONDS = 600.0
+
+
+class Answer(msgspec.Struct):
+    """A whole answer. `pieces` are the parts of its body as they came; times in seconds."""
+
+    sent: float
+    status: int = 0
+    pieces: list[tuple[float, bytes]] = []
+    ended: float = 0.0
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join([data for _, data in self.pieces])
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a server listens, and what every request to it carries."""
+
+    host: str
+    port: int
+    api_key: str | None = None
+
+    @classmethod
+    def of(cls, url: str, api_key: str | None) -> "Address":
+        """Of `http://HOST:PORT`. Raises BenchError for another kind of address."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 80
+        except ValueError as error:
+            raise BenchError(f"{url} is not an address: {error}") from None
+        if parts.scheme != "http" or host is None or parts.path not in ("", "/"):
+            raise BenchError(f"{url} is not an address such as http://127.0.0.1:8000")
+        return cls(host, port, api_key)
+
+    def request(self, method: str, path: str, body: object = None) -> bytes:
+        """The bytes of a request whose body is `body` as JSON."""
+        data = msgspec.json.encode(body) if body is not None else b""
+        key = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n{key}"
+            f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        )
+        return head.encode() + data
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self.idle_since = time.perf_counter()
+        self.reusable = True
+        self._answer: Answer | None = None
+        self._whole: asyncio.Future[Answer] | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._now = 0.0
+
+    async def exchange(self, request: bytes) -> Answer:
+        """Raises OSError if the connection is lost before the answer is whole."""
+        assert self._transport is not None
+        self._whole = asyncio.get_running_loop().create_future()
+        self._answer = Answer(time.perf_counter())
+        self._transport.write(request)
+        try:
+            async with asyncio.timeout(_MAX_WAIT_SECONDS):
+                return await self._whole
+        finally:
+            self._whole = None
+            self.idle_since = time.perf_counter()
+
+    def close(self) -> None:
+        """For good."""
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not derived from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._now = time.perf_counter()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.connection_lost(ConnectionError(f"not HTTP: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close()
+        if self._whole is not None and not self._whole.done():
+            error = exc if isinstance(exc, OSError) else ConnectionError("the server hung up")
+            self._whole.set_exception(error)
+
+    # httptools calls these while it parses.
+
+    def on_headers_complete(self) -> None:
+        if self._answer is not None:
+            self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self._answer is not None:
+            self._answer.pieces.append((self._now, body))
+
+    def on_message_complete(self) -> None:
+        self.reusable = self.reusable and self._parser.should_keep_alive()
+        if self._whole is not None and self._answer is not None and not self._whole.done():
+            self._answer.ended = self._now
+            self._whole.set_result(self._answer)
+
+
+class HTTPClient:
+    """Connections to one server, kept and used again."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._idle: deque[_Connection] = deque()
+
+    async def open(self, count: int) -> None:
+        """Connect `count` times, ahead of need. Raises OSError."""
+        self._idle.extend(await asyncio.gather(*[self._connect() for _ in range(count)]))
+
+    async def exchange(self, request: bytes) -> Answer:
+        """Send a request and wait for the whole answer. Raises OSError, TimeoutError included."""
+        connection = await self._take()
+        try:
+            answer = await connection.exchange(request)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.reusable:
+            self._idle.append(connection)
+        return answer
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _take(self) -> _Connection:
+        """The connection used last, or a new one."""
+        newest = time.perf_counter() - _IDLE_SECONDS
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable and connection.idle_since > newest:
+                return connection
+            connection.close()
+        return await self._connect()
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        address = self.address
+        _, connection = await loop.create_connection(_Connection, address.host, address.port)
+        return connection

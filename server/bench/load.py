@@ -1,0 +1,96 @@
+"""Requests on their way to a server: all at once, so many in flight, or as a Poisson process."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+
+from server.bench.answers import Outcome, Reader, WrongAnswerError
+from server.bench.cases import Figures
+from server.bench.http_client import HTTPClient
+from server.bench.latencies import milliseconds
+
+_ARRIVAL_SEED = 123
+
+
+class Load:
+    """One run of one case: what went well, and how often what went wrong."""
+
+    def __init__(self, client: HTTPClient, requests: Sequence[bytes], read: Reader) -> None:
+        self.total = len(requests)
+        self.errors: Counter[str] = Counter()
+        self._client, self._requests, self._read = client, requests, read
+        self._outcomes: list[Outcome] = []
+        self._late: list[float] = []
+        self._seconds = self._cpu = 0.0
+
+    def done(self) -> int:
+        """Requests answered so far, well or not."""
+        return len(self._outcomes) + self.errors.total()
+
+    async def in_flight(self, count: int) -> None:
+        """`count` at once, each followed by the next as soon as its answer is whole."""
+        count = min(count, self.total)
+        await self._client.open(count)
+        waiting = iter(self._requests)
+
+        async def one_after_another() -> None:
+            # Shared: whoever is free takes the next.
+            for request in waiting:
+                await self._exchange(request)
+
+        await self._timed([one_after_another() for _ in range(count)])
+
+    async def at_rate(self, rate: float) -> None:
+        """Independent arrivals, `rate` a second: exponential gaps from a fixed seed, stretched so
+        that the last comes at exactly count / rate."""
+        drawn = random.Random(_ARRIVAL_SEED)  # noqa: S311 (a workload, not a secret)
+        times = list(itertools.accumulate(drawn.expovariate(rate) for _ in self._requests))
+        stretch = self.total / rate / times[-1]
+        start = time.perf_counter()
+
+        async def arrive(request: bytes, at: float) -> None:
+            await asyncio.sleep(start + at - time.perf_counter())
+            self._late.append(time.perf_counter() - start - at)
+            await self._exchange(request)
+
+        pairs = zip(self._requests, times, strict=True)
+        await self._timed([arrive(request, at * stretch) for request, at in pairs])
+
+    async def _timed(self, jobs: Sequence[Coroutine[object, object, None]]) -> None:
+        cpu, started = time.process_time(), time.perf_counter()
+        await asyncio.gather(*jobs)
+        self._seconds = time.perf_counter() - started
+        self._cpu = time.process_time() - cpu
+
+    async def _exchange(self, request: bytes) -> None:
+        try:
+            self._outcomes.append(self._read(await self._client.exchange(request)))
+        except (OSError, WrongAnswerError) as error:
+            self.errors[str(error) or type(error).__name__] += 1
+
+    def figures(self) -> Figures:
+        """Of the good answers: rates, and times in ms from the request (a piece of a stream may
+        hold several tokens); how late requests left, and the client's share of a core."""
+        outcomes, seconds = self._outcomes, self._seconds
+        counts = {
+            "requests": len(outcomes),
+            "sequences": sum(outcome.sequences for outcome in outcomes),
+            "prompt_tokens": sum(outcome.prompt_tokens for outcome in outcomes),
+            "output_tokens": sum(outcome.output_tokens for outcome in outcomes),
+        }
+        streams = [outcome for outcome in outcomes if outcome.arrivals]
+        return {
+            "seconds": seconds,
+            "errors": self.errors.total(),
+            **counts,
+            **{f"{name}_per_s": count / seconds for name, count in counts.items()},
+            "client_cpu_share": self._cpu / seconds,
+            **milliseconds("latency", [outcome.latency for outcome in outcomes]),
+            **milliseconds("ttft", [stream.arrivals[0] for stream in streams]),
+            **milliseconds("tpot", [s.time_per_token for s in streams if s.output_tokens > 1]),
+            **milliseconds("itl", [gap for stream in streams for gap in stream.gaps()]),
+            **milliseconds("late", self._late),
+        }

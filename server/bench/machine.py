@@ -1,0 +1,106 @@
+"""What the figures were measured on: without it they say nothing."""
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from server.devices import available_cores
+
+_SOURCE = Path(__file__).parents[2]
+_PACKAGES = (
+    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python", "xformers"),
+    *("transformers", "pyzmq", "msgspec", "uvicorn", "uvloop", "tokenizers"),
+)
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Date, commit, hardware and versions. `load` is the load average of the last minute, before
+    anything was started: on a quiet machine it is near zero. `gpus` are names with drivers."""
+
+    date: str
+    commit: str
+    cpu: str
+    cores: int
+    memory_gb: float
+    gpus: list[str]
+    system: str
+    load: float
+    versions: dict[str, str]
+
+    def header(self) -> str:
+        """Two lines for people."""
+        noisy = " (noisy: something else was running)" if self.load > 0.5 else ""
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        gpus = "".join(f"{gpu}, " for gpu in self.gpus)
+        return (
+            f"{self.date}, commit {self.commit}, {gpus}{self.cpu}, {self.cores} cores, "
+            f"{self.memory_gb:.0f} GB, load {self.load:.1f}{noisy}\n{self.system}, {versions}\n"
+        )
+
+
+def this_machine() -> Machine:
+    """This machine, now."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+        cpu=_cpu(),
+        cores=available_cores(),
+        memory_gb=memory / 1e9,
+        gpus=_gpus(),
+        system=f"{platform.system()} {platform.release()}",
+        load=os.getloadavg()[0],
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Of what is installed."""
+    found = {"Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """The short commit, marked where the working tree differs from it."""
+    head = _said("git", "-C", str(_SOURCE), "rev-parse", "--short", "HEAD")
+    if not head:
+        return "unknown"
+    changed = _said("git", "-C", str(_SOURCE), "status", "--porcelain")
+    return head + (" with changes" if changed else "")
+
+
+def _gpus() -> list[str]:
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    return [
+        name + ", driver " + driver
+        for name, _, driver in (
+            line.partition(", ") for line in _said("nvidia-smi", *query).splitlines()
+        )
+    ]
+
+
+def _said(command: str, *arguments: str) -> str:
+    """A command's output; empty if it is not installed or fails."""
+    program = shutil.which(command)
+    if program is None:
+        return ""
+    run = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return "" if run.returncode else run.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

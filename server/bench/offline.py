@@ -1,0 +1,219 @@
+"""Offline cases, driven through the engine client: from the first submit to the last output."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from engine_core.client import EngineClient
+from engine_core.client_jobs import EngineError
+from engine_core.messages import Beat, RowOutput, SamplingParams
+from server.bench.cases import EncodeCase, Figures, OfflineCase
+from server.bench.engine import RunningEngine, running_engine
+from server.bench.errors import BenchError
+from server.bench.latencies import milliseconds
+from server.bench.progress import Progress
+from server.bench.prompts import offline_prompts
+from server.config import ServedModel
+from server.model_setup import EngineOptions
+
+_PROMPTS_A_JOB = 64
+_SEQUENCES_A_JOB = 1024
+_WARM_UP_SEED = 1
+_WARM_UP_TOKENS = 1 << 17
+_WARM_UP_OUTPUTS = 16
+_BEAT_POLL_SECONDS = 0.02
+_MISSED_BEATS_SECONDS = 30.0
+
+
+@asynccontextmanager
+async def offline_runner(
+    options: EngineOptions, folder: Path, _: OfflineCase
+) -> AsyncGenerator["OfflineRunner"]:
+    """An engine with the model in `folder`. Raises what `running_engine` raises."""
+    async with running_engine(folder, options) as engine:
+        yield OfflineRunner(engine)
+
+
+class OfflineRunner:
+    """Runs cases on one engine, one after another."""
+
+    def __init__(self, engine: RunningEngine) -> None:
+        self.model: ServedModel | None = engine.model
+        self._client = engine.client
+
+    async def warm_up(self, case: OfflineCase) -> None:
+        """The beginning of a workload of the same lengths and other contents, at most 131,072
+        tokens (but one prompt at least) and 16 outputs each: compiles and loads what starting did
+        not. Raises what `measure` raises."""
+        count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
+        few = msgspec.structs.replace(case, count=min(case.count, count))
+        prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
+        if isinstance(case, EncodeCase):
+            await _Sequences(self._client, prompts).run()
+        else:
+            await _Continuations(self._client, prompts, min(case.outputs, _WARM_UP_OUTPUTS)).run()
+
+    async def measure(self, case: OfflineCase, run: int) -> Figures:
+        """Every run is the same: a generator's prefix cache is emptied before.
+
+        Raises BenchError if a row ends other than asked for, EngineError where the engine refuses
+        or fails.
+        """
+        prompts = offline_prompts(case)
+        if isinstance(case, EncodeCase):
+            return await _timed(case, _Sequences(self._client, prompts))
+        self._client.reset_cache()
+        before = await _next_beat(self._client)
+        figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
+        return figures | _counted(before, await _next_beat(self._client), figures["seconds"])
+
+
+async def _timed(case: OfflineCase, work: "_Sequences | _Continuations") -> Figures:
+    async with Progress(case.name, work.unit, work.total, work.done):
+        cpu, started = time.process_time(), time.perf_counter()
+        await work.run()
+        seconds = time.perf_counter() - started
+        client_share = (time.process_time() - cpu) / seconds
+    return work.figures(seconds) | {"seconds": seconds, "client_cpu_share": client_share}
+
+
+class _Continuations:
+    """Prompts that are each continued by exactly `outputs` tokens, greedily."""
+
+    unit = "tokens"
+
+    def __init__(self, client: EngineClient, prompts: Sequence[bytes], outputs: int) -> None:
+        self.total = len(prompts) * outputs
+        self._client, self._prompts, self._outputs = client, prompts, outputs
+        self._params = SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)
+        self._tokens = 0
+        self._first = np.zeros(len(prompts))
+        self._last = np.zeros(len(prompts))
+        self._submitted = 0.0
+
+    def done(self) -> int:
+        """Output tokens so far."""
+        return self._tokens
+
+    async def run(self) -> None:
+        """Submit all prompts, a job for every few, and wait for every row."""
+        self._submitted = time.perf_counter()
+        await _together(
+            [self._follow(start) for start in range(0, len(self._prompts), _PROMPTS_A_JOB)]
+        )
+
+    async def _follow(self, start: int) -> None:
+        prompts = list(self._prompts[start : start + _PROMPTS_A_JOB])
+        counts = [0] * len(prompts)
+        with await self._client.generate(self._params, ids=prompts) as stream:
+            while news := await stream.next():
+                now = time.perf_counter()
+                for output in news:
+                    row = output.row
+                    if output.token >= 0:
+                        counts[row] += 1
+                        if counts[row] == 1:
+                            self._first[start + row] = now
+                    if output.finish is not None:
+                        self._check(output, counts[row])
+                        self._last[start + row] = now
+                self._tokens += len(news)
+
+    def _check(self, output: RowOutput, count: int) -> None:
+        if output.finish != "length" or count != self._outputs:
+            raise BenchError(
+                f"a row ended ({output.finish}) after {count} of {self._outputs} tokens"
+            )
+
+    def figures(self, seconds: float) -> Figures:
+        """Rates; times to the first token (from the first submit, queueing included) and of each
+        token after it."""
+        requests = len(self._prompts)
+        rates = {
+            "requests": requests,
+            "prompt_tokens": sum(map(len, self._prompts)) // 4,
+            "output_tokens": self.total,
+            "requests_per_s": requests / seconds,
+            "output_tokens_per_s": self.total / seconds,
+        }
+        rates |= milliseconds("ttft", self._first - self._submitted)
+        if self._outputs == 1:
+            return rates
+        return rates | milliseconds("tpot", (self._last - self._first) / (self._outputs - 1))
+
+
+class _Sequences:
+    """Token ids in, vectors or scores out."""
+
+    unit = "sequences"
+
+    def __init__(self, client: EngineClient, sequences: Sequence[bytes]) -> None:
+        self.total = len(sequences)
+        self._client, self._sequences = client, sequences
+
+    def done(self) -> int:
+        """As the engine's last heartbeat tells it, once a second."""
+        beat = self._client.beat
+        left = beat.waiting + beat.running if beat is not None else 0
+        return self.total - left if left else 0
+
+    async def run(self) -> None:
+        """Submit all sequences, a job for every thousand, and wait for every row."""
+        await _together([self._encode(start) for start in range(0, self.total, _SEQUENCES_A_JOB)])
+
+    async def _encode(self, start: int) -> None:
+        ids = list(self._sequences[start : start + _SEQUENCES_A_JOB])
+        encoded = await self._client.encode(ids=ids)
+        if len(encoded.vectors) != len(ids) or not np.isfinite(encoded.vectors).all():
+            raise BenchError(f"{len(ids)} sequences gave {len(encoded.vectors)} vectors")
+
+    def figures(self, seconds: float) -> Figures:
+        """Rates."""
+        tokens = sum(map(len, self._sequences)) // 4
+        return {
+            "sequences": self.total,
+            "prompt_tokens": tokens,
+            "sequences_per_s": self.total / seconds,
+            "prompt_tokens_per_s": tokens / seconds,
+        }
+
+
+async def _together(jobs: Sequence[Coroutine[object, object, None]]) -> None:
+    """All at once, begun in order; the first error ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job)
+    except* (BenchError, EngineError) as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _next_beat(client: EngineClient) -> Beat:
+    """The engine's next heartbeat: the counters after all that has been told so far.
+
+    Raises BenchError if none comes.
+    """
+    last, deadline = client.beat, time.monotonic() + _MISSED_BEATS_SECONDS
+    while client.beat is last or client.beat is None:
+        if client.dead or time.monotonic() > deadline:
+            raise BenchError("the engine is silent")
+        await asyncio.sleep(_BEAT_POLL_SECONDS)
+    return client.beat
+
+
+def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
+    """What the engine counted meanwhile."""
+    steps, busy = after.steps - before.steps, after.busy_s - before.busy_s
+    idle = after.idle_s - before.idle_s
+    return {
+        "steps": steps,
+        "idle_share": idle / (idle + busy) if busy else 0.0,
+        "step_mean_ms": seconds / steps * 1e3,
+        "cached_tokens": after.cached_tokens - before.cached_tokens,
+        "preemptions": after.preemptions - before.preemptions,
+    }

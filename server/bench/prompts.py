@@ -1,0 +1,79 @@
+"""The prompts of a workload: token ids, or texts of as many tokens.
+
+Both are drawn from `random.Random(SEED)`: the same on every machine and with every server.
+"""
+
+import random
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+
+from engine_core.tokenizer import Tokenizer
+from server.bench.cases import EncodeCase, GenerationCase, OfflineCase
+from server.bench.errors import BenchError
+
+SEED = 123
+_SHUFFLE_SEED = 7
+_LARGEST_ID = 20_000
+_WORD = re.compile(r"[a-z]{2,}")
+_ID_BYTES = 4
+_CHECKED_AT_ONCE = 1024
+"""Texts: a tokenizer's results take some 100 bytes a token."""
+_SPACE_MARKS = "Ġ▁"
+"""How vocabularies spell the space before a word."""
+
+
+def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
+    """Token ids (int32 bytes) of each prompt, uniform from 1 to 20000, in order of submission."""
+    drawn = random.Random(seed)  # noqa: S311 (a workload, not a secret)
+    if isinstance(case, EncodeCase):
+        return [_ids(drawn, case.prompt_tokens) for _ in range(case.count)]
+    prompts = list(_grouped(case, drawn))
+    if case.shuffled:
+        random.Random(_SHUFFLE_SEED).shuffle(prompts)  # noqa: S311
+    return prompts
+
+
+def _grouped(case: GenerationCase, drawn: random.Random) -> Iterator[bytes]:
+    for _ in range(case.count):
+        prefix = _ids(drawn, case.prefix)
+        for _ in range(case.members):
+            yield prefix + _ids(drawn, case.own)
+
+
+def _ids(drawn: random.Random, count: int) -> bytes:
+    return array("i", [drawn.randint(1, _LARGEST_ID) for _ in range(count)]).tobytes()
+
+
+def single_token_words(tokenizer: Tokenizer) -> list[str]:
+    """The lower-case words that are one token each behind a space, sorted.
+
+    Raises BenchError if the vocabulary has none.
+    """
+    vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
+    spelled = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
+    words = sorted(word for word in spelled if _WORD.fullmatch(word))
+    texts = [f" {word}" for word in words]
+    encoded = tokenizer.encode(texts, add_special_tokens=False)
+    single = [word for word, ids in zip(words, encoded, strict=True) if len(ids) == _ID_BYTES]
+    if not single:
+        raise BenchError("the tokenizer has no lower-case words that are one token each")
+    return single
+
+
+def texts_of(
+    tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int = SEED
+) -> list[str]:
+    """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
+
+    Raises BenchError where words that follow each other do not stay one token each.
+    """
+    drawn = random.Random(seed)  # noqa: S311
+    texts = ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]
+    for start in range(0, count, _CHECKED_AT_ONCE):
+        some = texts[start : start + _CHECKED_AT_ONCE]
+        for text, ids in zip(some, tokenizer.encode(some, add_special_tokens=False), strict=True):
+            if len(ids) != tokens * _ID_BYTES:
+                found = len(ids) // _ID_BYTES
+                raise BenchError(f"a text of {tokens} words has {found} tokens: {text[:60]}...")
+    return texts

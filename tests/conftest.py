@@ -1,0 +1,10 @@
+"""For all tests."""
+
+import os
+
+from server.devices import cuda_memory
+
+# Triton reads it while it is imported, which transformers does too, in some other folder's tests.
+# Without a GPU its kernels run in the interpreter.
+if not cuda_memory():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

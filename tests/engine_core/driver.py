@@ -1,0 +1,88 @@
+"""A decoder's scheduler with a pipeline of simulated stages, turned by hand."""
+
+from array import array
+from collections import deque
+
+import numpy as np
+
+from engine_core.batches import DecoderBatch
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, RowOutput, SamplingParams
+from engine_core.outbox import Outbox
+from engine_core.request import Request
+from engine_core.schedulers.decoder import DecoderScheduler
+from tests.engine_core.configs import engine_config
+from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
+
+
+class Driver:
+    """A scheduler with a pipeline of simulated stages, turned by hand."""
+
+    def __init__(
+        self, num_blocks: int, stages: int = 1, max_running: int = 8, max_step_tokens: int = 32
+    ) -> None:
+        config = engine_config(
+            num_stages=stages, max_running=max_running, max_step_tokens=max_step_tokens
+        )
+        self.scheduler = DecoderScheduler(config, num_blocks)
+        self.pipeline = SimulatedPipeline(
+            SimulatedModel(num_blocks, config.block_size, max_running)
+        )
+        self.depth = config.depth
+        self.batches: deque[DecoderBatch] = deque()
+        self.ended: list[Job] = []
+        self.outbox = Outbox(self.ended.append)
+        self.news: dict[int, list[RowOutput]] = {}
+        self.submitted: list[DecoderBatch] = []
+
+    def add(self, job_id: int, prompt: list[int], max_tokens: int, **params) -> Job:
+        sampling = SamplingParams(max_tokens=max_tokens, **params)
+        job = Job(b"client", GenerateJob(job_id, sampling), 1, 0)
+        tokens = array("i", prompt)
+        request = Request(job, 0, sampling, tokens, max_len=len(prompt) + max_tokens, seed=0)
+        self.scheduler.add(job, [request])
+        return job
+
+    def submit(self) -> bool:
+        if len(self.batches) == self.depth:
+            return False
+        batch = self.scheduler.schedule(self.batches[0] if self.batches else None)
+        if batch is None:
+            return False
+        self.pipeline.submit(self.scheduler.build(batch))
+        self.batches.append(batch)
+        self.submitted.append(batch)
+        return True
+
+    def finish(self) -> None:
+        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
+        for _, outputs in self.outbox.take():
+            for row in outputs.rows:
+                self.news.setdefault(row.job, []).append(row)
+
+    def drain(self) -> None:
+        while True:
+            while self.submit():
+                pass
+            if not self.batches:
+                return
+            self.finish()
+
+    def text(self, job_id: int) -> list[int]:
+        return [row.token for row in self.news.get(job_id, []) if row.token >= 0]
+
+    def assert_ordered(self) -> None:
+        """Running requests, then waiting ones, in order of arrival: no younger one ever takes the
+        place of an older one."""
+        requests = (*self.scheduler._running, *self.scheduler._waiting)
+        order = [request.job.message.id for request in requests]
+        assert order == sorted(order)
+
+    def assert_idle(self) -> None:
+        usage = self.scheduler.usage()
+        assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+        self.scheduler.kv.check_integrity()
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 50, length).tolist()

@@ -1,0 +1,97 @@
+"""An engine core whose worker runs by a simulated clock, as one on a GPU would."""
+
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.tokenizer import Tokenizer
+from tests.engine_core.fake_transport import Engine
+from tests.engine_core.simulated_model import SimulatedModel
+from workers.messages import StepInput, StepOutput
+
+TICK = ARRIVAL = 25e-6
+BLOCKS = 600
+
+
+class TimedWorker:
+    """Runs steps in order, each at the earliest `lead` seconds after its submission, and reports
+    how long its device was idle before each."""
+
+    def __init__(self, max_running: int, seconds: Callable[[StepInput], float], lead: float):
+        self.results, self.losses = os.eventfd(1), os.eventfd(0)
+        self.seconds, self.lead = seconds, lead
+        self.now = 0.0
+        self.submitted: list[StepInput] = []
+        self.submit_times: list[float] = []
+        self.idle: list[float] = []
+        self.ends: list[float] = []
+        self._queue: deque[StepOutput] = deque()
+        self._model = SimulatedModel(BLOCKS, 4, max_running)
+
+    def submit(self, step: StepInput) -> None:
+        free = self.ends[-1] if self.ends else self.now
+        begin = max(free, self.now + self.lead)
+        self.submitted.append(step)
+        self.submit_times.append(self.now)
+        self.idle.append(begin - free)
+        self.ends.append(begin + self.seconds(step))
+        idle_us = round(self.idle[-1] * 1e6)
+        self._queue.append(msgspec.structs.replace(self._model.run(step), idle_us=idle_us))
+
+    def poll(self) -> StepOutput | None:
+        if self._queue and self.ends[self._queue[0].step] <= self.now:
+            return self._queue.popleft()
+        return None
+
+    def raise_lost(self):
+        raise AssertionError("nothing is lost here")
+
+
+class TimedEngine:
+    """A core over a `TimedWorker`, turned every 25 simulated microseconds. Nothing that it does
+    takes time, but for each arrival."""
+
+    def __init__(self, tokenizer: Tokenizer, seconds, lead: float = 0.4e-3, **changes) -> None:
+        changes = {"max_running": 8, "max_step_tokens": 64} | changes
+        self.worker = TimedWorker(changes["max_running"], seconds, lead)
+        self.engine = Engine(
+            tokenizer,
+            "LlamaForCausalLM",
+            BLOCKS,
+            executor=self.worker,
+            clock=lambda: self.worker.now,
+            **changes,
+        )
+        self._jobs = 0
+        self._receive = self.engine.clients.receive
+        self.engine.clients.receive = self._take_arrival
+
+    def put(self, prompt_len: int, max_tokens: int) -> None:
+        """A job that is like no other before it arrives now."""
+        self._jobs += 1
+        ids = array("i", [self._jobs % 50] * prompt_len).tobytes()
+        params = SamplingParams(max_tokens=max_tokens)
+        self.engine.clients.put(b"client", GenerateJob(self._jobs, params, ids=[ids]))
+
+    def turn_until_step(self, number: int, fraction: float = 0.0) -> None:
+        """Until step `number` has been computed to this fraction."""
+        worker = self.worker
+        while len(worker.ends) <= number or worker.now < self._moment(number, fraction):
+            self.turn()
+
+    def _take_arrival(self) -> tuple[bytes, bytes] | None:
+        arrival = self._receive()
+        self.worker.now += 0 if arrival is None else ARRIVAL
+        return arrival
+
+    def turn(self) -> None:
+        self.engine.core.turn()
+        self.worker.now += TICK
+
+    def _moment(self, number: int, fraction: float) -> float:
+        seconds = self.worker.seconds(self.worker.submitted[number])
+        return self.worker.ends[number] - (1 - fraction) * seconds

@@ -1,0 +1,33 @@
+"""An attention backend whose kernel no compiler takes.
+
+Never imported by name: whoever collects the tests without a GPU must not have imported Triton yet
+(see tests/kernels/conftest.py).
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from workers.attention.base import LayerCache
+from workers.attention.triton import TritonBackend, TritonPlan
+
+
+class BrokenBackend(TritonBackend):
+    """Declares what Triton's does."""
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: TritonPlan,
+    ) -> torch.Tensor:
+        _does_not_compile[(1,)](queries)
+        return queries
+
+
+@triton.jit
+def _does_not_compile(queries):
+    tl.static_assert(False, "made not to compile")
+    tl.store(queries, 0)

@@ -1,0 +1,183 @@
+"""Every attention backend that is installed and fits, against the control group, on the GPU."""
+
+import dataclasses
+import logging
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.attention_problems import Problem, attention_needs, on_device
+from tests.workers.tensors import encoder_step
+from workers.attention import registry
+from workers.attention.base import AttentionBackend, AttentionNeeds
+from workers.attention.fit import misfit
+from workers.attention.naive import NaiveBackend
+from workers.attention.registry import select_backend
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+IMPLEMENTATIONS = {
+    path.partition(":")[0].rpartition(".")[2]: path
+    for name, paths in registry._BACKENDS.items()
+    if name != "naive"
+    for path in paths
+}
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 2e-5}
+HEADS = [
+    (8, 8, 64, torch.bfloat16),
+    (4, 1, 80, torch.float16),
+    (6, 2, 96, torch.bfloat16),
+    (32, 8, 128, torch.bfloat16),
+    (8, 2, 128, torch.float32),
+    (4, 2, 256, torch.float16),
+]
+"""(query heads, KV heads, head size, dtype)"""
+
+BLOCK_SIZES = [16, 64, 128]
+
+
+def needs(
+    heads: tuple[int, int, int, torch.dtype], *, paged: bool = True, block_size: int = 16
+) -> AttentionNeeds:
+    num_heads, num_kv_heads, head_dim, dtype = heads
+    return attention_needs(
+        paged=paged,
+        device="cuda",
+        dtype=dtype,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+    )
+
+
+def built(name: str, want: AttentionNeeds) -> AttentionBackend:
+    """The backend, where it is installed and fits."""
+    implementation = registry._implementation(IMPLEMENTATIONS[name])
+    if why := misfit(implementation.capabilities, want):
+        pytest.skip(f"{name}: {why}")
+    return implementation(want)
+
+
+def compare(name: str, rows: Sequence[tuple[int, int]], want: AttentionNeeds, seed: int) -> None:
+    # flash-attn-4 loads whole pages: what is masked in them has to be finite, and is here large.
+    unused = 1e4 if name == "flash_attn4" else torch.nan
+    problem = Problem(rows, want, seed=seed, unused=unused)
+    with torch.inference_mode():
+        actual = problem.solve(built(name, want)).float()
+        expected = problem.solve(NaiveBackend(want)).float()
+    bound = TOLERANCE[want.dtype]
+    torch.testing.assert_close(actual, expected, atol=bound, rtol=bound, msg=lambda m: f"{rows}{m}")
+
+
+def random_rows(draw: random.Random, block: int) -> list[tuple[int, int]]:
+    """Decodes first, as a scheduler has it, then chunks; many at the edges of pages."""
+    edges = [0, block - 1, block, block + 1, 2 * block, draw.randrange(600)]
+    decodes = [(draw.choice(edges), 1) for _ in range(draw.randrange(4))]
+    chunks = [
+        (draw.choice(edges), draw.choice([1, 2, block, draw.randrange(1, 150)]))
+        for _ in range(draw.randrange(4))
+    ]
+    return [*decodes, *chunks] or [(0, block)]
+
+
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_random_steps(name: str, heads: tuple[int, int, int, torch.dtype], block_size: int) -> None:
+    draw, want = random.Random(block_size), needs(heads, block_size=block_size)
+    for seed in range(6):
+        compare(name, random_rows(draw, block_size), want, seed)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, 1)],
+        [(0, 1)] * 300,
+        [(0, 3)] * 300,
+        [(5, 20), (40, 1), (0, 7), (3, 1)],
+        [(3000, 1), (2, 1), (9000, 1)],
+        [(4000, 70), (0, 300)],
+    ],
+    ids=["first_token", "many", "many_prompts", "any_order", "far_decodes", "far_chunk"],
+)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_steps_of_every_kind(name: str, rows: list[tuple[int, int]]) -> None:
+    compare(name, rows, needs((32, 8, 128, torch.bfloat16)), seed=0)
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_bidirectional(name: str, heads: tuple[int, int, int, torch.dtype]) -> None:
+    query_heads, _, head_dim, dtype = heads
+    want = needs((query_heads, query_heads, head_dim, dtype), paged=False)
+    backend, control = built(name, want), NaiveBackend(want)
+    draw = random.Random(0)
+    for lengths in ([1], [7, 64, 128, 1, 65], [draw.randrange(1, 9) for _ in range(300)]):
+        step = on_device(encoder_step([[0] * length for length in lengths]), "cuda")
+        # As one packed product leaves them: each a slice of every token's heads.
+        shape = (sum(lengths), 3 * query_heads, head_dim)
+        parts = torch.randn(shape, device="cuda").to(dtype).split(query_heads, dim=1)
+        with torch.inference_mode():
+            actual, expected = (
+                each.forward(parts[0], parts[1], parts[2], None, each.plan(step)).float()
+                for each in (backend, control)
+            )
+        bound = TOLERANCE[dtype]
+        torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_a_graph_of_decoding_is_right_for_other_lengths(name: str) -> None:
+    want = needs((32, 8, 128, torch.bfloat16))
+    backend = built(name, want)
+    if not backend.capabilities.graph_safe:
+        pytest.skip(f"{name} is not for CUDA graphs")
+    problem = Problem([(900, 1), (70, 1), (33, 1), (16, 1)], want)
+    with torch.inference_mode():
+        cache = problem.cache()
+        keys = torch.cat([keys[-1:] for keys in problem.row_keys])
+        backend.write_kv(keys, keys, cache, backend.plan(problem.step))
+
+        def attend() -> torch.Tensor:
+            plan = backend.plan(problem.step)
+            return backend.forward(problem.queries, keys, keys, cache, plan)
+
+        attend()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = attend()
+        for contexts in ([901, 71, 34, 17], [1, 2, 16, 17], [512, 70, 1, 15]):
+            problem.step.context_lens.copy_(torch.tensor(contexts, dtype=torch.int32))
+            graph.replay()
+            step = dataclasses.replace(problem.step, contexts=np.array(contexts, np.int32))
+            control = NaiveBackend(want)
+            expected = control.forward(problem.queries, keys, keys, cache, control.plan(step))
+            torch.testing.assert_close(out.float(), expected.float(), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_the_fastest_backend_is_chosen_by_measurement(
+    paged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    chosen = select_backend(
+        "auto", needs((32, 8 if paged else 32, 128, torch.bfloat16), paged=paged)
+    )
+    line = next(message for message in caplog.messages if "measured" in message)
+    assert "sdpa" in line
+    assert not isinstance(chosen, NaiveBackend)
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_one_asked_for_by_name_runs_or_says_why_not() -> None:
+    want = needs((32, 8, 128, torch.bfloat16))
+    for name in ("triton", "sdpa"):
+        assert select_backend(name, want).capabilities.causal_paged
+    with pytest.raises(registry.AttentionBackendError, match="head size 100 is not"):
+        select_backend("flashinfer", needs((4, 4, 100, torch.bfloat16)))

@@ -1,0 +1,150 @@
+"""An engine core and its worker on the GPU, as processes: what many requests leave behind, and what
+it refuses."""
+
+import asyncio
+import gc
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_core.client import EngineClient
+from engine_core.client_jobs import EngineError
+from engine_core.messages import Grammar, SamplingParams
+from engine_core.tokenizer import Tokenizer
+from server.bench.engine import running_engine
+from server.model_setup import EngineOptions
+from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
+from tests.workers.equivalence import DEMO
+
+pytestmark = pytest.mark.gpu
+
+BLOCK = 64
+DEMO_BLOCK_BYTES = 2 * 5 * BLOCK * 4 * 32 * 2
+"""Keys and values of five layers, four heads of 32, in bfloat16."""
+
+SETTLED, REQUESTS = 2000, 10_000
+GROWTH = {"engine_core": 4 << 20, "workers": 16 << 20, "device": 32 << 20}
+"""Bytes that may come between request SETTLED and the last. The device's is about one segment of
+torch's allocator, for a step that is larger than any before."""
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+        "mode": {"enum": ["fast", "safe"]},
+    },
+    "required": ["port", "mode"],
+    "additionalProperties": False,
+}
+
+
+def run(work: Coroutine[object, object, None], seconds: float) -> None:
+    """An engine that hangs is a failure, not a hanging test."""
+    asyncio.run(asyncio.wait_for(work, seconds))
+
+
+def options(**changes: Any) -> EngineOptions:
+    """On the GPU, without the time that choosing a backend takes."""
+    given: dict[str, Any] = {
+        "device": "cuda",
+        "attention_backend": "triton",
+        "log_level": "warning",
+    }
+    return EngineOptions(**given | changes)
+
+
+def memory() -> Footprint:
+    """Of the engine, and of everybody on the device."""
+    free, total = torch.cuda.mem_get_info()
+    return footprint(total - free)
+
+
+def test_ten_thousand_requests_leave_nothing_behind() -> None:
+    gc.collect()  # what other tests have left of ours must not go meanwhile
+    torch.cuda.empty_cache()
+
+    async def serve() -> None:
+        given = options(kv_cache_memory=500 * DEMO_BLOCK_BYTES, max_running=96)
+        async with running_engine(DEMO, given) as engine:
+            guests = Guests(engine.client, engine.model.engine.model.vocab_size)
+            await guests.serve(SETTLED)
+            await until_idle(engine.client)
+            earlier = memory()
+            await guests.serve(REQUESTS - SETTLED)
+            await until_idle(engine.client)
+            growth = memory().growth_since(earlier)
+            mib = {name: round(size / (1 << 20), 2) for name, size in growth.items()}
+            print(f"growth in MiB over {REQUESTS - SETTLED} requests: {mib}; {engine.client.beat}")
+            assert guests.finished + guests.left == REQUESTS
+            assert guests.left > REQUESTS / 20
+            assert engine.client.beat is not None
+            assert engine.client.beat.kv_blocks_total == 500
+            assert engine.client.beat.cached_tokens > 0
+            assert {name for name, size in growth.items() if size > GROWTH[name]} == set(), mib
+
+    run(serve(), 150)
+
+
+async def tokens_of(client: EngineClient, prompt: int, **params: Any) -> list[int]:
+    """The tokens of one request whose prompt is `prompt` tokens long."""
+    tokens: list[int] = []
+    ids = np.full(prompt, 9, np.int32).tobytes()
+    sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True} | params)
+    with await client.generate(sampling, ids=[ids]) as stream:
+        while news := await stream.next():
+            tokens += [output.token for output in news if output.token >= 0]
+    return tokens
+
+
+def test_what_does_not_fit_the_cache_is_refused_with_the_numbers() -> None:
+    async def ask() -> None:
+        async with running_engine(DEMO, options(kv_cache_memory=2 * DEMO_BLOCK_BYTES)) as engine:
+            client = engine.client
+            assert len(await tokens_of(client, 100, max_tokens=28)) == 28
+            with pytest.raises(EngineError) as one_more:
+                await tokens_of(client, 100, max_tokens=29)
+            with pytest.raises(EngineError) as too_long:
+                await tokens_of(client, 128)
+            assert one_more.value.code == too_long.value.code == "context_length_exceeded"
+            assert one_more.value.param == "max_tokens"
+            expected = "this model's KV cache is 128 tokens; prompt has 100 and 29 to generate"
+            assert one_more.value.message == expected
+            assert "KV cache is 128 tokens; prompt has 128" in too_long.value.message
+            assert len(await tokens_of(client, 127)) == 1
+            await until_idle(client)
+
+    run(ask(), 90)
+
+
+async def structured(client: EngineClient, seed: int) -> str:
+    """The text of a sampled answer that must follow SCHEMA."""
+    grammar = Grammar("json_schema", json.dumps(SCHEMA), "response_format")
+    params = {"temperature": 1.3, "seed": seed, "max_tokens": 100, "grammar": grammar}
+    stops = frozenset({1, 5})
+    tokens = await tokens_of(client, 20 + seed, stop_token_ids=stops, ignore_eos=False, **params)
+    return Tokenizer.load(DEMO).decode(tokens)
+
+
+def test_grammars_hold_beside_rows_that_are_free_in_a_cache_that_was_measured() -> None:
+    async def ask() -> None:
+        async with running_engine(DEMO, options(attention_backend="auto")) as engine:
+            given = engine.model.engine
+            info = await engine.client.wait_ready()
+            assert info.kv_tokens == given.max_running * given.max_model_len
+            texts, free = await asyncio.gather(
+                asyncio.gather(*(structured(engine.client, seed) for seed in range(24))),
+                asyncio.gather(*(tokens_of(engine.client, n, max_tokens=50) for n in range(1, 25))),
+            )
+            assert [len(tokens) for tokens in free] == [50] * 24
+            values = [json.loads(text) for text in texts]
+            assert all(list(value) == ["port", "mode"] for value in values)
+            assert all(1 <= value["port"] <= 65535 for value in values)
+            assert all(value["mode"] in ("fast", "safe") for value in values)
+            assert len(set(texts)) > 12
+            await until_idle(engine.client)
+
+    run(ask(), 150)

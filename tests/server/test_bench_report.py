@@ -1,0 +1,114 @@
+"""What `penstock bench` tells: medians, verdicts, notes, progress, pictures."""
+
+import asyncio
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.bench.cases import Figures
+from server.bench.errors import BenchError
+from server.bench.latencies import milliseconds
+from server.bench.machine import this_machine
+from server.bench.plots import drawing_library, plot
+from server.bench.progress import Progress
+from server.bench.report import CaseReport, Report, details, failed, measured, table
+from server.bench.workloads import GENERATION, HTTP
+
+CASES = {case.name: case for case in (*GENERATION, *HTTP)}
+
+
+def report_of(name: str, *runs: Figures, gpus: int = 1, notes: tuple[str, ...] = ()) -> CaseReport:
+    return measured(CASES[name], runs, gpus=gpus, notes=notes, engine={"device": "cuda:0"})
+
+
+def verdicts(report: CaseReport) -> list[str]:
+    return [row.verdict for row in report.rows]
+
+
+def test_at_least() -> None:
+    assert verdicts(report_of("one", {"output_tokens_per_s": 235.0})) == ["pass"]
+    assert verdicts(report_of("one", {"output_tokens_per_s": 234.9})) == ["miss"]
+
+
+def test_at_most_and_several_goals() -> None:
+    figures = {"ttft_p50_ms": 18.0, "ttft_p99_ms": 24.1, "tpot_mean_ms": 4.5}
+    assert verdicts(report_of("http-gen-16", figures)) == ["pass", "miss", "pass"]
+
+
+def test_goals_of_the_number_of_gpus() -> None:
+    (row,) = report_of("dec", {"output_tokens_per_s": 36_000.0}, gpus=2).rows
+    assert (row.vllm, row.floor, row.goal, row.verdict) == (27_275, 41_000, 36_000, "pass")
+    (row,) = report_of("b16", {"requests_per_s": 90.0}, gpus=2).rows
+    assert (row.vllm, row.floor, row.goal, row.verdict) == (None, None, None, "")
+
+
+def test_what_differs_is_not_judged() -> None:
+    report = report_of("one", {"output_tokens_per_s": 9e9}, notes=("on a CPU", "in float32"))
+    assert verdicts(report) == [""]
+    assert "one: not judged: on a CPU, in float32" in table([report])
+
+
+def test_medians_of_the_runs() -> None:
+    runs = [{"output_tokens_per_s": value, "steps": 5.0} for value in (230.0, 240.0, 236.0)]
+    report = report_of("one", *runs)
+    assert report.figures == {"output_tokens_per_s": 236.0, "steps": 5.0}
+    assert report.runs == runs
+    line = table([report]).splitlines()[1]
+    assert line.split() == "one 236 tok/s 197 249 ≥ 235 pass 230 to 240".split()
+
+
+def test_a_failure_is_told() -> None:
+    report = failed(CASES["rand"], BenchError("nothing came"))
+    assert "rand: FAILED: nothing came" in table([report])
+    assert details(report).endswith("FAILED: nothing came")
+
+
+def test_milliseconds() -> None:
+    assert milliseconds("x", [0.001, 0.002, 0.006]) == pytest.approx(
+        {"x_mean_ms": 3.0, "x_p50_ms": 2.0, "x_p99_ms": float(np.percentile([1, 2, 6], 99))}
+    )
+    assert milliseconds("x", []) == {}
+
+
+def test_progress_tells_rate_and_time_to_go() -> None:
+    progress = Progress("dec", "tokens", 1000, lambda: 250, io.StringIO())
+    assert progress.line(5.0) == "dec: 250 of 1,000 tokens, 50.0/s, 5 s, 15 s to go"
+    assert Progress("dec", "tokens", 9, lambda: 0).line(5.0).endswith("no estimate yet")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_progress_on_a_terminal_is_one_line_that_goes_away() -> None:
+    screen = Terminal()
+    async with Progress("dec", "tokens", 4, lambda: 2, screen):
+        await asyncio.sleep(1.2)
+        assert "\rdec: 2 of 4 tokens" in screen.getvalue()
+    assert screen.getvalue().endswith("\r\x1b[K")
+    assert "\n" not in screen.getvalue()
+
+
+def test_the_machine() -> None:
+    machine = this_machine()
+    assert machine.cores >= 1
+    assert {"Python", "torch", "msgspec"} <= set(machine.versions)
+    assert machine.commit in machine.header()
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra `bench`)")
+    runs = {"ttft_p50_ms": 18.0, "ttft_p99_ms": 24.1, "tpot_mean_ms": 4.5}
+    cases = [report_of("one", {"output_tokens_per_s": 240.0}), report_of("http-gen-16", runs)]
+    plot(Report("penstock bench", this_machine(), cases), tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(BenchError, match=r"pip install 'penstock\[bench\]'"):
+        drawing_library()

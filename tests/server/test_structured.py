@@ -1,0 +1,87 @@
+"""`response_format`, `regex` and `choice` on their way to the engine; the engine itself is fake."""
+
+import json
+
+import pytest
+
+from engine_core.messages import Failed, GenerateJob, Grammar
+from tests.server.conftest import House
+
+SCHEMA_FIELD = "response_format.json_schema.schema"
+
+
+def wrapped(schema: object) -> dict:
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "thing", "strict": True, "schema": schema},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({}, None),
+        ({"response_format": None, "regex": None, "choice": None}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}},
+         Grammar("json_schema", '{"type": "object"}', "response_format")),
+        (wrapped({"b": {}, "a": [1]}),
+         Grammar("json_schema", '{"b": {}, "a": [1]}', SCHEMA_FIELD)),
+        ({"regex": "a+", "response_format": {"type": "text"}}, Grammar("regex", "a+", "regex")),
+        ({"choice": ["a", 'b"', "é"]}, Grammar("choice", '["a","b\\"","é"]', "choice")),
+    ],
+)  # fmt: skip
+def test_the_engine_is_told_what_the_text_must_match(house: House, fields, grammar) -> None:
+    body = json.dumps({"prompt": "a", "max_tokens": 2} | fields, ensure_ascii=False)
+    response = house.http.post("/v1/completions", content=body.encode())
+    assert response.status_code == 200, response.text
+    (job,) = house.engines["writer"].received
+    assert isinstance(job, GenerateJob)
+    assert job.params.grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA_FIELD),
+        (wrapped(None), SCHEMA_FIELD),
+        (wrapped([]), SCHEMA_FIELD),
+        (wrapped('{"type": "object"}'), SCHEMA_FIELD),
+        (wrapped({"enum": ["x" * 70_000]}), SCHEMA_FIELD),
+        ({"regex": ""}, "regex"),
+        ({"regex": 3}, "regex"),
+        ({"regex": "x" * 70_000}, "regex"),
+        ({"choice": []}, "choice"),
+        ({"choice": "a"}, "choice"),
+        ({"choice": ["a", ""]}, "choice[1]"),
+        ({"choice": ["a", 1]}, "choice[1]"),
+        ({"choice": ["x" * 40_000, "y" * 40_000]}, "choice"),
+        ({"choice": ["a"], "regex": "a"}, "choice"),
+        ({"choice": ["a"], "response_format": {"type": "json_object"}}, "choice"),
+        ({"regex": "a", **wrapped({})}, "regex"),
+    ],
+)
+def test_a_grammar_that_cannot_be_names_its_field(house: House, fields: dict, param: str) -> None:
+    response = house.post("/v1/completions", {"prompt": "a"} | fields)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(param)
+    assert house.engines["writer"].received == []
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_the_engine_finds_in_a_grammar_comes_before_the_status(
+    house: House, streamed: bool
+) -> None:
+    refusal = Failed(0, "invalid_request", "regex: unclosed group", "regex")
+    house.engines["writer"].script.refusal = refusal
+    response = house.post("/v1/completions", {"prompt": "a", "regex": "a(", "stream": streamed})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "regex"

@@ -1,0 +1,104 @@
+"""Problems for attention backends: random queries, keys and values, and steps over them."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tests.workers.tensors import PagedRow, paged_step
+from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.step_tensors import StepTensors
+
+
+def attention_needs(**changes: Any) -> AttentionNeeds:
+    """What a small decoder on the CPU needs, but for `changes`."""
+    needs: dict[str, Any] = {
+        "paged": True,
+        "device": "cpu",
+        "dtype": torch.float32,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 32,
+        "block_size": 4,
+    }
+    return AttentionNeeds(**needs | changes)
+
+
+class Problem:
+    """A step of rows (cached tokens, queries), with every context's keys and values.
+
+    Cache slots of no row hold `unused`: NaN unless told, so that reading one would show.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[int, int]],
+        want: AttentionNeeds,
+        *,
+        seed: int = 0,
+        unused: float = torch.nan,
+    ) -> None:
+        random_numbers = torch.Generator().manual_seed(seed)
+        self.want, self.rows, self._unused = want, rows, unused
+        total = sum(queries for _, queries in rows)
+        shapes = [
+            (total, want.num_heads, want.head_dim),
+            *[(start + queries, want.num_kv_heads, want.head_dim) for start, queries in rows] * 2,
+        ]
+        self.queries, *contexts = [
+            torch.randn(shape, generator=random_numbers).to(want.device, want.dtype)
+            for shape in shapes
+        ]
+        self.row_keys, self.row_values = contexts[: len(rows)], contexts[len(rows) :]
+        self.tables = _random_tables(
+            [-(-(start + queries) // want.block_size) for start, queries in rows]
+        )
+        paged_rows = [
+            PagedRow([0] * queries, start, table)
+            for (start, queries), table in zip(rows, self.tables, strict=True)
+        ]
+        self.step = on_device(paged_step(paged_rows, want.block_size), want.device)
+
+    def solve(self, backend: AttentionBackend) -> torch.Tensor:
+        """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
+        plan, cache = backend.plan(self.step), self.cache()
+        keys, values = self._new(self.row_keys), self._new(self.row_values)
+        backend.write_kv(keys, values, cache, plan)
+        return backend.forward(self.queries, keys, values, cache, plan)
+
+    def cache(self) -> LayerCache:
+        """The earlier tokens of every row, in its blocks."""
+        return LayerCache(self._cached(self.row_keys), self._cached(self.row_values))
+
+    def _cached(self, contexts: list[torch.Tensor]) -> torch.Tensor:
+        want, size = self.want, self.want.block_size
+        blocks = max(max(table) for table in self.tables) + 1
+        shape = (blocks * size, want.num_kv_heads, want.head_dim)
+        slots = torch.full(shape, self._unused, dtype=want.dtype, device=want.device)
+        for (start, _), table, context in zip(self.rows, self.tables, contexts, strict=True):
+            places = torch.arange(start)
+            own = torch.tensor(table)[places // size] * size + places % size
+            slots[own.to(want.device)] = context[:start]
+        return slots.view(blocks, size, *shape[1:])
+
+    def _new(self, contexts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(
+            [context[start:] for (start, _), context in zip(self.rows, contexts, strict=True)]
+        )
+
+
+def on_device(step: StepTensors, device: str) -> StepTensors:
+    """The same step with its tensors on another device."""
+    tensors = {
+        field.name: value.to(device)
+        for field in dataclasses.fields(step)
+        if isinstance(value := getattr(step, field.name), torch.Tensor)
+    }
+    return dataclasses.replace(step, **tensors)
+
+
+def _random_tables(counts: list[int]) -> list[list[int]]:
+    free = random.Random(1).sample(range(1, sum(counts) + 2), sum(counts))
+    return [[free.pop() for _ in range(count)] for count in counts]

@@ -1,0 +1,228 @@
+"""Models, prompts and ways to run them, for tests that hold generations against a reference."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import server.demo
+from engine_core.messages import SamplingParams
+from tests.workers.checkpoints import save_llama
+from tests.workers.inline_engine import InlineEngine, Mutation, Way, unchanged
+from tests.workers.mutations import MUTATIONS
+from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
+from workers.config import Dtype
+from workers.messages import Logprobs
+from workers.model_config import read_model_config
+
+DEMO = Path(server.demo.__file__).parent / "generator"
+_GAIN = 1.5
+"""Standard deviation of the random models' logits, about."""
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "heads_8_of_64_kv_2": {
+        "hidden_size": 320,
+        "head_dim": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": 448,
+    },
+    "heads_3_of_64_kv_3": {
+        "hidden_size": 192,
+        "head_dim": 64,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "intermediate_size": 448,
+    },
+    "heads_4_of_128_kv_1": {
+        "hidden_size": 512,
+        "head_dim": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "intermediate_size": 704,
+    },
+    "heads_3_of_128_kv_3": {
+        "hidden_size": 384,
+        "head_dim": 128,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "intermediate_size": 640,
+    },
+}
+"""Random Llamas of two layers and an odd vocabulary."""
+
+MODELS = ["demo", *SHAPES]
+
+WAYS: dict[str, Way] = {
+    "plain": Way(),
+    "ahead": Way(depth=2, arrivals=1),
+    "chunks": Way(depth=2, max_step_tokens=40),
+    "large_blocks": Way(depth=2, block_size=64, num_blocks=450, max_step_tokens=100),
+    "few_at_once": Way(max_running=5, arrivals=2),
+}
+"""Batch composition, chunks, depth and block size. Preemption has a test of its own."""
+
+_EDGES = (1, 2, 15, 16, 17, 63, 64, 65)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A model, prompts (a folder, token ids) and what it says after each."""
+
+    folder: Path
+    prompts: list[list[int]]
+    references: list[Reference]
+
+    def generate(self, engine: InlineEngine, comparison: Comparison, width: int = 8) -> Comparison:
+        """Let the engine answer all prompts greedily, reporting `width` alternatives a token."""
+        count = len(self.references[0].tokens)
+        params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True, logprobs=width)
+        engine.generate(self.prompts, params, comparison)
+        return comparison
+
+    def run(self, way: Way, mutate: Mutation = unchanged) -> tuple[InlineEngine, Comparison]:
+        """A new engine's answers, judged but not checked."""
+        engine = InlineEngine(self.folder, way, mutate)
+        comparison = Comparison(self.references, way.dtype, forced=way.depth == 1)
+        return engine, self.generate(engine, comparison)
+
+
+class Lessons:
+    """Lessons of `count` prompts, up to `longest` tokens, and `tokens` answered; made once each."""
+
+    def __init__(self, root: Path, *, count: int, longest: int, tokens: int) -> None:
+        self._root, self._count, self._longest, self._tokens = root, count, longest, tokens
+        self._made: dict[str, Lesson] = {}
+
+    def __call__(self, model: str) -> Lesson:
+        if model not in self._made:
+            folder = DEMO if model == "demo" else self._root / model
+            if model != "demo":
+                save_random(folder, model)
+            vocabulary = read_model_config(folder).vocab_size
+            prompts = random_prompts(vocabulary, self._count, self._longest)
+            self._made[model] = self.of(folder, prompts)
+        return self._made[model]
+
+    def of(self, folder: Path, prompts: list[list[int]]) -> Lesson:
+        """A lesson of these prompts."""
+        return Lesson(folder, prompts, references(folder, prompts, self._tokens))
+
+
+def save_random(folder: Path, shape: str) -> Any:
+    """Write a random Llama; returns transformers' model."""
+    shaped = SHAPES[shape]
+    return save_llama(
+        folder,
+        vocab_size=2051,
+        num_hidden_layers=2,
+        max_position_embeddings=512,
+        initializer_range=_GAIN * shaped["hidden_size"] ** -0.5,
+        **shaped,
+    )
+
+
+def random_prompts(vocabulary: int, count: int, longest: int) -> list[list[int]]:
+    """Lengths at the edges of blocks, the longest, and any between; no two begin alike."""
+    draw = random.Random(count)
+    fixed = [*(length for length in _EDGES if length < longest), longest]
+    lengths = (fixed + [draw.randrange(1, longest) for _ in range(count)])[:count]
+    return [draw.choices(range(6, vocabulary), k=length) for length in lengths]
+
+
+def prompts_that_begin_alike(vocabulary: int) -> list[list[int]]:
+    """Six with the same 70 tokens in front, one of them those 70 alone."""
+    draw = random.Random(6)
+    common = draw.choices(range(6, vocabulary), k=70)
+    return [common + draw.choices(range(6, vocabulary), k=own) for own in (0, 1, 9, 26, 58, 90)]
+
+
+def check_way(lesson: Lesson, way: Way, report: Callable[[str], None]) -> InlineEngine:
+    """One generation agrees with the reference."""
+    engine, comparison = lesson.run(way)
+    report(f"{comparison}; {engine.graph_steps} of {engine.steps} steps were graphs")
+    comparison.check()
+    return engine
+
+
+def check_every_logprob(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+    """The whole distribution agrees at every position, not only its best."""
+    comparison = Comparison(lesson.references, way.dtype)
+    vocabulary = lesson.references[0].logprobs.shape[1]
+    lesson.generate(InlineEngine(lesson.folder, way), comparison, width=vocabulary)
+    report(str(comparison))
+    comparison.check()
+
+
+def check_scores(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+    """As the end of a prompt, the reference's answer is as probable as it was to the reference."""
+    engine = InlineEngine(lesson.folder, way)
+    answered = [
+        prompt + reference.tokens
+        for prompt, reference in zip(lesson.prompts, lesson.references, strict=True)
+    ]
+    params = SamplingParams(max_tokens=0, temperature=0.0, logprobs=0, prompt_logprobs=1)
+    engine.generate(answered, params, lambda sampled: sampled.token)
+    worst = 0.0
+    for number, reference in enumerate(lesson.references):
+        count = len(reference.tokens)
+        chosen, best = _scores(engine.scored[number])
+        assert len(chosen) == len(answered[number]) - 1
+        expected = reference.logprobs.max(axis=-1)
+        worst = max(worst, float(np.abs(chosen[-count:] - expected).max()))
+        clear = [reference.gap(index) > CLEAR_GAP[way.dtype] for index in range(count)]
+        assert (best[-count:] == reference.tokens)[clear].all()
+    report(f"log-probabilities of prompts' tokens within {worst:.1e}")
+    assert worst <= TOLERANCE[way.dtype]
+
+
+def _scores(pieces: Sequence[Logprobs]) -> tuple[np.ndarray, np.ndarray]:
+    """A prompt's log-probabilities and the best token at each place, from its pieces."""
+    chosen = np.frombuffer(b"".join(piece.chosen for piece in pieces), np.float32)
+    best = [np.frombuffer(piece.top_ids, np.int32).reshape(-1, piece.width) for piece in pieces]
+    return chosen, np.concatenate(best)[:, 0]
+
+
+def check_prefix_cache(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+    """Answers agree where nothing is cached yet, and again where all prompts are."""
+    engine = InlineEngine(lesson.folder, way)
+    for hits in (0, sum(_cacheable(prompt, way) for prompt in lesson.prompts)):
+        before = engine.scheduler.usage().cached_tokens
+        comparison = Comparison(lesson.references, way.dtype, forced=way.depth == 1)
+        lesson.generate(engine, comparison)
+        assert engine.scheduler.usage().cached_tokens - before == hits
+        report(f"{hits} tokens cached: {comparison}")
+        comparison.check()
+    engine.scheduler.kv.check_integrity()
+
+
+def _cacheable(prompt: Sequence[int], way: Way) -> int:
+    """Tokens of a prompt's full blocks, but for its last token, which is always computed."""
+    return (len(prompt) - 1) // way.block_size * way.block_size
+
+
+def check_preemption(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+    """Answers agree where the cache is too small for those that run."""
+    longest = max(map(len, lesson.prompts)) + len(lesson.references[0].tokens)
+    engine = check_way(lesson, replace(way, num_blocks=-(-longest // way.block_size) + 2), report)
+    usage = engine.scheduler.usage()
+    assert usage.preemptions > 0
+    assert usage.kv_blocks_used == 0
+
+
+def check_mutation(lesson: Lesson, way: Way, mutation: str) -> None:
+    """A wrong step in the middle is noticed; without it the very same way passes."""
+    engine, comparison = lesson.run(way)
+    comparison.check()
+    _, comparison = lesson.run(way, MUTATIONS[mutation](engine.steps // 2))
+    with pytest.raises(AssertionError, match="log-probabilities within"):
+        comparison.check()
+
+
+def check_dtype(lesson: Lesson, way: Way, dtype: Dtype, report: Callable[[str], None]) -> None:
+    """Agreement by the rules of `dtype`: in half precision a divergence is one of a small gap."""
+    check_way(lesson, replace(way, dtype=dtype), report)

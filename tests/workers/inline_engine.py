@@ -1,0 +1,223 @@
+"""The engine's scheduler over one stage's runner, without processes: whole generations, any way."""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import torch
+
+from engine_core.batches import DecoderBatch
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.outbox import Outbox
+from engine_core.request import Request
+from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.tokenizing import Tokenized
+from engine_core.workflows.decoder import DecoderProcessor
+from tests.engine_core.configs import engine_config
+from tests.workers.checkpoints import worker_config
+from workers.attention.registry import select_backend
+from workers.config import Dtype, WorkerConfig
+from workers.heads import HeadResult
+from workers.loader import load_model
+from workers.messages import Logprobs, StepInput, StepOutput
+from workers.model_input import ModelInput
+from workers.runner import ModelRunner, attention_needs
+from workers.warm_up import warm_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to run a model; its text must not depend on it.
+
+    `depth` is the number of steps in flight: with 2, a step is launched before the result of the
+    one before is read, and takes its tokens from the slots. `arrivals` requests come a turn. Too
+    few `num_blocks` for all that run mean preemption.
+    """
+
+    device: str = "cpu"
+    dtype: Dtype = "float32"
+    backend: str = "auto"
+    graphs: bool = False
+    depth: int = 1
+    block_size: int = 16
+    num_blocks: int = 1600
+    max_running: int = 64
+    max_step_tokens: int = 512
+    arrivals: int = 1000
+
+
+class Sampled(NamedTuple):
+    """A sampled token: the `index`-th of the prompt's, with the log-probabilities reported.
+
+    ids int32[width + 1] and logprobs float32[width + 1]: the token itself, then the best.
+    """
+
+    prompt: int
+    index: int
+    token: int
+    ids: np.ndarray
+    logprobs: np.ndarray
+
+
+class Judge(Protocol):
+    """Sees every sampled token and says which one the request goes on with."""
+
+    def __call__(self, sampled: Sampled) -> int: ...
+
+
+Mutation = Callable[[StepInput], StepInput]
+
+
+def unchanged(message: StepInput) -> StepInput:
+    """No mutation."""
+    return message
+
+
+class _Launched(NamedTuple):
+    batch: DecoderBatch
+    step: int
+    result: HeadResult
+    copied: torch.cuda.Event | None
+
+
+class InlineEngine:
+    """A decoder of one stage.
+
+    `graph_steps` counts those of its `steps` that were replayed from CUDA graphs. `scored` holds
+    what was reported of each prompt's own tokens, in pieces.
+    """
+
+    def __init__(self, folder: Path, way: Way, mutate: Mutation = unchanged) -> None:
+        config = stage_config(folder, way)
+        self.way, self.steps, self.graph_steps = way, 0, 0
+        self.scored: dict[int, list[Logprobs]] = {}
+        self.runner = stage_runner(config, way.num_blocks)
+        if way.graphs:
+            with torch.inference_mode():
+                warm_up(self.runner, config)
+        engine = engine_config(
+            model=config.model,
+            max_model_len=config.max_model_len,
+            max_running=way.max_running,
+            max_step_tokens=way.max_step_tokens,
+            block_size=way.block_size,
+        )
+        self.scheduler = DecoderScheduler(engine, way.num_blocks)
+        self._processor = DecoderProcessor(engine, way.num_blocks)
+        self._mutate = mutate
+        self._open_jobs = 0
+        self._outbox = Outbox(self._job_ended)
+
+    @torch.inference_mode()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, judge: Judge
+    ) -> None:
+        """Bring every prompt to its end. `judge` may change tokens at depth 1 only."""
+        waiting = deque(enumerate(prompts))
+        in_flight: deque[_Launched] = deque()
+        while waiting or self._open_jobs:
+            for _ in range(min(self.way.arrivals, len(waiting))):
+                self._admit(*waiting.popleft(), params)
+            while len(in_flight) < self.way.depth:
+                launched = self._launch(in_flight[0].batch if in_flight else None)
+                if launched is None:
+                    break
+                in_flight.append(launched)
+            self._finish(in_flight.popleft(), judge)
+        assert not in_flight
+
+    def _admit(self, number: int, prompt: Sequence[int], params: SamplingParams) -> None:
+        job = Job(b"test", GenerateJob(number, params), num_rows=1, cost=0)
+        _, requests = self._processor.prepare(job, [Tokenized(array("i", prompt).tobytes())])
+        self._open_jobs += 1
+        self.scheduler.add(job, requests)
+
+    def _job_ended(self, job: Job) -> None:
+        del job
+        self._open_jobs -= 1
+
+    def _launch(self, oldest: DecoderBatch | None) -> _Launched | None:
+        batch = self.scheduler.schedule(oldest)
+        if batch is None:
+            return None
+        step = self.runner.prepare(self._mutate(self.scheduler.build(batch)))
+        hidden = self.runner.forward(step, None)
+        result = self.runner.report(step, hidden).to_host()
+        self._count(step)
+        copied = None
+        if self.way.device != "cpu":
+            copied = torch.cuda.Event()
+            copied.record()
+        return _Launched(batch, step.step, result, copied)
+
+    def _count(self, step: ModelInput) -> None:
+        self.steps += 1
+        self.graph_steps += step.graph is not None
+
+    def _finish(self, launched: _Launched, judge: Judge) -> None:
+        if launched.copied is not None:
+            launched.copied.synchronize()
+        output = launched.result.to_output(launched.step)
+        rows = zip(launched.batch.requests, launched.batch.samples, strict=True)
+        requests = [request for request, samples in rows if samples]
+        if requests:
+            own = np.frombuffer(output.tokens, np.int32)
+            tokens = [judge(sampled) for sampled in _sampled(requests, output)]
+            output = msgspec.structs.replace(output, tokens=np.array(tokens, np.int32).tobytes())
+            if tokens != own.tolist():
+                self._go_on_with(requests, tokens)
+        self.scheduler.update(launched.batch, output, self._outbox)
+        for _, outputs in self._outbox.take():
+            for row in outputs.rows:
+                if row.scored is not None:
+                    self.scored.setdefault(row.job, []).append(row.scored)
+
+    def _go_on_with(self, requests: Sequence[Request], tokens: Sequence[int]) -> None:
+        assert self.way.depth == 1, "the next step has been launched with the sampled tokens"
+        slots = np.array([request.slot for request in requests], np.int32)
+        self.runner.slots.store_last_tokens(slots, torch.tensor(tokens))
+
+
+def _sampled(requests: Sequence[Request], output: StepOutput) -> list[Sampled]:
+    reported = output.sampled
+    assert reported is not None, "every request asks for log-probabilities"
+    tokens = np.frombuffer(output.tokens, np.int32)
+    shape = (len(requests), reported.width)
+    ids = np.frombuffer(reported.top_ids, np.int32).reshape(shape)
+    best = np.frombuffer(reported.top, np.float32).reshape(shape)
+    chosen = np.frombuffer(reported.chosen, np.float32)
+    return [
+        Sampled(
+            request.job.message.id,
+            len(request.tokens) - request.prompt_len,
+            int(tokens[row]),
+            np.append(tokens[row], ids[row]),
+            np.append(chosen[row], best[row]),
+        )
+        for row, request in enumerate(requests)
+    ]
+
+
+def stage_config(folder: Path, way: Way) -> WorkerConfig:
+    """The one stage of the checkpoint in `folder`."""
+    return msgspec.structs.replace(
+        worker_config(folder, dtype=way.dtype),
+        device=way.device,
+        attention_backend=way.backend,
+        max_slots=way.max_running,
+        max_step_tokens=way.max_step_tokens,
+        block_size=way.block_size,
+    )
+
+
+def stage_runner(config: WorkerConfig, num_blocks: int) -> ModelRunner:
+    """A runner with its weights; nothing is warm and nothing captured."""
+    backend = select_backend(config.attention_backend, attention_needs(config))
+    with torch.inference_mode():
+        return ModelRunner(config, load_model(config).model, backend, num_blocks)

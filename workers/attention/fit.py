@@ -1,0 +1,56 @@
+"""Whether a backend can do what a model needs, and if not, why."""
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+
+import torch
+
+from workers.attention.base import AttentionNeeds, Capabilities
+
+
+def misfit(capabilities: Capabilities, needs: AttentionNeeds) -> str:
+    """The first need that is not met, "" where all are.
+
+    An absent package is a need like any other. The GPU is asked last, and only where the rest fits.
+    """
+    device = needs.device.partition(":")[0]
+    if needs.paged and not capabilities.causal_paged:
+        return "no causal attention over a paged cache"
+    if not needs.paged and not capabilities.bidirectional:
+        return "no bidirectional attention"
+    if device not in capabilities.devices:
+        return f"not for device {device!r}"
+    if needs.dtype not in capabilities.dtypes:
+        return f"not for {needs.dtype}"
+    if capabilities.head_dims is not None and needs.head_dim not in capabilities.head_dims:
+        return f"head size {needs.head_dim} is not {_one_of(capabilities.head_dims)}"
+    if needs.paged and needs.block_size % capabilities.page_multiple:
+        return f"block size {needs.block_size} is no multiple of {capabilities.page_multiple}"
+    package = capabilities.requires
+    if package and not _installed(package.name):
+        return f"package {package.name} is not installed ({package.source})"
+    return _compute_misfit(capabilities.compute_majors, needs.device)
+
+
+def _one_of(allowed: Sequence[int]) -> str:
+    if isinstance(allowed, range):
+        return f"a multiple of {allowed.step} up to {allowed[-1]}"
+    return f"one of {', '.join(map(str, allowed))}"
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _compute_misfit(majors: tuple[int, ...] | None, device: str) -> str:
+    if majors is None:
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    if major in majors:
+        return ""
+    known = ", ".join(f"{number}.x" for number in majors)
+    return f"the GPU's compute capability {major}.{minor} is none of {known}"

@@ -1,0 +1,102 @@
+"""Attention by our own Triton kernels, on CUDA.
+
+They are for what FlashAttention does badly or is not there for: few sequences with long contexts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.step_tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlan:
+    """A step whose first `singles` rows have one query each; `longest` is the others' most."""
+
+    step: StepTensors
+    singles: int
+    longest: int
+
+
+class TritonBackend:
+    """Leading rows of one query through split-K decode, the others through tiles of queries."""
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        graph_safe=True,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16, torch.float32),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        # Here and not above: whoever only asks what the backend can do needs no Triton.
+        from workers.kernels import paged_decode, paged_prefill, rotary  # noqa: PLC0415
+
+        self._decode, self._prefill, self._write = paged_decode, paged_prefill, rotary.write_kv
+        self._needs = needs
+        self._scale = needs.head_dim**-0.5
+
+    def plan(self, step: StepTensors) -> TritonPlan:
+        if not self._needs.paged:
+            return TritonPlan(step, 0, int(step.query_lens.max()))
+        several = np.flatnonzero(step.query_lens != 1)
+        singles = int(several[0]) if len(several) else len(step.query_lens)
+        return TritonPlan(step, singles, int(step.query_lens[singles:].max(initial=0)))
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: TritonPlan
+    ) -> None:
+        assert plan.step.slot_mapping is not None, "a step with a cache says where its tokens go"
+        self._write(keys, values, plan.step.slot_mapping, cache.keys, cache.values)
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: TritonPlan,
+    ) -> torch.Tensor:
+        starts = plan.step.query_starts
+        if cache is None:
+            return self._prefill.attend_bidirectional(
+                queries, keys, values, starts, plan.longest, self._scale
+            )
+        return self._attend_paged(queries, cache, plan)
+
+    def _attend_paged(
+        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan
+    ) -> torch.Tensor:
+        step, singles = plan.step, plan.singles
+        assert step.slots is not None
+        assert step.block_tables is not None
+        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        if singles:
+            self._decode.attend(
+                queries[:singles],
+                cache.keys,
+                cache.values,
+                step.block_tables,
+                step.slots[:singles],
+                step.context_lens[:singles],
+                self._scale,
+                out[:singles],
+            )
+        if plan.longest:
+            self._prefill.attend(
+                queries,
+                cache.keys,
+                cache.values,
+                step.block_tables,
+                step.slots[singles:],
+                step.query_starts[singles:],
+                step.context_lens[singles:],
+                plan.longest,
+                self._scale,
+                out,
+            )
+        return out

@@ -1,0 +1,29 @@
+"""How the kernels are launched."""
+
+from functools import lru_cache
+from typing import TypedDict
+
+import torch
+
+
+class DependentLaunch(TypedDict, total=False):
+    """Keyword arguments of a launch: the kernel's PDL flag, and the launch's own."""
+
+    PDL: bool
+    launch_pdl: bool
+
+
+def pdl(tensor: torch.Tensor) -> DependentLaunch:
+    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) where `tensor`'s GPU has it.
+
+    A kernel launched with it starts while the one before it in the stream still runs, and must call
+    gdc_wait() in every program before it touches memory. Only then may it let the next one start.
+    """
+    if tensor.is_cuda and _is_hopper_or_later(tensor.device):
+        return {"PDL": True, "launch_pdl": True}
+    return {"PDL": False}
+
+
+@lru_cache
+def _is_hopper_or_later(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

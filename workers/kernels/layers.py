@@ -1,0 +1,8 @@
+"""The kernels that layers use, by the names of `workers.layers.fused.FusedKernels`."""
+
+from workers.kernels.activation import silu_mul
+from workers.kernels.norm import rms_norm
+from workers.kernels.skinny_linear import linear as skinny_linear
+from workers.kernels.skinny_linear import prefers
+
+__all__ = ["prefers", "rms_norm", "silu_mul", "skinny_linear"]

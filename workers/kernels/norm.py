@@ -1,0 +1,50 @@
+"""RMSNorm, a program a row."""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.kernels.launch import pdl
+
+
+def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
+
+    Inside it is float32, rounded once.
+    """
+    count, size = rows.shape
+    out = torch.empty((count, size), dtype=rows.dtype, device=rows.device)
+    block = triton.next_power_of_2(size)
+    _rms_norm[(count,)](
+        rows,
+        weight,
+        out,
+        rows.stride(0),
+        eps,
+        SIZE=size,
+        BLOCK=block,
+        num_warps=min(max(block // 512, 1), 16),
+        **pdl(rows),
+    )
+    return out
+
+
+@triton.jit
+def _rms_norm(
+    rows, weight, out, stride, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.arange(0, BLOCK)
+    inside = places < SIZE
+    values = tl.load(rows + row * stride + places, mask=inside, other=0.0).to(tl.float32)
+    scales = tl.load(weight + places, mask=inside, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(values * values, axis=0) / SIZE + eps)
+    normed = values * inverse * scales
+    tl.store(out + row * SIZE + places, normed.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,147 @@
+"""Rotary embedding and the KV cache's new tokens, in one pass over a step's heads."""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.kernels.launch import pdl
+
+
+def rotate_and_cache(
+    heads: torch.Tensor,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+) -> None:
+    """Rotate the queries and keys of `heads` in place, and write keys and values to their slots.
+
+    heads        [T', H + 2 Hkv, D]: queries, keys, values, dense within a token; T' >= T
+    table        float32[max_position, D]: cosines of the D / 2 pairs (i, i + D / 2), then sines
+                 (Su et al. 2021, arXiv:2104.09864); contiguous
+    positions    int64[T'], slot_mapping int64[T]: block * page + offset
+    keys, values [blocks, page, Hkv, D], contiguous
+    Tokens from T on, a step's padding, stay as they are. Values that are not finite are cached
+    as 0.
+    """
+    new_keys = heads[:, num_heads : num_heads + num_kv_heads]
+    new_values = heads[:, num_heads + num_kv_heads :]
+    _launch(heads, num_heads, (table, positions), new_keys, new_values, slot_mapping, keys, values)
+
+
+def write_kv(
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+) -> None:
+    """Write keys and values as they are, [T, Hkv, D] each, dense within a token, to their slots."""
+    _launch(new_keys, 0, None, new_keys, new_values, slot_mapping, keys, values)
+
+
+def _launch(
+    queries: torch.Tensor,
+    num_heads: int,
+    rotation: tuple[torch.Tensor, torch.Tensor] | None,
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+) -> None:
+    """A program a token; without `rotation` (table, positions) keys and values only."""
+    kv_heads, head_dim = new_keys.shape[1:]
+    table, positions = rotation or (slot_mapping, slot_mapping)
+    _write[(len(slot_mapping),)](
+        queries,
+        new_keys,
+        new_values,
+        table,
+        positions,
+        slot_mapping,
+        keys,
+        values,
+        new_keys.stride(0),
+        new_values.stride(0),
+        HEADS=num_heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        ROTATE=rotation is not None,
+        HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
+        KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
+        HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
+        num_warps=4,
+        **pdl(new_keys),
+    )
+
+
+@triton.jit(do_not_specialize=["positions", "slot_mapping"])
+def _write(
+    queries, new_keys, new_values, table, positions, slot_mapping, keys, values,
+    key_stride, value_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTATE: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    HALF: tl.constexpr = HEAD_DIM // 2
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_mapping + token)
+    kv_heads, pairs = tl.arange(0, KV_HEAD_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
+    first = kv_heads * HEAD_DIM + pairs
+    inside = (kv_heads < KV_HEADS) & (pairs < HALF)
+    own_keys = new_keys + token * key_stride + first
+    own_values = new_values + token * value_stride + first
+    # All is read before anything is written: loads do not pass stores that may overlap them, and in
+    # a small tile several threads hold the same element, which only one of them writes.
+    low = tl.load(own_keys, mask=inside)
+    high = tl.load(own_keys + HALF, mask=inside)
+    low_value = tl.load(own_values, mask=inside)
+    high_value = tl.load(own_values + HALF, mask=inside)
+    if ROTATE:
+        angle = table + tl.load(positions + token) * HEAD_DIM + pairs
+        cos = tl.load(angle, mask=pairs < HALF, other=0.0)
+        sin = tl.load(angle + HALF, mask=pairs < HALF, other=0.0)
+        heads = tl.arange(0, HEAD_BLOCK)[:, None]
+        own_queries = queries + token * key_stride + heads * HEAD_DIM + pairs
+        asked = (heads < HEADS) & (pairs < HALF)
+        low_query = tl.load(own_queries, mask=asked)
+        high_query = tl.load(own_queries + HALF, mask=asked)
+        tl.debug_barrier()
+        low_query, high_query = _rotate(low_query, high_query, cos, sin)
+        tl.store(own_queries, low_query, mask=asked)
+        tl.store(own_queries + HALF, high_query, mask=asked)
+        low, high = _rotate(low, high, cos, sin)
+        tl.store(own_keys, low, mask=inside)
+        tl.store(own_keys + HALF, high, mask=inside)
+    cached = slot * (KV_HEADS * HEAD_DIM) + first
+    tl.store(keys + cached, low, mask=inside)
+    tl.store(keys + cached + HALF, high, mask=inside)
+    tl.store(values + cached, _finite(low_value), mask=inside)
+    tl.store(values + cached + HALF, _finite(high_value), mask=inside)
+
+
+@triton.jit
+def _finite(values):
+    """0 in place of what is not finite: whoever loads whole pages multiplies what a former owner
+    left behind another context's end by a weight of 0, and that must be 0."""
+    return tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
+
+
+@triton.jit
+def _rotate(low, high, cos, sin):
+    """Turn the pairs (low, high) by their angles, in float32, rounded once."""
+    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    turned_low = wide_low * cos - wide_high * sin
+    turned_high = wide_high * cos + wide_low * sin
+    return turned_low.to(low.dtype), turned_high.to(high.dtype)

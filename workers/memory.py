@@ -1,0 +1,124 @@
+"""What of a CUDA device's memory is left for the KV cache, and what to say where it runs out."""
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from workers.config import WorkerConfig
+from workers.messages import SlotInit, StepInput
+from workers.runner import ModelRunner
+
+_OUTSIDE_ALLOCATOR = 1 << 30
+"""Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the
+device reports as used includes what its neighbours use."""
+
+_GIB = 1 << 30
+
+
+class DeviceMemoryError(Exception):
+    """The device has too little memory; one line says which setting to lower, and by how much."""
+
+
+@contextmanager
+def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
+    """Turn running out of memory into a DeviceMemoryError that names the remedy, and by how much
+    where the bytes `needed` are known."""
+    free = torch.cuda.mem_get_info()[0] if needed and torch.cuda.is_available() else 0
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        left, total = torch.cuda.mem_get_info()
+        amount = f" by at least {(needed - free) / _GIB:.1f} GiB" if needed > free else ""
+        raise DeviceMemoryError(
+            f"out of memory while {doing}: {left / _GIB:.1f} of {total / _GIB:.1f} GiB are free; "
+            f"{remedy}{amount}"
+        ) from None
+
+
+def measured_kv_budget(config: WorkerConfig, runner: ModelRunner, weight_bytes: int) -> int:
+    """Bytes for the KV cache: the stage's share of its device, less its weights, the most that the
+    largest step takes beside them, and its CUDA graphs. All of that is run and measured, with
+    `runner`, whose cache holds just that step's tokens.
+
+    Raises DeviceMemoryError where nothing is left.
+    """
+    with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        runner.run_alone(largest_step(config))
+        peak = torch.cuda.max_memory_allocated() - held
+        graphs = _graph_bytes(runner)
+    budget = config.memory_share_bytes - weight_bytes - peak - graphs - _OUTSIDE_ALLOCATOR
+    if budget <= 0:
+        raise DeviceMemoryError(
+            f"no room for a KV cache: the share of {config.memory_share_bytes / _GIB:.1f} GiB goes "
+            f"to weights ({weight_bytes / _GIB:.1f}), the largest step ({peak / _GIB:.1f}) and "
+            f"CUDA graphs ({graphs / _GIB:.1f}); raise --memory-share, or lower --max-step-tokens, "
+            f"by at least {-budget / _GIB:.1f} GiB"
+        )
+    return budget
+
+
+def release_cached() -> None:
+    """Give what is no longer used back to the device."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def largest_step(config: WorkerConfig) -> StepInput:
+    """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
+    which take the most memory."""
+    rows = min(config.max_slots, config.max_step_tokens)
+    length = min(config.max_step_tokens // rows, config.max_model_len)
+    blocks = -(-length // config.block_size)
+    slots = np.arange(rows, dtype=np.int32)
+    table = np.empty((rows, blocks, 3), np.int32)
+    table[..., 0] = slots[:, None]
+    table[..., 1] = np.arange(blocks)
+    table[..., 2] = np.arange(rows * blocks).reshape(rows, blocks)
+    return StepInput(
+        0,
+        tokens=bytes(4 * rows * length),
+        query_lens=np.full(rows, length, np.int32).tobytes(),
+        slots=slots.tobytes(),
+        starts=bytes(4 * rows),
+        sample=b"\1" * rows,
+        block_updates=table.tobytes(),
+        inits=[
+            SlotInit(
+                slot,
+                length,
+                temperature=1.0,
+                top_k=0,
+                top_p=0.9,
+                seed=slot,
+                presence_penalty=0.1,
+                known=bytes(4 * length),
+            )
+            for slot in range(rows)
+        ],
+    )
+
+
+def blocks_of_largest_step(config: WorkerConfig) -> int:
+    """Blocks that `largest_step` writes."""
+    rows = min(config.max_slots, config.max_step_tokens)
+    length = min(config.max_step_tokens // rows, config.max_model_len)
+    return rows * -(-length // config.block_size)
+
+
+def _graph_bytes(runner: ModelRunner) -> int:
+    """What the whole ladder of CUDA graphs will take: its largest step's memory, which all share,
+    and what each further graph adds."""
+    ladder = runner.graph_ladder()
+    if len(ladder) < 2:
+        return 0
+    used: list[int] = []
+    for rows in (ladder[-1], ladder[-2]):
+        before = torch.cuda.mem_get_info()[0]
+        runner.capture([rows])
+        used.append(before - torch.cuda.mem_get_info()[0])
+    return used[0] + (len(ladder) - 1) * max(used[1], 0)

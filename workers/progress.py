@@ -1,0 +1,44 @@
+"""Progress of long work at start."""
+
+import logging
+import sys
+import time
+from types import TracebackType
+
+_WIDTH = 30
+_LOG_SECONDS = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ProgressBar:
+    """A bar on standard error where that is a terminal, else a log line every few seconds."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._terminal = sys.stderr.isatty()
+        self._told = time.monotonic()
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._terminal:
+            print(file=sys.stderr)
+
+    def advance(self, steps: int = 1) -> None:
+        """So many more are done."""
+        self._done += steps
+        if self._terminal:
+            filled = _WIDTH * self._done // self._total
+            bar = "█" * filled + "░" * (_WIDTH - filled)
+            line = f"\r{self._what} {bar} {self._done}/{self._total}"
+            print(line, end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._told > _LOG_SECONDS:
+            self._told = time.monotonic()
+            _logger.info("%s: %d of %d", self._what, self._done, self._total)

@@ -1,0 +1,100 @@
+"""Sampling on the GPU: the kernels of workers/kernels, and what they are given.
+
+Nothing is read back; what is launched follows from the step's parameters on the host alone.
+"""
+
+import numpy as np
+import torch
+
+from workers.kernels.sampling_adjust import AdjustedRows, adjusted_logits
+from workers.kernels.sampling_best import best_tokens
+from workers.kernels.sampling_candidates import DrawParameters
+from workers.kernels.sampling_draw import draw_tokens
+from workers.kernels.sampling_rows import LogitRows
+from workers.kernels.sampling_statistics import group_statistics
+from workers.sampling.adjustments import Adjustments, TokenMask
+from workers.sampling.logprobs import TokenLogprobs
+from workers.sampling.parameters import SamplingRows
+from workers.sampling.token_counts import TokenCounts
+from workers.sampling.uniforms import uniforms
+from workers.transfer import to_device
+
+_COLDEST = np.float32(1e-20)
+"""A temperature below it is as good as greedy, and its inverse would not be finite."""
+
+
+def sample(
+    logits: torch.Tensor,
+    rows: SamplingRows,
+    adjustments: Adjustments | None,
+    counts: TokenCounts,
+    mask: TokenMask | None,
+) -> torch.Tensor:
+    """One token for each row of contiguous [S, V] logits in any float dtype, int32[S]."""
+    assert logits.is_contiguous(), "the kernels read rows of V logits"
+    given = LogitRows(logits)
+    if adjustments is not None:
+        given = _adjusted(logits, adjustments, counts, mask)
+    drawing = rows.temperature > 0
+    if not drawing.any():
+        return best_tokens(given)
+    vocabulary = logits.shape[1]
+    top_k = np.where(rows.top_k < vocabulary, rows.top_k, 0)
+    top_p = np.where(drawing, rows.top_p, np.float32(1))
+    min_p = np.where(drawing, rows.min_p, np.float32(0))
+    top_k = np.where(drawing, top_k, np.int32(1))
+    temperature = np.where(drawing, np.maximum(rows.temperature, _COLDEST), np.float32(1))
+    columns = [1 / temperature, uniforms(rows.seed, rows.index), top_p, min_p, top_k]
+    truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
+    parameters = DrawParameters(*to_device(columns, logits.device))
+    return draw_tokens(given, parameters, truncated=truncated)
+
+
+def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
+    """Of `tokens` integer[N] and the `width` best under contiguous [N, V] logits in any float type.
+
+    Only the normaliser needs all logits, and it is summed group by group: no float32 copy of them.
+    """
+    assert logits.is_contiguous(), "the kernels read rows of V logits"
+    chosen = logits.gather(1, tokens.long().clamp(min=0)[:, None])[:, 0]
+    top, top_ids = logits.topk(width, dim=-1)
+    peaks, sums = group_statistics(LogitRows(logits))
+    normaliser = (peaks + sums.log()).logsumexp(dim=-1)
+    return TokenLogprobs(
+        chosen=chosen.float() - normaliser,
+        top_ids=top_ids.int(),
+        top=top.float() - normaliser[:, None],
+    )
+
+
+def _adjusted(
+    logits: torch.Tensor, adjustments: Adjustments, counts: TokenCounts, mask: TokenMask | None
+) -> LogitRows:
+    """The rows with their adjustments in place, everything sent in one copy."""
+    places = np.full(len(logits), -1, np.int32)
+    places[adjustments.rows] = np.arange(len(adjustments.rows))
+    penalties = np.stack([adjustments.presence, adjustments.frequency, adjustments.repetition])
+    columns = [places, adjustments.rows, adjustments.slots, penalties]
+    if mask is not None and adjustments.mask_rows is not None:
+        columns.append(adjustments.mask_rows)
+    biases = adjustments.biases
+    if biases:
+        lengths = [len(bias.ids) for bias in biases.values()]
+        columns.append(np.repeat(np.array(list(biases), np.int32), lengths))
+        columns.append(np.concatenate([bias.ids for bias in biases.values()]))
+        columns.append(np.concatenate([bias.values for bias in biases.values()]))
+    placed, those, slots, sent_penalties, *rest = to_device(columns, logits.device)
+    mask_rows = rest.pop(0) if mask is not None else None
+    bias_places, bias_ids, bias_values = rest or (None, None, None)
+    rows = AdjustedRows(
+        rows=those,
+        slots=slots,
+        penalties=sent_penalties,
+        counts=counts.table if len(adjustments.counted) else None,
+        mask_rows=mask_rows,
+        words=mask.words if mask is not None else None,
+        bias_places=bias_places,
+        bias_ids=bias_ids,
+        bias_values=bias_values,
+    )
+    return LogitRows(logits, adjusted_logits(logits, rows), placed)

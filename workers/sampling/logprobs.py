@@ -1,0 +1,53 @@
+"""Log-probabilities of chosen tokens and of the best alternatives."""
+
+from dataclasses import dataclass
+
+import torch
+
+from workers.messages import Logprobs
+from workers.transfer import to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """`workers.messages.Logprobs` while its parts are still tensors.
+
+    chosen float32[N], top_ids int32[N, width], top float32[N, width].
+    """
+
+    chosen: torch.Tensor
+    top_ids: torch.Tensor
+    top: torch.Tensor
+
+    def to_host(self) -> "TokenLogprobs":
+        """The same on the host, where it is once the current stream has come to it."""
+        return TokenLogprobs(
+            chosen=self.chosen.to("cpu", non_blocking=True),
+            top_ids=self.top_ids.to("cpu", non_blocking=True),
+            top=self.top.to("cpu", non_blocking=True),
+        )
+
+    def to_message(self) -> Logprobs:
+        """The message, of tensors on the host."""
+        return Logprobs(
+            width=self.top.shape[1],
+            chosen=to_bytes(self.chosen),
+            top_ids=to_bytes(self.top_ids),
+            top=to_bytes(self.top),
+        )
+
+
+def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
+    """Of `tokens` integer[N] under [N, V] logits, beside the `width` best alternatives.
+
+    A token of -1 (a failed row) is reported as NaN, like everything else in its row.
+    """
+    if logits.device.type != "cpu":
+        # Only there are the kernels to be had.
+        from workers.sampling import cuda  # noqa: PLC0415
+
+        return cuda.log_probabilities(logits, tokens, width)
+    normalised = logits.log_softmax(dim=-1)
+    chosen = normalised.gather(1, tokens.long().clamp(min=0)[:, None])
+    top, top_ids = normalised.topk(width, dim=-1)
+    return TokenLogprobs(chosen[:, 0], top_ids.int(), top)
