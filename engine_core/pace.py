@@ -7,7 +7,7 @@ the time that the worker needs it earlier: the margin.
 A step is expected to take the least of the last few times that a similar one took. Decode steps
 drift slowly, so that is close, and it errs on the harmless side: too early. A kind of step that
 has never run is not expected to take any time, and the next is submitted at once. The margin
-follows the idle time that the worker reports: it widens by a gap and shrinks a little after none.
+follows the idle time that the worker reports: it widens after a gap and shrinks by less after none.
 """
 
 import math
@@ -19,9 +19,10 @@ from workers.messages import StepInput, StepOutput
 _REMEMBERED = 8
 _MAX_KINDS = 1024
 _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 1e-3, 0.2e-3, 20e-3
-_LEAST_SHRINK, _SHRINK = 2e-6, 0.002
-"""Seconds, and the share of the margin, that it loses in a step without a gap: so much less than a
-gap adds that about one held step in a hundred has one."""
+_WIDEN, _SHRINK = 1.02, 0.999
+"""What the margin is multiplied by after a step with a gap, and after one without: it balances
+where one held step in twenty has a gap. It follows what the worker always needs, not the odd step
+that was shorter than expected: a wide margin costs every arrival more than a gap costs once."""
 
 _NOISE_US = 50
 """A gap that is there between any two steps, however early the second was submitted."""
@@ -91,10 +92,7 @@ class Pacer:
             self._durations.popitem(last=False)
 
     def _adapt(self, idle_us: int) -> None:
-        if idle_us > _NOISE_US:
-            self._margin += min(1e-6 * idle_us, self._margin)  # an outlier only doubles it
-        else:
-            self._margin -= max(_LEAST_SHRINK, _SHRINK * self._margin)
+        self._margin *= _WIDEN if idle_us > _NOISE_US else _SHRINK
         self._margin = min(max(self._margin, _LEAST_MARGIN), _MOST_MARGIN)
 
 

@@ -11,7 +11,8 @@ from server.errors import APIError
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 # msgspec ends its messages with the path of the fault, or quotes the name of a missing field.
-_AT_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+# Neither says which entry of an object it is about: a value's path ends in `[...]`.
+_AT_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*?)(\[\.\.\.\])?`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 
 # Up to so many times the permitted size, a body is read to its end before it is refused.
@@ -47,18 +48,18 @@ class Body(Generic[Struct]):
 
     def _fault(self, message: str) -> APIError:
         """The decoder's complaint, as a person who wrote the field would want to read it."""
-        reason, param = message, None
+        reason, param, subject = message, None, "the body"
         if at := _AT_PATH.search(message):
             reason, param = message[: at.start()], at["path"]
+            subject = f"a key of {param}" if at["key"] else param or subject
         if missing := _MISSING.match(reason):
             param = f"{param}.{missing['name']}" if param else missing["name"]
-            reason = "is required"
+            reason, subject = "is required", param
         field = re.split(r"[.\[]", param or "", maxsplit=1)[0]
         if field in self._not_served:
             return APIError(
                 "invalid_request", f"{field} is known but not served here: leave it out", field
             )
-        subject = param or "the body"
         return APIError("invalid_request", f"{subject}: {reason[0].lower()}{reason[1:]}", param)
 
 

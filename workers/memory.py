@@ -10,6 +10,7 @@ import torch
 from workers.config import WorkerConfig
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
+from workers.stage_graphs import row_ladder, token_ladder
 
 _OUTSIDE_ALLOCATOR = 1 << 30
 """Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the
@@ -50,7 +51,7 @@ def measured_kv_budget(config: WorkerConfig, runner: ModelRunner, weight_bytes: 
         torch.cuda.reset_peak_memory_stats()
         runner.run_alone(largest_step(config))
         peak = torch.cuda.max_memory_allocated() - held
-        graphs = _graph_bytes(runner)
+        graphs = _graph_bytes(config, runner)
     budget = config.memory_share_bytes - weight_bytes - peak - graphs - _OUTSIDE_ALLOCATOR
     if budget <= 0:
         raise DeviceMemoryError(
@@ -110,15 +111,16 @@ def blocks_of_largest_step(config: WorkerConfig) -> int:
     return rows * -(-length // config.block_size)
 
 
-def _graph_bytes(runner: ModelRunner) -> int:
-    """What the whole ladder of CUDA graphs will take: its largest step's memory, which all share,
-    and what each further graph adds."""
-    ladder = runner.graph_ladder()
-    if len(ladder) < 2:
+def _graph_bytes(config: WorkerConfig, runner: ModelRunner) -> int:
+    """What all CUDA graphs will take: the memory of the largest step, which all share, and what
+    each further graph adds."""
+    if not runner.can_capture():
         return 0
+    rows, tokens = row_ladder(config.max_slots), token_ladder(config.max_step_tokens)
     used: list[int] = []
-    for rows in (ladder[-1], ladder[-2]):
+    for captured in (1, 2):
         before = torch.cuda.mem_get_info()[0]
-        runner.capture([rows])
+        runner.capture(rows[-captured:], tokens[-captured:])
         used.append(before - torch.cuda.mem_get_info()[0])
-    return used[0] + (len(ladder) - 1) * max(used[1], 0)
+    further = len(rows) + len(tokens) - 2
+    return used[0] + further * max(used[1] - used[0], 0) // 2

@@ -1,19 +1,23 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.cuda_graphs import DecodeGraph, DecodeGraphs
+from workers.cuda_graphs import DecodeGraph
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
+from workers.piecewise_graphs import PiecewiseGraph
 from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.slots import SlotTable
+from workers.stage_graphs import StageGraphs
 from workers.step_tensors import IntArray, StepTensors
 from workers.transfer import on_device, to_device
+
+LongArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,13 @@ class ScoringInput:
 @dataclass(frozen=True, slots=True)
 class ModelInput:
     """One step as a stage runs it; `sampling` and `scoring` where the step has any, `graph` where
-    it is captured and its inputs are loaded (`tensors` are then the graph's)."""
+    it is captured and its inputs are loaded: T' is then the graph's size."""
 
     step: int
     tensors: StepTensors
     sampling: SamplingInput | None = None
     scoring: ScoringInput | None = None
-    graph: DecodeGraph | None = None
+    graph: DecodeGraph | PiecewiseGraph | None = None
 
 
 class EncoderInputBuilder:
@@ -94,8 +98,8 @@ class DecoderInputBuilder:
     for it.
     """
 
-    graphs: DecodeGraphs | None = None
-    """Once captured, what steps of one token a row are loaded into."""
+    graphs: StageGraphs | None = None
+    """Once captured, what steps are loaded into."""
 
     def __init__(
         self,
@@ -115,75 +119,59 @@ class DecoderInputBuilder:
     def build(self, message: StepInput) -> ModelInput:
         """Apply the message's slot changes and make the step's tensors on the device."""
         self._slots.update(message.block_updates)
-        slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
-        query_lens = np.frombuffer(message.query_lens, np.int32)
-        contexts = np.frombuffer(message.starts, np.int32) + query_lens
-        query_starts = _offsets(query_lens)
-        graph = self._load_graph(message, slots, query_lens, contexts)
-        if graph is not None:
-            tensors = graph.step
-        else:
-            tensors = self._tensors(message, slots, query_lens, contexts, query_starts)
+        rows = _Rows.of(message)
+        graph = self.graphs.fitting(len(rows.slots), rows.total) if self.graphs else None
+        tensors = self._load(message, rows, graph) if graph else self._tensors(message, rows)
         if self._sampling is None:
             return ModelInput(message.step, tensors, graph=graph)
         self._sampling.update(message.inits)
-        sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
         return ModelInput(
             message.step,
             tensors,
-            _sampling_input(self._sampling, slots, contexts, query_starts, sampled, self._device),
-            _scoring_input(self._sampling, slots, message.targets, self._device),
+            _sampling_input(self._sampling, rows, message.sample, self._device),
+            _scoring_input(self._sampling, rows.slots, message.targets, self._device),
             graph,
         )
 
-    def _load_graph(
-        self, message: StepInput, slots: IntArray, query_lens: IntArray, contexts: IntArray
-    ) -> DecodeGraph | None:
-        """The graph that holds the step's rows, loaded; None where the step needs to be launched
-        kernel by kernel."""
-        if self.graphs is None or int(query_lens.max()) > 1:
-            return None
-        graph = self.graphs.fitting(len(slots))
-        if graph is not None:
-            positions = contexts - 1
-            places = self._places(slots, positions)
-            tokens = np.frombuffer(message.tokens, np.int32)
-            self.graphs.load(graph, tokens, positions, places, slots)
-        return graph
-
-    def _places(
-        self, slots: IntArray, positions: npt.NDArray[np.integer[Any]]
-    ) -> npt.NDArray[np.int64]:
-        """Where the cache holds a position of a slot's sequence: int64, block * size + offset."""
-        index, offset = np.divmod(positions, self._block_size)
-        return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
-
-    def _tensors(
-        self,
-        message: StepInput,
-        slots: IntArray,
-        query_lens: IntArray,
-        contexts: IntArray,
-        query_starts: IntArray,
+    def _load(
+        self, message: StepInput, rows: "_Rows", graph: DecodeGraph | PiecewiseGraph
     ) -> StepTensors:
-        total = int(query_starts[-1])
-        padded = _padded(total, self._device)
-        row_of_token = np.repeat(np.arange(len(slots)), query_lens)
-        positions = np.zeros(padded, np.int64)
-        positions[:total] = (contexts - query_starts[1:])[row_of_token] + np.arange(total)
-        slot_mapping = self._places(slots[row_of_token], positions[:total])
+        """Load the graph with the step's tokens; its rows are the graph's, or come along."""
+        tokens = np.frombuffer(message.tokens, np.int32)
+        slots, positions = rows.slots[rows.of_token], rows.positions
+        graph.inputs.load(tokens, positions, self._places(slots, positions), slots)
+        if isinstance(graph, DecodeGraph):
+            return graph.step
+        own, starts, lens = to_device([rows.slots, rows.starts, rows.contexts], self._device)
+        return StepTensors(
+            tokens=graph.inputs.tokens,
+            positions=graph.inputs.positions,
+            token_types=None,
+            slot_mapping=graph.inputs.slot_mapping[: rows.total],
+            block_tables=self._slots.device_tables,
+            slots=own,
+            query_starts=starts,
+            context_lens=lens,
+            query_lens=rows.query_lens,
+            contexts=rows.contexts,
+        )
+
+    def _tensors(self, message: StepInput, rows: "_Rows") -> StepTensors:
+        """The step's tokens and rows, for launching it kernel by kernel."""
+        total, padded = rows.total, _padded(rows.total, self._device)
+        slots, positions = rows.slots[rows.of_token], rows.positions
         tokens = _widened(message.tokens, np.int32, padded)
         pending = np.flatnonzero(tokens[: total if self._first else 0] < 0)
-        arrays: list[npt.NDArray[Any]] = [
+        arrays = [
             tokens,
-            positions,
-            slot_mapping,
-            slots,
-            query_starts,
-            contexts,
+            np.pad(positions, (0, padded - total)),
+            self._places(slots, positions),
+            rows.slots,
+            rows.starts,
+            rows.contexts,
         ]
         if len(pending):
-            arrays += [pending, slots[row_of_token[pending]]]
+            arrays += [pending, slots[pending]]
         ids, placed, mapping, own, starts, lens, *ahead = to_device(arrays, self._device)
         if ahead:
             pending_tokens, their_slots = ahead
@@ -197,27 +185,56 @@ class DecoderInputBuilder:
             slots=own,
             query_starts=starts,
             context_lens=lens,
-            query_lens=query_lens,
-            contexts=contexts,
+            query_lens=rows.query_lens,
+            contexts=rows.contexts,
         )
+
+    def _places(self, slots: IntArray, positions: LongArray) -> LongArray:
+        """Where the cache holds a position of a slot's sequence: int64, block * size + offset."""
+        index, offset = np.divmod(positions, self._block_size)
+        return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
+
+
+class _Rows(NamedTuple):
+    """A step's R rows on the host: slots, query_lens, contexts int32[R], starts int32[R + 1] among
+    its T tokens; of_token and positions int64[T] are each token's row and place in its sequence."""
+
+    slots: IntArray
+    query_lens: IntArray
+    contexts: IntArray
+    starts: IntArray
+    of_token: LongArray
+    positions: LongArray
+
+    @classmethod
+    def of(cls, message: StepInput) -> "_Rows":
+        """Those of a decoder's step."""
+        slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
+        query_lens = np.frombuffer(message.query_lens, np.int32)
+        contexts = np.frombuffer(message.starts, np.int32) + query_lens
+        starts = _offsets(query_lens)
+        of_token = np.repeat(np.arange(len(slots)), query_lens)
+        positions = (contexts - starts[1:])[of_token] + np.arange(len(of_token))
+        return cls(slots, query_lens, contexts, starts, of_token, positions)
+
+    @property
+    def total(self) -> int:
+        """T"""
+        return len(self.of_token)
 
 
 def _sampling_input(
-    table: SamplingTable,
-    slots: IntArray,
-    contexts: IntArray,
-    query_starts: IntArray,
-    sampled: npt.NDArray[np.intp],
-    device: torch.device,
+    table: SamplingTable, rows: _Rows, sample: bytes, device: torch.device
 ) -> SamplingInput | None:
-    """Of the rows that are `sampled`, if any are."""
+    """Of the rows whose `sample` is 1, if any is."""
+    sampled = np.flatnonzero(np.frombuffer(sample, np.uint8))
     if not len(sampled):
         return None
-    own = slots[sampled]
+    own = rows.slots[sampled]
     return SamplingInput(
-        positions=on_device(query_starts[1:][sampled].astype(np.int64) - 1, device),
+        positions=on_device(rows.starts[1:][sampled].astype(np.int64) - 1, device),
         slots=own,
-        rows=table.rows(own, contexts[sampled]),
+        rows=table.rows(own, rows.contexts[sampled]),
         width=table.sampled_width(own),
     )
 

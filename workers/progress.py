@@ -15,7 +15,7 @@ class ProgressBar:
     """A bar on standard error where that is a terminal, else a log line every few seconds."""
 
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done = what, total, 0
+        self._what, self._total, self.done = what, total, 0
         self._terminal = sys.stderr.isatty()
         self._told = time.monotonic()
 
@@ -33,12 +33,12 @@ class ProgressBar:
 
     def advance(self, steps: int = 1) -> None:
         """So many more are done."""
-        self._done += steps
+        self.done += steps
         if self._terminal:
-            filled = _WIDTH * self._done // self._total
+            filled = _WIDTH * self.done // self._total
             bar = "█" * filled + "░" * (_WIDTH - filled)
-            line = f"\r{self._what} {bar} {self._done}/{self._total}"
+            line = f"\r{self._what} {bar} {self.done}/{self._total}"
             print(line, end="", file=sys.stderr, flush=True)
         elif time.monotonic() - self._told > _LOG_SECONDS:
             self._told = time.monotonic()
-            _logger.info("%s: %d of %d", self._what, self._done, self._total)
+            _logger.info("%s: %d of %d", self._what, self.done, self._total)

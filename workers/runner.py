@@ -1,13 +1,10 @@
 """One stage's share of a step: from the message to hidden states, and to a report on the last."""
 
-from collections.abc import Sequence
-
 import torch
 
 from workers.attention.attend import StepAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
-from workers.cuda_graphs import DecodeGraphs, row_ladder
 from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
@@ -18,7 +15,7 @@ from workers.models.partition import stage_layers
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
-from workers.step_tensors import StepTensors
+from workers.stage_graphs import GraphCapture
 
 
 class ModelRunner:
@@ -56,7 +53,7 @@ class ModelRunner:
             if paged
             else EncoderInputBuilder(device)
         )
-        self._heads = config.model.num_heads, config.model.num_kv_heads
+        self._head_counts = config.model.num_heads, config.model.num_kv_heads
         self._head = _head(config, model, self.slots, self._sampling) if last else None
 
     def prepare(self, message: StepInput) -> ModelInput:
@@ -67,8 +64,10 @@ class ModelRunner:
         """This stage's layers. `hidden` [T', hidden_size] comes from the stage before, None on the
         first; returns the same shape."""
         if batch.graph is not None:
-            return batch.graph.run(hidden)
-        return self._launch(batch.tensors, hidden)
+            return batch.graph.run(batch.tensors, hidden)
+        caches = self.kv_cache.layers if self.kv_cache else None
+        attend = StepAttention(self._backend, batch.tensors, self._head_counts, caches)
+        return self._model.forward(batch.tensors, hidden, attend)
 
     def report(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
@@ -99,24 +98,26 @@ class ModelRunner:
         if self._head is not None:
             self.report(batch, hidden)
 
-    def graph_ladder(self) -> list[int]:
-        """The row counts whose steps can be captured in CUDA graphs; none if no step can."""
+    def can_capture(self) -> bool:
+        """Whether steps of this stage can be captured in CUDA graphs."""
         safe = self._device.type == "cuda" and self._backend.capabilities.graph_safe
-        return row_ladder(self._config.max_slots) if safe and self.kv_cache else []
+        return safe and self.kv_cache is not None
 
-    def capture(self, ladder: Sequence[int]) -> None:
-        """Capture these, in place of any that were; from now on such steps are replayed."""
+    def capture(self, rows: list[int], tokens: list[int]) -> None:
+        """Capture decode steps of so many rows and other steps of so many tokens, in place of any
+        that were; from now on such steps are replayed."""
         assert isinstance(self._builder, DecoderInputBuilder)
         assert self.kv_cache is not None
-        scratch_place = self.kv_cache.num_blocks * self._config.block_size
-        graphs = DecodeGraphs(self.slots, scratch_place, self._device)
-        graphs.capture(ladder, self._launch, self._hidden_like() if self._config.stage else None)
-        self._builder.graphs = graphs
-
-    def _launch(self, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
-        caches = self.kv_cache.layers if self.kv_cache else None
-        attend = StepAttention(self._backend, step, *self._heads, caches)
-        return self._model.forward(step, hidden, attend)
+        capture = GraphCapture(
+            self._model.forward,
+            self._backend,
+            self.kv_cache.layers,
+            self._head_counts,
+            self.slots,
+            scratch_place=self.kv_cache.num_blocks * self._config.block_size,
+        )
+        hidden_like = self._hidden_like() if self._config.stage else None
+        self._builder.graphs = capture.capture(rows, tokens, hidden_like)
 
     def _hidden_like(self) -> torch.Tensor:
         shape = (1, self._config.model.hidden_size)

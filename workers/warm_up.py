@@ -6,6 +6,7 @@ from workers.config import WorkerConfig
 from workers.kv_cache import KVCache
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
+from workers.stage_graphs import row_ladder, token_ladder
 
 LONGEST = 64
 """Tokens of the longest step: enough to take every path."""
@@ -17,8 +18,8 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     for message in _encoder_steps(config) if cache is None else _decoder_steps(config, cache):
         runner.run_alone(message)
     runner.rehearse_sampling()
-    if ladder := runner.graph_ladder():
-        runner.capture(ladder)
+    if runner.can_capture():
+        runner.capture(row_ladder(config.max_slots), token_ladder(config.max_step_tokens))
     runner.clear()
     for layer in cache.layers if cache else ():
         layer.keys[: _blocks(LONGEST, config)].zero_()

@@ -30,6 +30,7 @@ class DecoderProcessor:
     def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, list[Request]]:
         message = job.message
         assert isinstance(message, GenerateJob)
+        self._check_biases(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
         requests = [
@@ -50,6 +51,16 @@ class DecoderProcessor:
 
     def _matcher(self, job: Job, params: SamplingParams) -> Matcher | None:
         return Matcher(job.grammar, params, self._vocab_size) if job.grammar is not None else None
+
+    def _check_biases(self, params: SamplingParams) -> None:
+        for token in params.logit_bias:
+            if not 0 <= token < self._vocab_size:
+                raise RefusalError(
+                    "invalid_request",
+                    f"logit_bias names token id {token}; this model's vocabulary ends at "
+                    f"{self._vocab_size - 1}",
+                    "logit_bias",
+                )
 
     def _max_len(self, message: GenerateJob, index: int, tokens: array[int]) -> int:
         """The length at which the request ends, prompt included."""

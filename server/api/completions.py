@@ -135,5 +135,10 @@ def _sampling(body: CompletionRequest, defaults: GenerationDefaults) -> Sampling
         ignore_eos=bool(body.ignore_eos),
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
+        min_p=body.min_p or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        logit_bias=body.logit_bias or {},
         grammar=grammar_of(body),
     )

@@ -91,7 +91,7 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
     `in_flight` at once, each followed by the next when it has ended (None: all at once); or, with
-    a `rate`, arrivals of a Poisson process of so many a second.
+    a `rate`, so many a second at even intervals.
     """
 
     prompt_tokens: int
@@ -104,7 +104,7 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True):
     def what(self) -> str:
         load = f"{self.count} x ({self.prompt_tokens} in, {self.outputs} out)"
         if self.rate is not None:
-            return f"{load}, Poisson arrivals, {self.rate:g}/s"
+            return f"{load}, {self.rate:g} a second"
         return f"{load}, " + (
             "all at once" if not self.in_flight else f"{self.in_flight} in flight"
         )

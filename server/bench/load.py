@@ -1,8 +1,6 @@
-"""Requests on their way to a server: all at once, so many in flight, or as a Poisson process."""
+"""Requests on their way to a server: all at once, so many in flight, or so many a second."""
 
 import asyncio
-import itertools
-import random
 import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -11,8 +9,6 @@ from server.bench.answers import Outcome, Reader, WrongAnswerError
 from server.bench.cases import Figures
 from server.bench.http_client import HTTPClient
 from server.bench.latencies import milliseconds
-
-_ARRIVAL_SEED = 123
 
 
 class Load:
@@ -44,11 +40,7 @@ class Load:
         await self._timed([one_after_another() for _ in range(count)])
 
     async def at_rate(self, rate: float) -> None:
-        """Independent arrivals, `rate` a second: exponential gaps from a fixed seed, stretched so
-        that the last comes at exactly count / rate."""
-        drawn = random.Random(_ARRIVAL_SEED)  # noqa: S311 (a workload, not a secret)
-        times = list(itertools.accumulate(drawn.expovariate(rate) for _ in self._requests))
-        stretch = self.total / rate / times[-1]
+        """`rate` requests a second at even intervals, whether or not earlier ones are answered."""
         start = time.perf_counter()
 
         async def arrive(request: bytes, at: float) -> None:
@@ -56,8 +48,8 @@ class Load:
             self._late.append(time.perf_counter() - start - at)
             await self._exchange(request)
 
-        pairs = zip(self._requests, times, strict=True)
-        await self._timed([arrive(request, at * stretch) for request, at in pairs])
+        numbered = enumerate(self._requests)
+        await self._timed([arrive(request, number / rate) for number, request in numbered])
 
     async def _timed(self, jobs: Sequence[Coroutine[object, object, None]]) -> None:
         cpu, started = time.process_time(), time.perf_counter()

@@ -13,11 +13,8 @@ TextOrIds = str | list[str | int | list[int]]
 # Options that clients send at their neutral value; any other value is refused by name.
 No = Literal[False] | None
 Yes = Literal[True] | None
-Zero = Annotated[float, Meta(ge=0, le=0)] | None
-One = Annotated[float, Meta(ge=1, le=1)] | None
 NoText = Annotated[str, Meta(max_length=0)] | None
 NoItems = Annotated[list[None], Meta(max_length=0)] | None
-NoKeys = Annotated[dict[str, float], Meta(max_length=0)] | None
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -11,16 +11,20 @@ from server.schemas.common import (
     Count,
     No,
     NoItems,
-    NoKeys,
     NoText,
-    One,
     TextOrIds,
     Yes,
-    Zero,
 )
 from server.schemas.structured import Choices, Regex, ResponseFormat
 
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+MAX_BIASES = 300
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
+]
 
 
 class CompletionOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
@@ -28,12 +32,7 @@ class CompletionOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
 
     suffix: NoText = None
     best_of: Literal[1] | None = None
-    presence_penalty: Zero = None
-    frequency_penalty: Zero = None
-    repetition_penalty: One = None
-    min_p: Zero = None
     min_tokens: Literal[0] | None = None
-    logit_bias: NoKeys = None
     stop_token_ids: NoItems = None
     bad_words: NoItems = None
     allowed_token_ids: NoItems = None
@@ -54,10 +53,11 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
     """A request of `/v1/completions`. Null and absent mean the same.
 
-    `top_k` 0 and -1 switch it off. `logprobs` counts the alternatives beside each token; with
-    `echo` the prompt's tokens get theirs too. Sampling that the request leaves open is the
-    model's own (`generation_config.json`). At most one of `response_format`, `regex` and `choice`
-    says what the text must match as a whole.
+    `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
+    divides logits, so it keeps away from 0, where they would no longer be finite. `logprobs` counts
+    the alternatives beside each token; with `echo` the prompt's tokens get theirs too. Sampling
+    that the request leaves open is the model's own (`generation_config.json`). At most one of
+    `response_format`, `regex` and `choice` says what the text must match as a whole.
     """
 
     prompt: TextOrIds
@@ -68,6 +68,11 @@ class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+    logit_bias: LogitBias | None = None
     n: Count | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None

@@ -48,6 +48,9 @@ def test_the_wrong_model(house, path, model, code, param, mentions):
         ({"prompt": ["a"] * 2049}, "prompt"),
         ({"n": 10_000}, "n"),
         ({"max_tokens": -1}, "max_tokens"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"hello": 1}}, "logit_bias"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )

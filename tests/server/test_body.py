@@ -63,6 +63,43 @@ def test_a_fault_names_its_field(raw, param):
     assert fault(COMPLETION, raw).param == param
 
 
+@pytest.mark.parametrize(
+    ("field", "within", "beyond"),
+    [
+        ("min_p", [0, 0.05, 1], [-0.01, 1.01]),
+        ("presence_penalty", [-2, 0, 2.0], [-2.01, 2.01]),
+        ("frequency_penalty", [-2.0, 0, 2], [-2.01, 2.01]),
+        ("repetition_penalty", [0.01, 1, 2], [-1, 0, 1e-40, 2.01]),
+        ("logit_bias", [{}, {"0": -100, "2147483647": 100.0}, dict.fromkeys(range(300), 1)],
+         [{"-1": 0}, {"2147483648": 0}, {"1": -100.1}, {"1": 101}, dict.fromkeys(range(301), 1)]),
+    ],
+)  # fmt: skip
+def test_the_ranges_of_sampling_fields(field, within, beyond):
+    for value in [None, *within]:
+        COMPLETION.decode(msgspec.json.encode({"prompt": "a", field: value}))
+    for value in beyond:
+        error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
+        assert error.param == field
+        assert field in error.message
+    for value in ["1", True, [1]]:
+        error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
+        assert error.param == field
+
+
+@pytest.mark.parametrize("key", ["hello", "", "1.0", "1e3", " 1", "0x1", "-1", "9" * 30])
+def test_a_key_that_is_no_token_id_is_told_apart_from_a_value(key):
+    error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", "logit_bias": {key: 1}}))
+    assert error.param == "logit_bias"
+    assert error.message.startswith("a key of logit_bias: ")
+
+
+@pytest.mark.parametrize("value", ["1", True, None, [], {}])
+def test_a_bias_that_is_no_number(value):
+    error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", "logit_bias": {"1": value}}))
+    assert error.param == "logit_bias"
+    assert error.message.startswith("logit_bias: expected `float`")
+
+
 def test_a_missing_field_in_a_list_is_named_with_its_index():
     error = fault(RERANK, b'{"query": "a", "documents": ["a", {"title": "b"}]}')
     assert error.param == "documents[1].text"
@@ -74,12 +111,7 @@ def test_a_missing_field_in_a_list_is_named_with_its_index():
     [
         ("suffix", [None, ""], "the end"),
         ("best_of", [None, 1], 2),
-        ("presence_penalty", [None, 0, 0.0], 0.5),
-        ("frequency_penalty", [None, 0], -1),
-        ("repetition_penalty", [None, 1.0], 1.1),
-        ("min_p", [None, 0.0], 0.1),
         ("min_tokens", [None, 0], 3),
-        ("logit_bias", [None, {}], {"50256": -100}),
         ("stop_token_ids", [None, []], [2]),
         ("bad_words", [None, []], ["a"]),
         ("allowed_token_ids", [None, []], [1]),

@@ -101,6 +101,11 @@ def test_what_the_request_says_reaches_the_engine(house):
         seed=-2,
         logprobs=2,
         ignore_eos=True,
+        min_p=0.25,
+        presence_penalty=-0.5,
+        frequency_penalty=1.5,
+        repetition_penalty=1.25,
+        logit_bias={"7": -100, "40": 2.5},
         user="somebody",
     )
     (job,) = house.engines["writer"].received
@@ -110,10 +115,16 @@ def test_what_the_request_says_reaches_the_engine(house):
     assert params.logprobs == 2
     assert params.prompt_logprobs is None
     assert params.ignore_eos
+    assert params.min_p == 0.25
+    assert (params.presence_penalty, params.frequency_penalty) == (-0.5, 1.5)
+    assert params.repetition_penalty == 1.25
+    assert params.logit_bias == {7: -100.0, 40: 2.5}
 
 
 def test_what_the_request_leaves_open(house):
-    for extra in ({}, {"max_tokens": None, "temperature": None, "n": None, "stop": None}):
+    nothing = ("max_tokens", "temperature", "n", "stop", "min_p", "presence_penalty")
+    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias")
+    for extra in ({}, dict.fromkeys(nothing)):
         complete(house, prompt="a", **extra)
     first, second = house.engines["writer"].received
     assert first.params == second.params
@@ -121,6 +132,8 @@ def test_what_the_request_leaves_open(house):
     assert first.params.seed is None
     assert first.params.stop_token_ids == {1}
     assert not first.params.ignore_eos
+    assert not first.params.penalised
+    assert (first.params.min_p, first.params.logit_bias) == (0.0, {})
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -162,4 +162,4 @@ class Stages:
 
     def _attend(self, step: StepTensors, cache: KVCache | None) -> Attend:
         layers = cache.layers if cache else None
-        return StepAttention(self._backend, step, *self._heads, layers)
+        return StepAttention(self._backend, step, self._heads, layers)

@@ -122,6 +122,7 @@ class Unusable(NaiveBackend):
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: Any,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         raise RuntimeError("ptxas\nfails")
 
@@ -144,6 +145,7 @@ class NotFinite(NaiveBackend):
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: Any,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         return torch.full_like(queries, torch.nan)
 

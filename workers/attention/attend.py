@@ -11,19 +11,19 @@ from workers.step_tensors import StepTensors
 class StepAttention:
     """One step over a backend (see `workers.models.base.Attend`).
 
-    `caches` are the stage's, by local layer; none for an encoder. The backend never sees padding.
+    `head_counts` are the numbers of query and of KV heads; `caches` the stage's, by local layer,
+    none for an encoder. The backend never sees padding.
     """
 
     def __init__(
         self,
         backend: AttentionBackend,
         step: StepTensors,
-        num_heads: int,
-        num_kv_heads: int,
+        head_counts: tuple[int, int],
         caches: list[LayerCache] | None,
     ) -> None:
         self._backend, self._step, self._caches = backend, step, caches
-        self._num_heads, self._num_kv_heads = num_heads, num_kv_heads
+        self._head_counts = head_counts
         self._plan = backend.plan(step)
         self._rotation: Rotation | None = None
 
@@ -32,9 +32,11 @@ class StepAttention:
     ) -> torch.Tensor:
         cache = self._caches[layer] if self._caches else None
         if heads.is_cuda and rotary is not None and cache is not None:
-            self._rotate_and_cache(heads, rotary, cache)
-            queries, keys, values = self._split(heads)
-            return self._backend.forward(queries, keys, values, cache, self._plan)
+            places = self._step.slot_mapping
+            assert places is not None, "a cache comes with places in it"
+            rotate_into_cache(heads, rotary, cache, self._step.positions, places, self._head_counts)
+            split = split_heads(heads, self._head_counts)
+            return self._backend.forward(*split, cache, self._plan)
         total = self._step.num_tokens
         padding = len(heads) - total
         queries, keys, values = (part[:total] for part in self._rotated(heads, rotary))
@@ -48,32 +50,41 @@ class StepAttention:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, those that turn turned."""
         if rotary is None:
-            return self._split(heads)
+            return split_heads(heads, self._head_counts)
         if self._rotation is None:
             self._rotation = rotary(self._step.positions)
-        *_, values = self._split(heads)
-        turned = rotate(heads[:, : -self._num_kv_heads], self._rotation)
-        return turned[:, : self._num_heads], turned[:, self._num_heads :], values
+        num_heads, num_kv_heads = self._head_counts
+        turned = rotate(heads[:, :-num_kv_heads], self._rotation)
+        return turned[:, :num_heads], turned[:, num_heads:], heads[:, -num_kv_heads:]
 
-    def _split(self, heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        keys = self._num_heads + self._num_kv_heads
-        return heads[:, : self._num_heads], heads[:, self._num_heads : keys], heads[:, keys:]
 
-    def _rotate_and_cache(
-        self, heads: torch.Tensor, rotary: RotaryEmbedding, cache: LayerCache
-    ) -> None:
-        """The same in place, and the cache written, in one kernel."""
-        # Imported here, because Triton is not there on every machine without a GPU.
-        from workers.kernels.rotary import rotate_and_cache  # noqa: PLC0415
+def split_heads(
+    heads: torch.Tensor, head_counts: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values of [T, H + 2 Hkv, D]; `head_counts` is (H, Hkv)."""
+    queries, keys = head_counts[0], sum(head_counts)
+    return heads[:, :queries], heads[:, queries:keys], heads[:, keys:]
 
-        assert self._step.slot_mapping is not None, "a cache comes with places in it"
-        rotate_and_cache(
-            heads,
-            rotary.table,
-            self._step.positions,
-            self._step.slot_mapping,
-            cache.keys,
-            cache.values,
-            self._num_heads,
-            self._num_kv_heads,
-        )
+
+def rotate_into_cache(
+    heads: torch.Tensor,
+    rotary: RotaryEmbedding,
+    cache: LayerCache,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    head_counts: tuple[int, int],
+) -> None:
+    """On CUDA, in one kernel: turn the queries and keys of `heads` [T', H + 2 Hkv, D] in place, and
+    write keys and values to the cache."""
+    # Imported here, because Triton is not there on every machine without a GPU.
+    from workers.kernels.rotary import rotate_and_cache  # noqa: PLC0415
+
+    rotate_and_cache(
+        heads,
+        rotary.table,
+        positions,
+        slot_mapping,
+        cache.keys,
+        cache.values,
+        *head_counts,
+    )

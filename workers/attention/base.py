@@ -96,6 +96,10 @@ class AttentionBackend(Protocol):
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: Any,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend. Returns [T, num_heads, head_dim]; scale is head_dim ** -0.5."""
+        """Attend. Returns [T, num_heads, head_dim]; scale is head_dim ** -0.5.
+
+        A graph-safe backend puts it into `out` where that is given; others are not given any.
+        """
         ...

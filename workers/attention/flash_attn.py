@@ -107,8 +107,10 @@ class FlashAttentionBackend(ABC):
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: FlashPlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        if out is None:
+            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         if plan.texts:
             self._attend_texts(queries, keys, values, plan.texts, out)
             return out

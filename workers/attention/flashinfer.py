@@ -84,6 +84,7 @@ class FlashInferBackend:
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: FlashInferPlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if cache is None:
             parts = (queries, keys, values)

@@ -68,6 +68,7 @@ class NaiveBackend:
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: NaivePlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for row in plan.rows:

@@ -40,6 +40,7 @@ class SdpaBackend:
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: PagedPlan | BidirectionalPlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if isinstance(plan, BidirectionalPlan):
             return attend_bidirectional(queries, keys, values, plan)

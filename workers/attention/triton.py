@@ -60,21 +60,24 @@ class TritonBackend:
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: TritonPlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         starts = plan.step.query_starts
         if cache is None:
             return self._prefill.attend_bidirectional(
                 queries, keys, values, starts, plan.longest, self._scale
             )
-        return self._attend_paged(queries, cache, plan)
+        if out is None:
+            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        self._attend_paged(queries, cache, plan, out)
+        return out
 
     def _attend_paged(
-        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan
-    ) -> torch.Tensor:
+        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
+    ) -> None:
         step, singles = plan.step, plan.singles
         assert step.slots is not None
         assert step.block_tables is not None
-        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         if singles:
             self._decode.attend(
                 queries[:singles],
@@ -99,4 +102,3 @@ class TritonBackend:
                 self._scale,
                 out,
             )
-        return out

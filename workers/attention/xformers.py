@@ -47,6 +47,7 @@ class XformersBackend:
         values: torch.Tensor,
         cache: LayerCache | None,
         plan: Any,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         attended: torch.Tensor = self._attend(
             queries[None],

@@ -17,7 +17,8 @@ def pdl(tensor: torch.Tensor) -> DependentLaunch:
     """Programmatic dependent launch (griddepcontrol, CUDA 12.3) where `tensor`'s GPU has it.
 
     A kernel launched with it starts while the one before it in the stream still runs, and must call
-    gdc_wait() in every program before it touches memory. Only then may it let the next one start.
+    gdc_wait() in every program before it touches anything but constants such as weights. It may let
+    the next one start before that, since the next one's wait includes this one's.
     """
     if tensor.is_cuda and _is_hopper_or_later(tensor.device):
         return {"PDL": True, "launch_pdl": True}
