@@ -52,6 +52,7 @@ def options(**changes: Any) -> EngineOptions:
     given: dict[str, Any] = {
         "device": "cuda",
         "attention_backend": "triton",
+        "block_size": 64,
         "log_level": "warning",
     }
     return EngineOptions(**given | changes)

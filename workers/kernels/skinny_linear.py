@@ -37,7 +37,7 @@ class Tile(NamedTuple):
 
 def prefers(rows: int, *, normed: bool) -> bool:
     """Whether `linear` beats cuBLAS and separate kernels, measured on an H200 (RESULTS.md)."""
-    return rows == 1 or 8 < rows <= 16 or (rows <= _MOST_ROWS and not normed)
+    return rows <= 16 or (rows <= _MOST_ROWS and not normed)
 
 
 def linear(
@@ -72,7 +72,7 @@ def linear(
         arguments += [count, rows.stride(0)]
         row_bytes = in_features * weight.itemsize
         whole = tile.ahead <= row_bytes and row_bytes % 16 == 0  # what a request must be aligned to
-        options |= {"ROWS": max(8, triton.next_power_of_2(count)), "AHEAD": tile.ahead * whole}
+        options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": tile.ahead * whole}
     kernel[(triton.cdiv(out_features, tile.outputs),)](
         *arguments,
         **options,
@@ -96,7 +96,7 @@ def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> Tile:
         return Tile(32, 256, 4, 3) if count <= 16 else Tile(64, 128, 4, 3)
     if out_features > 1 << 14:
         return Tile(128, 128, 8, 4, ahead=512) if count <= 16 else Tile(64, 128, 4, 3)
-    return Tile(64, 128, 4, 8, ahead=512 if count > 8 else 0)
+    return Tile(64, 128, 4, 8, ahead=512 if count <= 16 else 0)
 
 
 @triton.jit
