@@ -66,6 +66,7 @@ class EngineClient:
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         n: int = 1,
+        cache_salt: str = "",
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
 
@@ -74,7 +75,8 @@ class EngineClient:
         texts, ids = texts or [], ids or []
         job = next(self._ids)
         stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
-        accepted = await self._submit(job, stream, GenerateJob(job, params, texts, ids, n))
+        message = GenerateJob(job, params, texts, ids, n, cache_salt)
+        accepted = await self._submit(job, stream, message)
         stream.prompt_tokens = accepted.prompt_tokens
         stream.prompt_ids = accepted.prompt_ids
         return stream

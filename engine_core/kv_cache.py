@@ -47,15 +47,21 @@ class KVCacheManager:
     def hash_blocks(
         self, tokens: array[int], known: Sequence[BlockHash] = (), salt: bytes = b""
     ) -> list[BlockHash]:
-        """The chained hash of every full block of `tokens`; the first `known` are not redone."""
+        """The chained hash of every full block of `tokens`; the first `known` are not redone.
+
+        Sequences of different `salt` have no hash in common.
+        """
         hashes, size = list(known), self.block_size
         for index in range(len(hashes), len(tokens) // size):
-            parent = hashes[-1] if hashes else salt
-            content = tokens[index * size : (index + 1) * size].tobytes()
+            # The salt is hashed by itself: what follows it could else be taken for a part of it.
+            parent = hashes[-1] if hashes else self._digest(salt)
             hashes.append(
-                hashlib.blake2b(parent + content, key=self._key, digest_size=_DIGEST_BYTES).digest()
+                self._digest(parent + tokens[index * size : (index + 1) * size].tobytes())
             )
         return hashes
+
+    def _digest(self, content: bytes) -> BlockHash:
+        return hashlib.blake2b(content, key=self._key, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
         """The blocks of the longest cached prefix. They are not held until `hold`."""

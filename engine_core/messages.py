@@ -84,7 +84,8 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
     Prompts are either `texts`, which get the tokenizer's special tokens, or `ids` (int32 bytes),
-    which are taken as they are and checked against the vocabulary.
+    which are taken as they are and checked against the vocabulary. They share cached prefixes only
+    with jobs of the same `cache_salt`.
     """
 
     id: int
@@ -92,6 +93,7 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     texts: list[str] = []
     ids: list[bytes] = []
     n: int = 1
+    cache_salt: str = ""
 
 
 class EncodeJob(msgspec.Struct, array_like=True, frozen=True, tag="encode"):

@@ -160,7 +160,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=positive,
         metavar="N",
-        help="CPU threads of each stage (default: the cores, divided by the stages)",
+        help="CPU threads of each stage (default: on a CPU the cores, divided by the stages)",
     )
     group.add_argument(
         "--attention-backend",
@@ -170,6 +170,11 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="flash_attn, triton, flashinfer, xformers, sdpa, or naive, which is slow and simple "
         "and there to compare with (default: auto, the fastest that works here)",
     )
+    _add_capacity_flags(parser)
+
+
+def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("capacity, for each model")
     group.add_argument(
         "--max-running",
         type=positive,
@@ -187,8 +192,8 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--kv-cache-memory",
         type=size,
         metavar="SIZE",
-        help="key-value cache of each stage, such as 2GiB (default: what --max-running needs, at "
-        "most 1GiB on a CPU, at most what is free on CUDA)",
+        help="key-value cache of each stage, such as 2GiB (default: on a CPU what --max-running "
+        "needs, at most 1GiB; on CUDA what weights and the largest step leave of --memory-share)",
     )
     group.add_argument(
         "--block-size",

@@ -31,6 +31,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...]
     logprobs: int | None
     echo: bool
+    cache_salt: str = ""
 
     @property
     def rows(self) -> int:
@@ -117,7 +118,11 @@ async def generation(
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
         stream = await model.client.generate(
-            plan.params, texts=plan.prompts.texts, ids=plan.prompts.ids, n=plan.n
+            plan.params,
+            texts=plan.prompts.texts,
+            ids=plan.prompts.ids,
+            n=plan.n,
+            cache_salt=plan.cache_salt,
         )
         with stream:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))

@@ -235,7 +235,7 @@ class DecoderScheduler:
         logits are what the request is after.
         """
         kv, known = self.kv, len(request.tokens)
-        request.hashes = kv.hash_blocks(request.tokens, request.hashes)
+        request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
         shareable = 0 if request.wants_scores else (known - 1) // kv.block_size
         shared = kv.match(request.hashes[:shareable])
         kv.hold(shared)

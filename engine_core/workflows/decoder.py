@@ -42,6 +42,7 @@ class DecoderProcessor:
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
                 matcher=self._matcher(job, message.params),
+                salt=message.cache_salt.encode(),
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)

@@ -119,6 +119,7 @@ def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPl
         stops=(stops,) if isinstance(stops, str) else tuple(stops),
         logprobs=body.logprobs,
         echo=bool(body.echo),
+        cache_salt=body.cache_salt or "",
     )
 
 

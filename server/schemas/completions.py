@@ -82,6 +82,7 @@ class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
     response_format: ResponseFormat | None = None
     regex: Regex | None = None
     choice: Choices | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     user: str | None = None
 
 

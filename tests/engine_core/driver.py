@@ -35,11 +35,14 @@ class Driver:
         self.news: dict[int, list[RowOutput]] = {}
         self.submitted: list[DecoderBatch] = []
 
-    def add(self, job_id: int, prompt: list[int], max_tokens: int, **params) -> Job:
+    def add(
+        self, job_id: int, prompt: list[int], max_tokens: int, salt: bytes = b"", **params
+    ) -> Job:
         sampling = SamplingParams(max_tokens=max_tokens, **params)
         job = Job(b"client", GenerateJob(job_id, sampling), 1, 0)
         tokens = array("i", prompt)
-        request = Request(job, 0, sampling, tokens, max_len=len(prompt) + max_tokens, seed=0)
+        limit = len(prompt) + max_tokens
+        request = Request(job, 0, sampling, tokens, max_len=limit, seed=0, salt=salt)
         self.scheduler.add(job, [request])
         return job
 

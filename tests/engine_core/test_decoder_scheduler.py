@@ -105,6 +105,21 @@ def test_generated_blocks_are_shared_with_a_later_prompt() -> None:
     assert driver.text(2) == reference(follow_up, 3)
 
 
+def test_only_requests_of_one_salt_share_blocks() -> None:
+    driver = Driver(num_blocks=64)
+    salts = {1: b"", 2: b"ours", 3: b"theirs", 4: b"ours"}
+    for job, salt in salts.items():
+        driver.add(job, prompt_of(10), max_tokens=9, salt=salt)
+        driver.drain()
+        assert driver.text(job) == reference(prompt_of(10), 9)
+    assert {job: driver.news[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
+    # Generated blocks too.
+    driver.add(5, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"theirs")
+    driver.add(6, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"else")
+    driver.drain()
+    assert (driver.news[5][0].cached, driver.news[6][0].cached) == (16, 0)
+
+
 def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
     driver = Driver(num_blocks=8)
     for job in (1, 2, 3):

@@ -18,7 +18,7 @@ def test_hashes_cover_full_blocks_and_depend_on_all_before() -> None:
     hashes = kv.hash_blocks(tokens(1, 2, 3, 4, 5))
     assert len(hashes) == 2
     assert kv.hash_blocks(tokens(9, 2, 3, 4))[1] != hashes[1]
-    assert kv.hash_blocks(tokens(1, 2, 3, 4), salt=b"tenant")[0] != hashes[0]
+    assert not set(kv.hash_blocks(tokens(1, 2, 3, 4), salt=b"tenant")) & set(hashes)
     assert kv.hash_blocks(tokens(1, 2, 3, 4, 5, 6), hashes)[:2] == hashes
 
 

@@ -106,9 +106,11 @@ def test_what_the_request_says_reaches_the_engine(house):
         frequency_penalty=1.5,
         repetition_penalty=1.25,
         logit_bias={"7": -100, "40": 2.5},
+        cache_salt="tenant 7",
         user="somebody",
     )
     (job,) = house.engines["writer"].received
+    assert job.cache_salt == "tenant 7"
     params = job.params
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (3, 0.5, 0.9, 0)
     assert params.seed == 2**63 - 2
@@ -123,11 +125,12 @@ def test_what_the_request_says_reaches_the_engine(house):
 
 def test_what_the_request_leaves_open(house):
     nothing = ("max_tokens", "temperature", "n", "stop", "min_p", "presence_penalty")
-    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias")
+    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias", "cache_salt")
     for extra in ({}, dict.fromkeys(nothing)):
         complete(house, prompt="a", **extra)
     first, second = house.engines["writer"].received
     assert first.params == second.params
+    assert first.cache_salt == second.cache_salt == ""
     assert first.params.max_tokens == 16
     assert first.params.seed is None
     assert first.params.stop_token_ids == {1}
