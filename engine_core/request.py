@@ -39,8 +39,8 @@ class Request:
     `resident_from` on take their token from the slot's buffer, because it was sampled while the
     request held this slot. `scored` counts the prompt tokens whose log-probability is known, as of
     the last result; `scores_from` as of the last (re)start. `stops` are the tokens that end it;
-    `matcher` tells which tokens its grammar allows, if it has one. `salt` goes into the names of its
-    blocks.
+    `matcher` tells which tokens its grammar allows, if it has one. `salt` goes into the names of
+    its blocks.
     """
 
     job: Job
