@@ -37,3 +37,8 @@ class KVCache:
             )
             for _ in range(num_layers)
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers, the block that pads included."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)

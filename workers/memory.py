@@ -39,24 +39,25 @@ def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
         ) from None
 
 
-def measured_kv_budget(config: WorkerConfig, runner: ModelRunner, weight_bytes: int) -> int:
-    """Bytes for the KV cache: the stage's share of its device, less its weights, the most that the
-    largest step takes beside them, and its CUDA graphs. All of that is run and measured, with
-    `runner`, whose cache holds just that step's tokens.
+def measured_kv_budget(config: WorkerConfig, runner: ModelRunner) -> int:
+    """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
+    most that the largest step takes beside them, and its CUDA graphs. All of that is run and
+    measured, with `runner`, whose cache holds just that step's tokens.
 
     Raises DeviceMemoryError where nothing is left.
     """
     with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
-        held = torch.cuda.memory_allocated()
+        allocated = torch.cuda.memory_allocated()
+        held = allocated - (runner.kv_cache.nbytes if runner.kv_cache else 0)
         torch.cuda.reset_peak_memory_stats()
         runner.run_alone(largest_step(config))
-        peak = torch.cuda.max_memory_allocated() - held
+        peak = torch.cuda.max_memory_allocated() - allocated
         graphs = _graph_bytes(config, runner)
-    budget = config.memory_share_bytes - weight_bytes - peak - graphs - _OUTSIDE_ALLOCATOR
+    budget = config.memory_share_bytes - held - peak - graphs - _OUTSIDE_ALLOCATOR
     if budget <= 0:
         raise DeviceMemoryError(
             f"no room for a KV cache: the share of {config.memory_share_bytes / _GIB:.1f} GiB goes "
-            f"to weights ({weight_bytes / _GIB:.1f}), the largest step ({peak / _GIB:.1f}) and "
+            f"to weights and tables ({held / _GIB:.1f}), the largest step ({peak / _GIB:.1f}) and "
             f"CUDA graphs ({graphs / _GIB:.1f}); raise --memory-share, or lower --max-step-tokens, "
             f"by at least {-budget / _GIB:.1f} GiB"
         )

@@ -180,7 +180,7 @@ def _kv_budget(config: WorkerConfig, loaded: LoadedModel, backend: AttentionBack
     if config.head != "generate" or not config.memory_share_bytes:
         return config.kv_cache_bytes
     runner = ModelRunner(config, loaded.model, backend, blocks_of_largest_step(config))
-    budget = measured_kv_budget(config, runner, loaded.weight_bytes)
+    budget = measured_kv_budget(config, runner)
     del runner
     release_cached()
     return budget

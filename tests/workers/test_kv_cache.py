@@ -21,4 +21,8 @@ def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, dtype: torch.dtyp
         assert tensor.shape == (5 + 1, 16, 1, 24), "one more for rows that only pad a step"
         assert tensor.dtype == dtype
         assert not tensor.any()
-    assert sum(tensor.nbytes for tensor in tensors) == 6 * kv_block_bytes(config, 3, 16, dtype)
+    assert (
+        cache.nbytes
+        == sum(tensor.nbytes for tensor in tensors)
+        == 6 * kv_block_bytes(config, 3, 16, dtype)
+    )
