@@ -39,3 +39,9 @@ class StepTensors:
     def num_tokens(self) -> int:
         """T, without padding."""
         return int(self.query_lens.sum())
+
+    @property
+    def leading_singles(self) -> int:
+        """How many rows stand before the first one of several queries."""
+        several = np.flatnonzero(self.query_lens != 1)
+        return int(several[0]) if len(several) else len(self.query_lens)

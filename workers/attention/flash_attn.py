@@ -8,7 +8,6 @@ split over keys). Everything else is FlashAttention's.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
@@ -85,7 +84,7 @@ class FlashAttentionBackend(ABC):
         if step.block_tables is None:
             return FlashPlan(None, texts=Texts(step.query_starts, int(step.query_lens.max())))
         assert step.slots is not None
-        first = _leading_ones(step)
+        first = step.leading_singles
         decodes = chunks = None
         if first:
             lens = step.context_lens[:first]
@@ -163,9 +162,3 @@ class FlashAttentionBackend(ABC):
         out: torch.Tensor,
     ) -> None:
         """Every token over all of its row. [T, H, D] to `out`."""
-
-
-def _leading_ones(step: StepTensors) -> int:
-    """How many rows stand before the first one of several queries."""
-    several = np.flatnonzero(step.query_lens != 1)
-    return int(several[0]) if len(several) else len(step.query_lens)

@@ -58,8 +58,7 @@ class NaiveBackend:
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: NaivePlan
     ) -> None:
         assert plan.slot_mapping is not None
-        cache.keys.flatten(0, 1)[plan.slot_mapping] = keys
-        cache.values.flatten(0, 1)[plan.slot_mapping] = values
+        cache.write(keys, values, plan.slot_mapping)
 
     def forward(
         self,

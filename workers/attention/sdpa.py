@@ -30,8 +30,7 @@ class SdpaBackend:
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
     ) -> None:
-        cache.keys.flatten(0, 1).index_copy_(0, plan.slot_mapping, keys)
-        cache.values.flatten(0, 1).index_copy_(0, plan.slot_mapping, values)
+        cache.write(keys, values, plan.slot_mapping)
 
     def forward(
         self,

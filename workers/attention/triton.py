@@ -5,7 +5,6 @@ They are for what FlashAttention does badly or is not there for: few sequences w
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
@@ -43,8 +42,7 @@ class TritonBackend:
     def plan(self, step: StepTensors) -> TritonPlan:
         if not self._needs.paged:
             return TritonPlan(step, 0, int(step.query_lens.max()))
-        several = np.flatnonzero(step.query_lens != 1)
-        singles = int(several[0]) if len(several) else len(step.query_lens)
+        singles = step.leading_singles
         return TritonPlan(step, singles, int(step.query_lens[singles:].max(initial=0)))
 
     def write_kv(
