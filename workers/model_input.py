@@ -1,7 +1,7 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,7 @@ class DecoderInputBuilder:
         pending = np.flatnonzero(tokens[: total if self._first else 0] < 0)
         arrays = [
             tokens,
-            np.pad(positions, (0, padded - total)),
+            _lengthened(positions, padded),
             self._places(slots, positions),
             rows.slots,
             rows.starts,
@@ -261,9 +261,13 @@ def _padded(total: int, device: torch.device) -> int:
     return max(total, MIN_CPU_ROWS) if device.type == "cpu" else total
 
 
-def _widened(data: bytes, dtype: type[np.generic], padded: int) -> npt.NDArray[np.int64]:
+def _widened(data: bytes, dtype: type[np.generic], padded: int) -> LongArray:
     """`data` as int64[padded], filled up with zeros."""
-    values = np.frombuffer(data, dtype)
+    return _lengthened(np.frombuffer(data, dtype), padded)
+
+
+def _lengthened(values: npt.NDArray[Any], padded: int) -> LongArray:
+    """The same as int64[padded], filled up with zeros."""
     wide = np.zeros(padded, np.int64)
     wide[: len(values)] = values
     return wide

@@ -22,7 +22,7 @@ class Rotation(NamedTuple):
 class RotaryEmbedding:
     """Rotations of positions [0, max_position).
 
-    table  float32[max_position, D]: the cosines of D/2 angles, then their sines
+    table  float32[max_position, D], for kernels: the cosines of D/2 angles, then their sines
     """
 
     table: torch.Tensor
@@ -32,13 +32,16 @@ class RotaryEmbedding:
     ) -> None:
         frequencies = rope_frequencies(rope, head_dim)
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
-        self.table = torch.cat((angles.cos(), angles.sin()), dim=1).to(placement.device)
-        self._dtype = placement.dtype
+        cos, sin = angles.cos(), angles.sin()
+        self.table = torch.cat((cos, sin), dim=1).to(placement.device)
+        if placement.kernels is None:
+            rotations = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), dim=1)
+            self._rotations = rotations.to(placement.dtype)
 
     def __call__(self, positions: torch.Tensor) -> Rotation:
-        """int64[T'] -> the rotation of each."""
-        cos, sin = self.table[positions].to(self._dtype)[:, None].chunk(2, dim=-1)
-        return Rotation(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
+        """Where there are no kernels: int64[T'] -> the rotation of each."""
+        rows = self._rotations[positions]
+        return Rotation(cos=rows[:, :1], sin=rows[:, 1:])
 
 
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
