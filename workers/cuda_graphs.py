@@ -1,16 +1,16 @@
 """CUDA graphs of decode steps, whole: one launch in place of hundreds."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from workers.attention.attend import StageAttention
+from workers.forward import forward
+from workers.models.base import StageModel
 from workers.static_inputs import StaticInputs
 from workers.step_tensors import StepTensors
-
-Forward = Callable[[StepTensors, torch.Tensor | None], torch.Tensor]
-"""(step, hidden states of the stage before or None) -> hidden states [T', hidden_size]."""
 
 
 class GraphPool:
@@ -50,14 +50,19 @@ class DecodeGraph:
         """Replay it over what its inputs were loaded with; the result holds until the next one."""
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
-            self.hidden_in.copy_(hidden)
+            self.hidden_in[: len(hidden)] = hidden
         self.graph.replay()
         return self.hidden_out
+
+    def replay(self) -> None:
+        """Replay it over what its inputs hold."""
+        self.graph.replay()
 
 
 def capture_decode(
     inputs: StaticInputs,
-    forward: Forward,
+    model: StageModel,
+    attention: StageAttention,
     hidden_in: torch.Tensor | None,
     pool: GraphPool,
 ) -> DecodeGraph:
@@ -69,7 +74,7 @@ def capture_decode(
 
     def run() -> torch.Tensor:
         inputs.resolve_tokens(step.tokens)
-        return forward(step, hidden_in)
+        return forward(model, step, hidden_in, attention.of(step))
 
     run()  # compiles what is not yet: a capture must not
     with pool.capturing():

@@ -58,7 +58,7 @@ class HeadResult:
 
 
 class Head(Protocol):
-    """Queues what makes one step's result of its final hidden states [T', hidden_size].
+    """Queues what makes one step's result of its final hidden states, as `forward` leaves them.
 
     `mask` is given where the step has rows with a grammar.
     """
@@ -83,7 +83,10 @@ class GenerateHead:
         sampling = batch.sampling
         if sampling is None:
             return HeadResult(scored=scored)
-        logits = self._logits(hidden.index_select(0, sampling.positions))
+        where = sampling.positions
+        logits = self._logits(
+            hidden[: len(sampling.slots)] if where is None else hidden.index_select(0, where)
+        )
         tokens = sample(logits, sampling.rows, self._sampling.counts, mask)
         self._slots.store_last_tokens(sampling.slots, tokens)
         reported = sampling.width >= 0

@@ -1,6 +1,6 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from workers.piecewise_graphs import PiecewiseGraph
 from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.slots import SlotTable
 from workers.stage_graphs import StageGraphs
-from workers.step_tensors import IntArray, StepTensors
+from workers.step_tensors import Ends, IntArray, StepTensors
 from workers.transfer import on_device, to_device
 
 LongArray = npt.NDArray[np.int64]
@@ -24,11 +24,12 @@ LongArray = npt.NDArray[np.int64]
 class SamplingInput:
     """The S rows of a step that sample.
 
-    positions int64[S] on the device: where their last tokens are among the step's T. `width` is the
-    most alternatives that any of them reports, -1 for no log-probabilities.
+    positions int64[S] on the device: where their last tokens are among the step's T, None where
+    the final hidden states begin with theirs. `width` is the most alternatives that any of them
+    reports, -1 for no log-probabilities.
     """
 
-    positions: torch.Tensor
+    positions: torch.Tensor | None
     slots: IntArray
     rows: SamplingRows
     width: int
@@ -125,13 +126,16 @@ class DecoderInputBuilder:
         if self._sampling is None:
             return ModelInput(message.step, tensors, graph=graph)
         self._sampling.update(message.inits)
-        return ModelInput(
-            message.step,
-            tensors,
-            _sampling_input(self._sampling, rows, message.sample, self._device),
-            _scoring_input(self._sampling, rows.slots, message.targets, self._device),
-            graph,
-        )
+        scoring = _scoring_input(self._sampling, rows.slots, message.targets, self._device)
+        sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
+        positions = None
+        if scoring is not None or isinstance(graph, DecodeGraph):
+            if len(sampled) < rows.total:
+                positions = on_device(rows.ends[sampled], self._device)
+        elif len(sampled) < rows.total:
+            tensors = replace(tensors, ends=_ends(tensors, rows, sampled, self._device))
+        sampling = _sampling_input(self._sampling, rows, sampled, positions)
+        return ModelInput(message.step, tensors, sampling, scoring, graph)
 
     def _load(
         self, message: StepInput, rows: "_Rows", graph: DecodeGraph | PiecewiseGraph
@@ -144,8 +148,8 @@ class DecoderInputBuilder:
             return graph.step
         own, starts, lens = to_device([rows.slots, rows.starts, rows.contexts], self._device)
         return StepTensors(
-            tokens=graph.inputs.tokens,
-            positions=graph.inputs.positions,
+            tokens=graph.inputs.tokens[: rows.total],
+            positions=graph.inputs.positions[: rows.total],
             token_types=None,
             slot_mapping=graph.inputs.slot_mapping[: rows.total],
             block_tables=self._slots.device_tables,
@@ -222,17 +226,49 @@ class _Rows(NamedTuple):
         """T"""
         return len(self.of_token)
 
+    @property
+    def ends(self) -> LongArray:
+        """int64[R]: the place of each row's last token among the T."""
+        return self.starts[1:].astype(np.int64) - 1
+
+
+def _ends(
+    step: StepTensors, rows: _Rows, sampled: npt.NDArray[np.intp], device: torch.device
+) -> Ends:
+    """The last tokens of these rows."""
+    count = len(sampled)
+    places = rows.ends[sampled]
+    contexts = rows.contexts[sampled]
+    arrays = [
+        _lengthened(places, _padded(count, device)) if count else places,
+        rows.slots[sampled],
+        contexts,
+        np.arange(count + 1, dtype=np.int32),
+    ]
+    positions, slots, lens, starts = to_device(arrays, device)
+    alone = replace(
+        step,
+        slots=slots,
+        query_starts=starts,
+        context_lens=lens,
+        query_lens=np.ones(count, np.int32),
+        contexts=contexts,
+    )
+    return Ends(positions, alone)
+
 
 def _sampling_input(
-    table: SamplingTable, rows: _Rows, sample: bytes, device: torch.device
+    table: SamplingTable,
+    rows: _Rows,
+    sampled: npt.NDArray[np.intp],
+    positions: torch.Tensor | None,
 ) -> SamplingInput | None:
-    """Of the rows whose `sample` is 1, if any is."""
-    sampled = np.flatnonzero(np.frombuffer(sample, np.uint8))
+    """Of the rows `sampled`, if there are any."""
     if not len(sampled):
         return None
     own = rows.slots[sampled]
     return SamplingInput(
-        positions=on_device(rows.starts[1:][sampled].astype(np.int64) - 1, device),
+        positions=positions,
         slots=own,
         rows=table.rows(own, rows.contexts[sampled]),
         width=table.sampled_width(own),

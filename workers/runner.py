@@ -2,9 +2,10 @@
 
 import torch
 
-from workers.attention.attend import StepAttention
+from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
+from workers.forward import forward
 from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
@@ -40,7 +41,6 @@ class ModelRunner:
         max_blocks = -(-config.max_model_len // config.block_size)
         self.slots = SlotTable(config.max_slots, max_blocks, num_blocks, device)
         self._model = model
-        self._backend = backend
         paged = config.head == "generate"
         self.kv_cache = _kv_cache(config, num_blocks, device) if paged else None
         first, last = config.stage == 0, config.stage == config.num_stages - 1
@@ -53,7 +53,12 @@ class ModelRunner:
             if paged
             else EncoderInputBuilder(device)
         )
-        self._head_counts = config.model.num_heads, config.model.num_kv_heads
+        self._attention = StageAttention(
+            backend,
+            (config.model.num_heads, config.model.num_kv_heads),
+            self.kv_cache.layers if self.kv_cache else None,
+            model.rotary,
+        )
         self._head = _head(config, model, self.slots, self._sampling) if last else None
 
     def prepare(self, message: StepInput) -> ModelInput:
@@ -61,13 +66,11 @@ class ModelRunner:
         return self._builder.build(message)
 
     def forward(self, batch: ModelInput, hidden: torch.Tensor | None) -> torch.Tensor:
-        """This stage's layers. `hidden` [T', hidden_size] comes from the stage before, None on the
-        first; returns the same shape."""
+        """This stage's layers over hidden states of the stage before (see `workers.forward`)."""
+        step = batch.tensors
         if batch.graph is not None:
-            return batch.graph.run(batch.tensors, hidden)
-        caches = self.kv_cache.layers if self.kv_cache else None
-        attend = StepAttention(self._backend, batch.tensors, self._head_counts, caches)
-        return self._model.forward(batch.tensors, hidden, attend)
+            return batch.graph.run(step, hidden)
+        return forward(self._model, step, hidden, self._attention.of(step))
 
     def report(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
@@ -100,7 +103,8 @@ class ModelRunner:
 
     def can_capture(self) -> bool:
         """Whether steps of this stage can be captured in CUDA graphs."""
-        safe = self._device.type == "cuda" and self._backend.capabilities.graph_safe
+        capabilities = self._attention.backend.capabilities
+        safe = self._device.type == "cuda" and capabilities.graph_safe
         return safe and self.kv_cache is not None
 
     def capture(self, rows: list[int], tokens: list[int]) -> None:
@@ -108,14 +112,8 @@ class ModelRunner:
         that were; from now on such steps are replayed."""
         assert isinstance(self._builder, DecoderInputBuilder)
         assert self.kv_cache is not None
-        capture = GraphCapture(
-            self._model.forward,
-            self._backend,
-            self.kv_cache.layers,
-            self._head_counts,
-            self.slots,
-            scratch_place=self.kv_cache.num_blocks * self._config.block_size,
-        )
+        scratch_place = self.kv_cache.num_blocks * self._config.block_size
+        capture = GraphCapture(self._model, self._attention, self.slots, scratch_place)
         hidden_like = self._hidden_like() if self._config.stage else None
         self._builder.graphs = capture.capture(rows, tokens, hidden_like)
 

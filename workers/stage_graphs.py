@@ -1,31 +1,32 @@
 """Which steps of a stage are captured in CUDA graphs, and which graph a step takes."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
-from workers.attention.attend import StepAttention
-from workers.attention.base import AttentionBackend, LayerCache
+from workers.attention.attend import StageAttention
 from workers.cuda_graphs import DecodeGraph, GraphPool, capture_decode
-from workers.models.base import Attend
-from workers.piecewise_graphs import PieceCapture, PiecewiseGraph
+from workers.models.base import StageModel
+from workers.piecewise_graphs import PieceBuffers, PiecewiseGraph, capture_pieces
 from workers.progress import ProgressBar
 from workers.slots import SlotTable
 from workers.static_inputs import StaticInputs
-from workers.step_tensors import StepTensors
 
-RunLayers = Callable[[StepTensors, torch.Tensor | None, Attend], torch.Tensor]
-"""`StageModel.forward`"""
+_TIMED_REPLAYS = 2
 
 _logger = logging.getLogger(__name__)
+
+_Graph = TypeVar("_Graph")
 
 
 def row_ladder(max_rows: int) -> list[int]:
     """Decode steps to capture, by rows: every one while it is cheap, then such as waste little."""
-    fine = [1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 256, 16), *range(256, 513, 32)]
+    fine = [1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16)]
     coarse = range(576, max_rows + 64, 64)
     return [*(rows for rows in (*fine, *coarse) if rows < max_rows), max_rows]
 
@@ -34,7 +35,7 @@ def token_ladder(max_tokens: int) -> list[int]:
     """Other steps to capture, by tokens. Those of more keep the GPU busy for longer than it takes
     to launch their kernels one by one."""
     return [
-        tokens for tokens in (*range(16, 257, 16), *range(288, 513, 32)) if tokens <= max_tokens
+        tokens for tokens in (*range(16, 641, 16), *range(672, 1025, 32)) if tokens <= max_tokens
     ]
 
 
@@ -55,59 +56,83 @@ class GraphCapture:
     """Captures the steps of one stage."""
 
     def __init__(
-        self,
-        run_layers: RunLayers,
-        backend: AttentionBackend,
-        caches: list[LayerCache],
-        head_counts: tuple[int, int],
-        slots: SlotTable,
-        scratch_place: int,
+        self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_place: int
     ) -> None:
         """`scratch_place` is a place in the KV cache that nobody reads."""
-        self._run_layers, self._backend, self._caches = run_layers, backend, caches
-        self._head_counts, self._slots, self._scratch_place = head_counts, slots, scratch_place
+        self._model, self._attention = model, attention
+        self._slots, self._scratch_place = slots, scratch_place
         self._pool = GraphPool()
 
     def capture(
         self, rows: list[int], tokens: list[int], hidden_like: torch.Tensor | None
     ) -> StageGraphs:
-        """Capture these, the largest first. `hidden_like` [1, hidden_size] is what a later stage
-        receives a token, None for the first."""
+        """Capture these, the largest first, and keep those that are worth having. `hidden_like`
+        [1, hidden_size] is what a later stage receives a token, None for the first."""
         started, before = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = StageGraphs()
+        buffers = self._buffers(max(tokens, default=0))
         with ProgressBar("capturing CUDA graphs", len(rows) + len(tokens)) as progress:
             for size in sorted(tokens, reverse=True):
-                graphs.pieces.insert(0, self._capture_pieces(size, _widened(hidden_like, size)))
+                hidden_in = _widened(hidden_like, size)
+                graphs.pieces.insert(0, self._capture_pieces(buffers.of(size), size, hidden_in))
                 progress.advance()
             for size in sorted(rows, reverse=True):
                 graphs.decodes.insert(0, self._capture_decode(size, _widened(hidden_like, size)))
                 progress.advance()
+        graphs.decodes = worth_having(graphs.decodes, _milliseconds)
+        graphs.pieces = worth_having(graphs.pieces, _milliseconds)
         taken = (before - torch.cuda.mem_get_info()[0]) >> 20
         seconds = time.monotonic() - started
-        _logger.info("%d steps in CUDA graphs: %.1f s, %d MiB", progress.done, seconds, taken)
+        kept = len(graphs.decodes) + len(graphs.pieces)
+        _logger.info("%d steps in CUDA graphs: %.1f s, %d MiB", kept, seconds, taken)
         return graphs
 
     def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> DecodeGraph:
         inputs = StaticInputs(size, self._slots, self._scratch_place)
+        return capture_decode(inputs, self._model, self._attention, hidden_in, self._pool)
 
-        def forward(step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
-            attend = StepAttention(self._backend, step, self._head_counts, self._caches)
-            return self._run_layers(step, hidden, attend)
-
-        return capture_decode(inputs, forward, hidden_in, self._pool)
-
-    def _capture_pieces(self, size: int, hidden_in: torch.Tensor | None) -> PiecewiseGraph:
+    def _capture_pieces(
+        self, buffers: PieceBuffers, size: int, hidden_in: torch.Tensor | None
+    ) -> PiecewiseGraph:
         inputs = StaticInputs(size, self._slots, self._scratch_place)
-        step = inputs.as_decode_step()
-        keys = self._caches[0].keys
-        attended = keys.new_zeros(size, self._head_counts[0], keys.shape[-1])
+        return capture_pieces(inputs, self._model, self._attention, buffers, hidden_in, self._pool)
 
-        def forward(attend: Attend) -> torch.Tensor:
-            inputs.resolve_tokens(step.tokens)
-            return self._run_layers(step, hidden_in, attend)
+    def _buffers(self, size: int) -> PieceBuffers:
+        caches, (num_heads, num_kv_heads) = self._attention.caches, self._attention.head_counts
+        assert caches, "steps that are captured have a cache"
+        keys, head_dim = caches[0].keys, caches[0].keys.shape[-1]
+        return PieceBuffers(
+            heads=keys.new_zeros(size, num_heads + 2 * num_kv_heads, head_dim),
+            attended=keys.new_zeros(size, num_heads, head_dim),
+        )
 
-        capture = PieceCapture(self._backend, self._caches, self._head_counts, self._pool)
-        return capture.capture(inputs, forward, attended, hidden_in)
+
+def worth_having(graphs: list[_Graph], measure: Callable[[_Graph], float]) -> list[_Graph]:
+    """Of `graphs`, smallest first, those that none of the larger ones outruns.
+
+    Products by libraries are much slower for some numbers of rows than for slightly more: on an
+    H200, 15 ms for 448 tokens of an 8B Llama, and 12 for 512.
+    """
+    worth: list[_Graph] = []
+    least = math.inf
+    for graph in reversed(graphs):
+        taken = measure(graph)
+        if taken < least:
+            worth.insert(0, graph)
+            least = taken
+    return worth
+
+
+def _milliseconds(graph: DecodeGraph | PiecewiseGraph) -> float:
+    """What a replay takes, over inputs that belong to nobody."""
+    graph.replay()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(_TIMED_REPLAYS):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
 
 
 def _widened(hidden_like: torch.Tensor | None, size: int) -> torch.Tensor | None:

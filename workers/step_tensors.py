@@ -22,6 +22,7 @@ class StepTensors:
     slots         int32[R] picks this step's; both None without a KV cache
     query_starts  int32[R + 1] and context_lens int32[R] (cached tokens + this step's) on the device
     query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
+    ends          where only their final states are asked for: on the last stage
     """
 
     tokens: torch.Tensor
@@ -34,6 +35,7 @@ class StepTensors:
     context_lens: torch.Tensor
     query_lens: IntArray
     contexts: IntArray
+    ends: "Ends | None" = None
 
     @property
     def num_tokens(self) -> int:
@@ -45,3 +47,17 @@ class StepTensors:
         """How many rows stand before the first one of several queries."""
         several = np.flatnonzero(self.query_lens != 1)
         return int(several[0]) if len(several) else len(self.query_lens)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The last tokens of E of a step's rows, fewer than it has tokens.
+
+    positions  int64[E'], where they are among the step's tokens; on the CPU E' is at least four,
+               if there are any, and padding is the first token
+    rows       themselves as a step of E rows of one token each, of which its tokens, positions and
+               slot_mapping are not to be used: their keys and values are cached already
+    """
+
+    positions: torch.Tensor
+    rows: StepTensors

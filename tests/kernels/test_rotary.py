@@ -18,9 +18,15 @@ def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
+@pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("shape", HEADS)
 def test_rotate_and_cache(
-    shape: tuple[int, int, int], dtype: torch.dtype, rounding: float, device: torch.device
+    *,
+    shape: tuple[int, int, int],
+    in_place: bool,
+    dtype: torch.dtype,
+    rounding: float,
+    device: torch.device,
 ) -> None:
     num_heads, kv_heads, head_dim = shape
     numbers = torch.Generator().manual_seed(head_dim)
@@ -34,7 +40,12 @@ def test_rotate_and_cache(
     values = torch.full_like(keys, -7.0)
     before = heads.clone()
 
-    rotate_and_cache(heads, table, positions, slot_mapping, keys, values, num_heads, kv_heads)
+    out = heads if in_place else torch.full_like(heads, 9.0)
+    rotate_and_cache(heads, table, positions, slot_mapping, keys, values, num_heads, out)
+    if not in_place:
+        assert torch.equal(heads, before)
+        assert out[4].eq(9).all()
+        heads = torch.cat((out[:4], before[4:]))
 
     turning = num_heads + kv_heads
     exact = rotated(before[:4, :turning], table, positions[:4])

@@ -46,7 +46,8 @@ class Stages:
 
     @torch.inference_mode()
     def run(self, message: StepInput) -> tuple[torch.Tensor, StepOutput]:
-        """The last stage's hidden states [T, hidden_size] without padding, and its report."""
+        """The last stage's hidden states [S, hidden_size] of the rows that sample, in steps that
+        score nothing, and its report."""
         hidden = batch = None
         for runner in self.runners:
             batch = runner.prepare(message)
@@ -57,7 +58,7 @@ class Stages:
         if batch.sampling is not None:
             tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
             self.runners[0].slots.store_last_tokens(batch.sampling.slots, tokens)
-        return hidden[: batch.tensors.num_tokens], output
+        return hidden[: len(batch.sampling.slots) if batch.sampling else 0], output
 
 
 def sampled_tokens(output: StepOutput) -> np.ndarray:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import worker_config
-from workers.attention.attend import StepAttention
+from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionNeeds
 from workers.attention.registry import select_backend
 from workers.config import Dtype, Head
+from workers.forward import forward
 from workers.kv_cache import KVCache
 from workers.loader import load_model
-from workers.models.base import Attend
 from workers.models.partition import stage_layers
 from workers.step_tensors import StepTensors
 
@@ -69,7 +69,6 @@ def _step(
     **optional: torch.Tensor | None,
 ) -> StepTensors:
     lens = [len(own) for own in tokens]
-    given = dict.fromkeys(("token_types", "slot_mapping", "block_tables", "slots")) | optional
     return StepTensors(
         tokens=_padded(tokens),
         positions=_padded(positions),
@@ -77,7 +76,10 @@ def _step(
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         query_lens=np.array(lens, np.int32),
         contexts=np.array(contexts, np.int32),
-        **given,
+        token_types=optional.get("token_types"),
+        slot_mapping=optional.get("slot_mapping"),
+        block_tables=optional.get("block_tables"),
+        slots=optional.get("slots"),
     )
 
 
@@ -151,7 +153,10 @@ class Stages:
         with torch.inference_mode():
             for model, cache in zip(self.models, self._caches, strict=True):
                 paged = cache if step.block_tables is not None else None
-                hidden = model.forward(step, hidden, self._attend(step, paged))
+                attention = StageAttention(
+                    self._backend, self._heads, paged.layers if paged else None, model.rotary
+                )
+                hidden = forward(model, step, hidden, attention.of(step))
         assert hidden is not None
         return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
 
@@ -159,7 +164,3 @@ class Stages:
         """Logits of each row's tokens, [query_len, vocab_size]."""
         with torch.inference_mode():
             return [self.models[-1].head(hidden) for hidden in self.run(step)]
-
-    def _attend(self, step: StepTensors, cache: KVCache | None) -> Attend:
-        layers = cache.layers if cache else None
-        return StepAttention(self._backend, step, self._heads, layers)

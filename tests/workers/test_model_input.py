@@ -1,5 +1,6 @@
 """StepInput -> tensors, on steps small enough to be worked out by hand."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -66,6 +67,7 @@ def test_rows_that_sample_carry_their_parameters() -> None:
     build, _ = builder()
     sampling = build.build(two_rows([1] * 6)).sampling
     assert sampling is not None
+    assert sampling.positions is not None
     assert sampling.positions.tolist() == [5]
     assert sampling.slots.tolist() == [0]
     assert sampling.width == 2
@@ -84,6 +86,44 @@ def test_scored_positions_carry_their_targets() -> None:
     assert scoring.positions.tolist() == [0, 1, 2]
     assert scoring.targets.tolist() == [21, 22, 23]
     assert scoring.width == 0
+
+
+def test_where_nothing_is_scored_the_ends_are_all_that_is_asked_for() -> None:
+    build, _ = builder()
+    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
+    batch = build.build(message)
+    assert batch.sampling is not None
+    assert batch.sampling.positions is None
+    ends = batch.tensors.ends
+    assert ends is not None
+    assert ends.positions.tolist() == [5, 0, 0, 0]
+    alone = ends.rows
+    assert alone.slots is not None
+    assert alone.slots.tolist() == [0]
+    assert alone.query_starts.tolist() == [0, 1]
+    assert alone.context_lens.tolist() == alone.contexts.tolist() == [9]
+    assert alone.num_tokens == 1
+
+
+def test_a_step_that_samples_nothing_has_no_ends_to_compute() -> None:
+    build, _ = builder()
+    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
+    batch = build.build(message)
+    assert batch.sampling is None
+    assert batch.tensors.ends is not None
+    assert not len(batch.tensors.ends.positions)
+
+
+def test_where_every_token_samples_all_are_asked_for() -> None:
+    build, _ = builder()
+    rows = StepInput(
+        4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
+        starts=int32([3, 8]), sample=b"\1\1",
+    )  # fmt: skip
+    batch = build.build(rows)
+    assert batch.sampling is not None
+    assert batch.sampling.positions is None
+    assert batch.tensors.ends is None
 
 
 def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:

@@ -157,7 +157,7 @@ def test_scored_prompts_are_transformers(llama: Checkpoint, chunk: int) -> None:
 
 
 Trace = dict[int, tuple[torch.Tensor, list[int], list[bytes]]]
-"""By slot: hidden states of all its tokens, sampled tokens, their log-probabilities."""
+"""By slot: hidden states of all rows that sampled, their tokens and log-probabilities."""
 
 
 def trace(stages: Stages, chunk: int, batch: int, *, ahead: bool = False) -> Trace:
@@ -176,10 +176,9 @@ def trace(stages: Stages, chunk: int, batch: int, *, ahead: bool = False) -> Tra
 
     def advance(work: list[tuple[Row, int]]) -> None:
         states, output = stages.run(maker.step(work))
-        for (row, _), own in zip(work, states.split([n for _, n in work]), strict=True):
-            hidden[row.slot].append(own)
         sampling = [row for row, _ in work if row.submitted >= len(row.tokens)]
         for place, row in enumerate(sampling):
+            hidden[row.slot].append(states[place])
             token = int(sampled_tokens(output)[place])
             tokens[row.slot].append(token)
             assert output.sampled is not None
@@ -193,7 +192,7 @@ def trace(stages: Stages, chunk: int, batch: int, *, ahead: bool = False) -> Tra
             known = {row.slot: row.init.prompt_len - row.submitted for row in live}
             advance([(row, min(chunk, max(known[row.slot], 1))) for row in live])
     return {
-        row.slot: (torch.cat(hidden[row.slot]), tokens[row.slot], logprobs[row.slot])
+        row.slot: (torch.stack(hidden[row.slot]), tokens[row.slot], logprobs[row.slot])
         for row in rows
     }
 

@@ -3,6 +3,8 @@
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -19,21 +21,23 @@ def rotate_and_cache(
     keys: torch.Tensor,
     values: torch.Tensor,
     num_heads: int,
-    num_kv_heads: int,
+    out: torch.Tensor,
 ) -> None:
-    """Rotate the queries and keys of `heads` in place, and write keys and values to their slots.
+    """Rotate the queries and keys of `heads`, and write keys and values to their slots.
 
-    heads        [T', H + 2 Hkv, D]: queries, keys, values, dense within a token; T' >= T
+    heads, out   [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. The turned heads
+                 are left in `out`, which may be `heads`.
     table        float32[max_position, D]: cosines of the D / 2 pairs (i, i + D / 2), then sines
                  (Su et al. 2021, arXiv:2104.09864); contiguous
     positions    int64[T'], slot_mapping int64[T]: block * page + offset
     keys, values [blocks, page, Hkv, D], contiguous
-    Tokens from T on, a step's padding, stay as they are. Values that are not finite are cached
-    as 0.
+    Of `out`, tokens from T on, a step's padding, stay as they are. Values that are not finite are
+    cached as 0.
     """
-    new_keys = heads[:, num_heads : num_heads + num_kv_heads]
-    new_values = heads[:, num_heads + num_kv_heads :]
-    _launch(heads, num_heads, (table, positions), new_keys, new_values, slot_mapping, keys, values)
+    new_keys = heads[:, num_heads : num_heads + keys.shape[2]]
+    new_values = heads[:, num_heads + keys.shape[2] :]
+    rotation = Rotation(heads, table, positions, out)
+    _launch(num_heads, rotation, new_keys, new_values, slot_mapping, keys, values)
 
 
 def write_kv(
@@ -44,28 +48,37 @@ def write_kv(
     values: torch.Tensor,
 ) -> None:
     """Write keys and values as they are, [T, Hkv, D] each, dense within a token, to their slots."""
-    _launch(new_keys, 0, None, new_keys, new_values, slot_mapping, keys, values)
+    _launch(0, None, new_keys, new_values, slot_mapping, keys, values)
+
+
+class Rotation(NamedTuple):
+    """What is turned, by which table and positions, and where to."""
+
+    heads: torch.Tensor
+    table: torch.Tensor
+    positions: torch.Tensor
+    out: torch.Tensor
 
 
 def _launch(
-    queries: torch.Tensor,
     num_heads: int,
-    rotation: tuple[torch.Tensor, torch.Tensor] | None,
+    rotation: Rotation | None,
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
     slot_mapping: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
-    """A program a token; without `rotation` (table, positions) keys and values only."""
+    """A program a token; without a rotation keys and values only."""
     kv_heads, head_dim = new_keys.shape[1:]
-    table, positions = rotation or (slot_mapping, slot_mapping)
+    turned = rotation or Rotation(new_keys, new_keys, slot_mapping, new_keys)
     _write[(len(slot_mapping),)](
-        queries,
+        turned.heads,
         new_keys,
         new_values,
-        table,
-        positions,
+        turned.table,
+        turned.positions,
+        turned.out,
         slot_mapping,
         keys,
         values,
@@ -75,6 +88,7 @@ def _launch(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         ROTATE=rotation is not None,
+        IN_PLACE=turned.out is turned.heads,
         HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
         KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
@@ -85,11 +99,11 @@ def _launch(
 
 @triton.jit(do_not_specialize=["positions", "slot_mapping"])
 def _write(
-    queries, new_keys, new_values, table, positions, slot_mapping, keys, values,
+    queries, new_keys, new_values, table, positions, out, slot_mapping, keys, values,
     key_stride, value_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTATE: tl.constexpr,
-    HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
+    HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -113,17 +127,24 @@ def _write(
         cos = tl.load(angle, mask=pairs < HALF, other=0.0)
         sin = tl.load(angle + HALF, mask=pairs < HALF, other=0.0)
         heads = tl.arange(0, HEAD_BLOCK)[:, None]
-        own_queries = queries + token * key_stride + heads * HEAD_DIM + pairs
+        own_queries = heads * HEAD_DIM + pairs
         asked = (heads < HEADS) & (pairs < HALF)
-        low_query = tl.load(own_queries, mask=asked)
-        high_query = tl.load(own_queries + HALF, mask=asked)
+        queries += token * key_stride
+        low_query = tl.load(queries + own_queries, mask=asked)
+        high_query = tl.load(queries + own_queries + HALF, mask=asked)
         tl.debug_barrier()
         low_query, high_query = _rotate(low_query, high_query, cos, sin)
-        tl.store(own_queries, low_query, mask=asked)
-        tl.store(own_queries + HALF, high_query, mask=asked)
+        out += token * key_stride
+        tl.store(out + own_queries, low_query, mask=asked)
+        tl.store(out + own_queries + HALF, high_query, mask=asked)
         low, high = _rotate(low, high, cos, sin)
-        tl.store(own_keys, low, mask=inside)
-        tl.store(own_keys + HALF, high, mask=inside)
+        out_keys = out + HEADS * HEAD_DIM + first
+        tl.store(out_keys, low, mask=inside)
+        tl.store(out_keys + HALF, high, mask=inside)
+        if not IN_PLACE:
+            out_values = out_keys + KV_HEADS * HEAD_DIM
+            tl.store(out_values, low_value, mask=inside)
+            tl.store(out_values + HALF, high_value, mask=inside)
     cached = slot * (KV_HEADS * HEAD_DIM) + first
     tl.store(keys + cached, low, mask=inside)
     tl.store(keys + cached + HALF, high, mask=inside)

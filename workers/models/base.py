@@ -1,6 +1,6 @@
 """What a model is to its runner: a stage of an architecture, from hidden to hidden states."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -10,28 +10,45 @@ from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
 from workers.step_tensors import StepTensors
 
-Attend = Callable[[int, torch.Tensor, RotaryEmbedding | None], torch.Tensor]
-"""(local layer, heads [T', heads + 2 * kv_heads, dim], rotary) -> [T', heads, dim]: turns queries
-and keys by their positions if there is a rotary embedding (and may overwrite them), writes the
-cache if there is one, attends by the step's plan, and passes padding rows through as zeros."""
+
+class StageLayer(Protocol):
+    """A layer, in two halves around attention, for any number of tokens."""
+
+    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, not turned yet."""
+        ...
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The rest: `hidden` [T', hidden_size], which may be overwritten, and what its queries
+        attended to [T', H, D] -> the next layer's hidden states."""
+        ...
 
 
 class StageModel(Protocol):
     """The layers of an architecture that `stage_layers` gives to one stage, with the embedding on
     the first stage and the final norm and head on the last.
 
-    The loader fills `weights()`, then calls `pack()`, once each, before anything is run.
+    The loader fills `weights()`, then calls `pack()`, once each, before anything is run. `rotary`
+    turns queries and keys by their positions, where the architecture has it.
     """
+
+    rotary: RotaryEmbedding | None
 
     def __init__(
         self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
     ) -> None: ...
 
-    def forward(
-        self, step: StepTensors, hidden: torch.Tensor | None, attend: Attend
-    ) -> torch.Tensor:
-        """`hidden` [T', hidden_size] from the stage before, None on the first. Returns the same
-        shape: on the last stage after the final norm."""
+    @property
+    def layers(self) -> Sequence[StageLayer]:
+        """This stage's, in order; at least one."""
+        ...
+
+    def embed(self, step: StepTensors) -> torch.Tensor:
+        """First stage: the step's tokens [T'] -> [T', hidden_size]."""
+        ...
+
+    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What follows this stage's last layer: on the last stage the final norm."""
         ...
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

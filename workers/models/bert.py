@@ -10,8 +10,8 @@ from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
+from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
-from workers.models.base import Attend
 from workers.models.partition import stage_layers
 from workers.step_tensors import StepTensors
 
@@ -42,7 +42,8 @@ class BertEmbeddings(Layer):
 
 
 class BertLayer(Layer):
-    """Attention and a feed-forward network, each added to its input and normalised after."""
+    """Attention and a feed-forward network, each added to its input and normalised after (see
+    `StageLayer`)."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
@@ -57,12 +58,11 @@ class BertLayer(Layer):
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
         self._activation = activation(config.hidden_act)
 
-    def __call__(self, layer: int, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """[T', hidden_size] -> the same"""
-        tokens = hidden.shape[0]
-        heads = self._qkv(hidden).view(tokens, -1, self._head_dim)
-        attended = attend(layer, heads, None)
-        hidden = self._attention_norm(hidden + self._output(attended.reshape(tokens, -1)))
+    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._attention_norm(hidden + self._output(attended.flatten(1)))
         return self._mlp_norm(hidden + self._down(self._activation(self._up(hidden))))
 
     def parts(self) -> Sequence[Layer]:
@@ -73,28 +73,27 @@ class BertLayer(Layer):
 class BertModel(Layer):
     """One stage of a BERT encoder (see `StageModel`). It has no head: its states get pooled."""
 
+    rotary: RotaryEmbedding | None = None
+
     def __init__(
         self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
     ) -> None:
         layers = stage_layers(config.num_layers, stage, num_stages)
         self._embeddings = BertEmbeddings(config, placement) if stage == 0 else None
-        self._layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in layers]
+        self.layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in layers]
 
-    def forward(
-        self, step: StepTensors, hidden: torch.Tensor | None, attend: Attend
-    ) -> torch.Tensor:
-        if self._embeddings is not None:
-            hidden = self._embeddings(step)
-        assert hidden is not None, "a later stage gets the hidden states of the one before"
-        for index, layer in enumerate(self._layers):
-            hidden = layer(index, hidden, attend)
+    def embed(self, step: StepTensors) -> torch.Tensor:
+        assert self._embeddings is not None, "only the first stage has the embeddings"
+        return self._embeddings(step)
+
+    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
 
     def parts(self) -> Sequence[Layer]:
-        return self._layers if self._embeddings is None else [self._embeddings, *self._layers]
+        return self.layers if self._embeddings is None else [self._embeddings, *self.layers]
 
     @staticmethod
     def canonical_name(name: str) -> str:

@@ -12,48 +12,26 @@ from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
-from workers.models.base import Attend
 from workers.models.partition import stage_layers
 from workers.step_tensors import StepTensors
 
 _EMBEDDING = "model.embed_tokens"
 
 
-class LlamaAttention(Layer):
-    """Self-attention with rotary positions; queries, keys and values in one product."""
-
-    def __init__(
-        self, config: ModelConfig, name: str, rotary: RotaryEmbedding, placement: Placement
-    ) -> None:
-        self._rotary, self._head_dim = rotary, config.head_dim
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        qkv = {f"{name}.q_proj": queries, f"{name}.k_proj": keys, f"{name}.v_proj": keys}
-        output = {f"{name}.o_proj": config.hidden_size}
-        bias = config.attention_bias
-        self._qkv = Linear(config.hidden_size, qkv, placement, bias=bias)
-        self._output = Linear(queries, output, placement, bias=bias)
-
-    def __call__(
-        self, layer: int, hidden: torch.Tensor, norm: RMSNorm, attend: Attend
-    ) -> torch.Tensor:
-        """`hidden` [T', hidden_size] plus attention over its normalised states."""
-        heads = self._qkv(hidden, norm).view(hidden.shape[0], -1, self._head_dim)
-        attended = attend(layer, heads, self._rotary)
-        return self._output.add_to(hidden, attended.flatten(1))
-
-    def parts(self) -> Sequence[Layer]:
-        return self._qkv, self._output
-
-
 class LlamaLayer(Layer):
-    """Attention and a gated feed-forward network, each normalised before and added to its input."""
+    """Attention and a gated feed-forward network, each normalised before and added to its input
+    (see `StageLayer`)."""
 
-    def __init__(
-        self, config: ModelConfig, name: str, rotary: RotaryEmbedding, placement: Placement
-    ) -> None:
+    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        attention, bias = f"{name}.self_attn", config.attention_bias
+        qkv = {f"{attention}.q_proj": queries} | {f"{attention}.{part}_proj": keys for part in "kv"}
+        output = {f"{attention}.o_proj": size}
+        self._head_dim = config.head_dim
         self._input_norm = RMSNorm(f"{name}.input_layernorm", size, eps, placement)
-        self._attention = LlamaAttention(config, f"{name}.self_attn", rotary, placement)
+        self._qkv = Linear(size, qkv, placement, bias=bias)
+        self._output = Linear(queries, output, placement, bias=bias)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
         gate_up = {f"{name}.mlp.gate_proj": inner, f"{name}.mlp.up_proj": inner}
         down = {f"{name}.mlp.down_proj": size}
@@ -61,14 +39,17 @@ class LlamaLayer(Layer):
         self._down = Linear(inner, down, placement, bias=config.mlp_bias)
         self._activation = activation(config.hidden_act)
 
-    def __call__(self, layer: int, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """[T', hidden_size] -> the same; `hidden` may be overwritten."""
-        hidden = self._attention(layer, hidden, self._input_norm, attend)
+    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._output.add_to(hidden, attended.flatten(1))
         inner = self._gate_up.gated(hidden, self._mlp_norm, self._activation)
         return self._down.add_to(hidden, inner)
 
     def parts(self) -> Sequence[Layer]:
-        return self._input_norm, self._attention, self._mlp_norm, self._gate_up, self._down
+        attention = (self._input_norm, self._qkv, self._output)
+        return *attention, self._mlp_norm, self._gate_up, self._down
 
 
 class LlamaForCausalLM(Layer):
@@ -83,21 +64,18 @@ class LlamaForCausalLM(Layer):
     ) -> None:
         first, last = stage == 0, stage == num_stages - 1
         layers = stage_layers(config.num_layers, stage, num_stages)
-        rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
-        self._layers = [LlamaLayer(config, f"model.layers.{i}", rotary, placement) for i in layers]
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
+        self.layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in layers]
         size, vocabulary = config.hidden_size, config.vocab_size
         self._embedding = Embedding(_EMBEDDING, vocabulary, size, placement) if first else None
         self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if last else None
         self._head = self._make_head(config, placement) if last else None
 
-    def forward(
-        self, step: StepTensors, hidden: torch.Tensor | None, attend: Attend
-    ) -> torch.Tensor:
-        if self._embedding is not None:
-            hidden = self._embedding(step.tokens)
-        assert hidden is not None, "a later stage gets the hidden states of the one before"
-        for index, layer in enumerate(self._layers):
-            hidden = layer(index, hidden, attend)
+    def embed(self, step: StepTensors) -> torch.Tensor:
+        assert self._embedding is not None, "only the first stage has the embedding"
+        return self._embedding(step.tokens)
+
+    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self._norm is None else self._norm(hidden)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -105,7 +83,7 @@ class LlamaForCausalLM(Layer):
         return self._head(pad_rows(hidden))[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
-        parts = (self._embedding, *self._layers, self._norm, self._head)
+        parts = (self._embedding, *self.layers, self._norm, self._head)
         return [part for part in parts if part is not None]
 
     @staticmethod
