@@ -20,7 +20,6 @@ from server.bench.prompts import SEED, single_token_words, texts_of
 from server.config import ServedModel
 from server.model_setup import EngineOptions
 
-_WARM_UP_SEED = 1
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
 
@@ -91,17 +90,18 @@ class HTTPRunner:
         """The beginning of a workload of the same lengths and other contents, as many requests as
         will be in flight. Raises BenchError if one fails."""
         few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
-        await self._run(msgspec.structs.replace(case, count=few), _WARM_UP_SEED)
+        await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 
     async def measure(self, case: HTTPCase, run: int) -> Figures:
-        """The case once. Each `run` asks other texts: none may find its prefix in a cache.
+        """The case once. Each `run` of each case asks other texts: none may find its prefix in a
+        cache.
 
         Raises BenchError if any request fails.
         """
-        return await self._run(case, SEED + run)
+        return await self._run(case, str(run))
 
-    async def _run(self, case: HTTPCase, seed: int) -> Figures:
-        requests = self._requests(case, seed)
+    async def _run(self, case: HTTPCase, run: str) -> Figures:
+        requests = self._requests(case, f"{SEED} {case.name} {run}")
         client = HTTPClient(self._address)
         load = Load(client, requests, reader_of(case))
         try:
@@ -118,7 +118,7 @@ class HTTPRunner:
             raise BenchError(_told(load))
         return load.figures()
 
-    def _requests(self, case: HTTPCase, seed: int) -> list[bytes]:
+    def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
         if isinstance(case, HTTPEmbeddingCase):
             return self._embeddings(case, seed)
         texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
@@ -135,7 +135,7 @@ class HTTPRunner:
             for text in texts
         ]
 
-    def _embeddings(self, case: HTTPEmbeddingCase, seed: int) -> list[bytes]:
+    def _embeddings(self, case: HTTPEmbeddingCase, seed: str) -> list[bytes]:
         size = case.texts
         texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
         body = {"model": self._name, "encoding_format": "base64" if case.base64 else "float"}

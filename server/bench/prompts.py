@@ -62,7 +62,7 @@ def single_token_words(tokenizer: Tokenizer) -> list[str]:
 
 
 def texts_of(
-    tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int = SEED
+    tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int | str = SEED
 ) -> list[str]:
     """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
 

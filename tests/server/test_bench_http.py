@@ -83,6 +83,19 @@ async def test_what_is_asked(tokenizer: Tokenizer) -> None:
     assert all(body == expected for body in bodies)
 
 
+async def test_no_text_is_asked_twice(tokenizer: Tokenizer) -> None:
+    """Neither by the warm-up, nor by a second run, nor by another case of the same lengths."""
+    other = msgspec.structs.replace(STREAM, name="http-gen-other")
+    with CannedServer([*chunked(text("a"), usage(), DONE)]) as server:
+        runner = runner_for(server, tokenizer)
+        for case in (STREAM, other):
+            await runner.warm_up(case)
+            await runner.measure(case, 0)
+            await runner.measure(case, 1)
+        prompts = [msgspec.json.decode(request)["prompt"] for request in server.requests]
+    assert len(set(prompts)) == len(prompts) == 2 * (2 + 6 + 6)
+
+
 async def test_bytes_that_come_one_by_one(tokenizer: Tokenizer) -> None:
     whole = b"".join(chunked(text("a"), text("b"), usage(), DONE))
     with CannedServer([whole[i : i + 1] for i in range(len(whole))]) as server:
