@@ -1,5 +1,6 @@
 """CUDA graphs of decode steps, whole: one launch in place of hundreds."""
 
+import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ class GraphPool:
     on which they are captured. Largest first: the others fit into what it took."""
 
     def __init__(self) -> None:
+        # Graphs of a runner before this one, freed while another is captured, would spoil that.
+        gc.collect()
         self._handle = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
@@ -73,7 +76,7 @@ def capture_decode(
     step = inputs.as_decode_step()
 
     def run() -> torch.Tensor:
-        inputs.resolve_tokens(step.tokens)
+        inputs.resolve_tokens()
         return forward(model, step, hidden_in, attention.of(step))
 
     run()  # compiles what is not yet: a capture must not

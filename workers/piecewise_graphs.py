@@ -87,7 +87,7 @@ def capture_pieces(
             assert hidden is not None
             hidden = model.layers[layer - 1].after_attention(hidden, buffers.attended)
         else:
-            inputs.resolve_tokens(step.tokens)
+            inputs.resolve_tokens()
             hidden = model.embed(step) if hidden is None else hidden
         turn(layer, model.layers[layer].heads(hidden), buffers.heads)
         return hidden

@@ -18,6 +18,8 @@ class StaticInputs:
     tokens, positions, slot_mapping  int64[size]; a token of -1 is the last one of its slot
     slots, context_lens              int32[size]; a token's context ends with itself
 
+    resolved  int64[size]: the tokens, those of -1 looked up; part of the captured step
+
     What a step does not fill belongs to nobody's slot, and its keys and values go to a place in the
     KV cache that nobody reads.
     """
@@ -33,6 +35,7 @@ class StaticInputs:
         narrow = self._buffer[size * 24 :].view(torch.int32).view(2, size)
         self.tokens, self.positions, self.slot_mapping = wide
         self.slots, self.context_lens = narrow
+        self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
         self.load(nothing, nothing, nothing, nothing)
 
@@ -55,16 +58,16 @@ class StaticInputs:
         narrow[1] = wide[1] + 1
         self._buffer.copy_(stage([wide, narrow]), non_blocking=True)
 
-    def resolve_tokens(self, out: torch.Tensor) -> None:
-        """Write the tokens, those of -1 looked up, to int64[size]. To be captured."""
+    def resolve_tokens(self) -> None:
+        """Fill `resolved`. To be captured."""
         last = self._table.last_tokens.index_select(0, self.slots)
-        torch.where(self.tokens < 0, last, self.tokens, out=out)
+        torch.where(self.tokens < 0, last, self.tokens, out=self.resolved)
 
     def as_decode_step(self) -> StepTensors:
-        """A step whose rows are these tokens, one each. Its tokens are for `resolve_tokens` to
-        write; its host-side lengths are made up: whoever is captured looks at the device's."""
+        """A step whose rows are these tokens, once resolved, one each. Its host-side lengths are
+        made up: whoever is captured looks at the device's."""
         return StepTensors(
-            tokens=torch.zeros_like(self.tokens),
+            tokens=self.resolved,
             positions=self.positions,
             token_types=None,
             slot_mapping=self.slot_mapping,

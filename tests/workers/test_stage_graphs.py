@@ -20,13 +20,14 @@ def test_ladders_rise_to_the_most(most: int) -> None:
     ("taken", "kept"),
     [
         ([1.0, 2.0, 3.0], [0, 1, 2]),
-        ([1.0, 3.0, 3.0, 4.0], [0, 2, 3]),
+        ([1.0, 3.0, 3.0, 4.0], [0, 1, 2, 3]),
         ([2.0, 15.0, 12.0, 14.0, 13.0], [0, 2, 4]),
         ([5.0, 5.0, 1.0], [2]),
+        ([5.0, 4.9, 4.8, 4.7], [1, 2, 3]),
         ([], []),
     ],
 )
-def test_what_a_larger_step_outruns_is_not_worth_having(
+def test_what_a_larger_step_clearly_outruns_is_not_worth_having(
     taken: list[float], kept: list[int]
 ) -> None:
     sizes = list(range(len(taken)))
