@@ -1,4 +1,4 @@
-"""The application factory: routes, error answers, life cycle."""
+"""The application factory: the endpoints behind their gate, the documentation, the life cycle."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -8,7 +8,6 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from engine_core.client_jobs import EngineError
 from server import __version__
 from server.api import completions, embeddings, ops, rerank, tokenize
 from server.errors import APIError
@@ -19,8 +18,11 @@ from server.service import Service
 _ROUTERS = (completions.router, embeddings.router, rerank.router, tokenize.router, ops.router)
 
 
-def create_app(service: Service) -> FastAPI:
-    """The HTTP application around `service`; its lifespan holds the connections to the engines."""
+def create_app(service: Service) -> Gate:
+    """The HTTP application around `service`; its lifespan holds the connections to the engines.
+
+    FastAPI describes the endpoints, serves the documentation and answers what is no endpoint.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -28,37 +30,27 @@ def create_app(service: Service) -> FastAPI:
         yield
         service.registry.close()
 
+    routes = [route for router in _ROUTERS for route in router.routes]
     app = FastAPIOffline(
         title="penstock",
         version=__version__,
         description="Completions, embeddings and reranking in OpenAI's shapes.",
         lifespan=lifespan,
-        routes=[route for router in _ROUTERS for route in router.routes],
+        routes=routes,
         # ReDoc loads its logo from the internet.
         redoc_url=None,
         # Swagger UI would otherwise send the description to a validator on the internet.
         swagger_ui_parameters={"validatorUrl": None},
     )
-    app.state.service = service
-    endpoints = frozenset(
-        route.path for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)
-    )
-    app.add_middleware(Gate, service=service, endpoints=endpoints)
-    app.add_exception_handler(APIError, _on_api_error)
-    app.add_exception_handler(EngineError, _on_engine_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     describe(app)
-    return app
-
-
-async def _on_api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, APIError)
-    return error_answer(error)
-
-
-async def _on_engine_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, EngineError)
-    return error_answer(APIError.from_engine(error))
+    handlers = {
+        (method, route.path): route.endpoint
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    return Gate(service, handlers, others=app)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:

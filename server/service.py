@@ -54,7 +54,7 @@ class Service:
 
 def service_of(request: Request) -> Service:
     """The service of the application that `request` came to."""
-    return cast("Service", request.app.state.service)
+    return cast("Service", request.scope["service"])
 
 
 def json_answer(answer: msgspec.Struct) -> Response:

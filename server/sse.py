@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Self
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
 from server.disconnect import CancelOnDisconnect
@@ -22,8 +22,8 @@ def event(data: bytes) -> bytes:
 class EventStream(Response):
     """The answer 200 with a body of events; an error on the way is the last event.
 
-    `events` yields one or more whole events at a time, each item is one write. It is closed
-    whatever happens: a client that leaves cancels it where it waits.
+    `events` yields one or more whole events at a time, the last of them is DONE; each item is one
+    write. It is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
     def __init__(self, events: AsyncGenerator[bytes]) -> None:
@@ -54,8 +54,11 @@ class EventStream(Response):
                 )
                 try:
                     async for data in events:
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        await send(_body(data, more=not data.endswith(DONE)))
                 except EngineError as error:
                     last = event(APIError.from_engine(error).body())
-                    await send({"type": "http.response.body", "body": last, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    await send(_body(last, more=False))
+
+
+def _body(data: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}

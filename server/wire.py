@@ -8,9 +8,12 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_HEAD = b"HTTP/"
+
 
 class CoalescingTransport:
-    """Sends what is written in one turn of the event loop at once, at the end of the turn.
+    """Holds the head of an answer back until its body begins, or until the turn of the event loop
+    ends. What follows the head is sent at once: a token does not wait for those of other streams.
 
     Everything else is the wrapped transport's.
     """
@@ -18,26 +21,28 @@ class CoalescingTransport:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._pending: list[bytes] = []
+        self._held = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send `data` with whatever else this turn brings."""
-        if not self._pending:
-            self._loop.call_soon(self._flush)
-        self._pending.append(data)
+        """Send `data`, behind the head if one is held; hold it if it is one."""
+        if self._held or not data.startswith(_HEAD):
+            self._send(data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._send)
 
     def close(self) -> None:
-        """Send what is pending, then close."""
-        self._flush()
+        """Send what is held, then close."""
+        self._send()
         self._transport.close()
 
-    def _flush(self) -> None:
-        pending, self._pending = self._pending, []
-        if pending and not self._transport.is_closing():
-            self._transport.write(b"".join(pending))
+    def _send(self, data: bytes = b"") -> None:
+        held, self._held = self._held, b""
+        if not self._transport.is_closing():
+            self._transport.write(held + data)
 
 
 class CoalescingProtocol(HttpToolsProtocol):

@@ -17,7 +17,6 @@ from server.generation import GenerationPlan, generation
 from server.openapi import operation
 from server.prompts import parse_items
 from server.registry import Model
-from server.route import PlainRoute
 from server.schemas.common import INT64_MAX
 from server.schemas.completions import (
     Completion,
@@ -32,7 +31,7 @@ from server.structured import grammar_of
 
 DEFAULT_MAX_TOKENS = 16
 
-router = APIRouter(route_class=PlainRoute)
+router = APIRouter()
 _body = Body(CompletionRequest, not_served=CompletionOptionsNotServed)
 
 

@@ -15,7 +15,6 @@ from server.errors import APIError
 from server.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import Items, parse_items
-from server.route import PlainRoute
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
@@ -24,7 +23,7 @@ from server.schemas.embeddings import (
 )
 from server.service import json_answer, service_of
 
-router = APIRouter(route_class=PlainRoute)
+router = APIRouter()
 _body = Body(EmbeddingRequest, not_served=EmbeddingOptionsNotServed)
 
 _ROWS_AT_ONCE = 64

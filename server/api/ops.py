@@ -6,11 +6,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from server import __version__
 from server.errors import APIError
 from server.openapi import operation
-from server.route import PlainRoute
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.service import json_answer, service_of
 
-router = APIRouter(route_class=PlainRoute)
+router = APIRouter()
 
 
 @router.get("/v1/models", **operation(ModelList))

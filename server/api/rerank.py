@@ -12,7 +12,6 @@ from server.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count, text_items
 from server.registry import Model
-from server.route import PlainRoute
 from server.schemas.rerank import (
     Document,
     Reranking,
@@ -22,7 +21,7 @@ from server.schemas.rerank import (
 )
 from server.service import Service, json_answer, service_of
 
-router = APIRouter(route_class=PlainRoute)
+router = APIRouter()
 _body = Body(RerankRequest, not_served=RerankOptionsNotServed)
 
 

@@ -8,11 +8,10 @@ from fastapi import APIRouter, Request, Response
 from server.body import Body
 from server.openapi import operation
 from server.prompts import check_ids
-from server.route import PlainRoute
 from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
 from server.service import json_answer, service_of
 
-router = APIRouter(route_class=PlainRoute)
+router = APIRouter()
 _tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 

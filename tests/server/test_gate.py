@@ -1,35 +1,43 @@
-"""A handler that breaks, which no request can bring about from outside."""
+"""Handlers that break, which no request can bring about from outside."""
 
 import httpx
 import pytest
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
-from starlette.types import ASGIApp
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.app import create_app
+from server.gate import Gate
 from server.registry import Registry
 from server.service import Service
 from tests.server.support import served_model, server_config
 
 
+async def broken(_: Request) -> Response:
+    raise ZeroDivisionError("the secret divisor")
+
+
+async def half(_: Request) -> Response:
+    async def parts():
+        yield b"one half"
+        raise ZeroDivisionError
+
+    return StreamingResponse(parts())
+
+
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    await Response(f"{scope['method']} {scope['path']}")(scope, receive, send)
+
+
 @pytest.fixture
-def app(folder) -> ASGIApp:
+def service(folder) -> Service:
     model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
-    app = create_app(Service(server_config(model), Registry.load((model,))))
+    return Service(server_config(model), Registry.load((model,)))
 
-    @app.get("/broken")
-    async def broken(_: Request) -> None:
-        raise ZeroDivisionError("the secret divisor")
 
-    @app.get("/half")
-    async def half(_: Request) -> StreamingResponse:
-        async def parts():
-            yield b"one half"
-            raise ZeroDivisionError
-
-        return StreamingResponse(parts())
-
-    return app
+@pytest.fixture
+def app(service) -> ASGIApp:
+    handlers = {("GET", "/broken"): broken, ("GET", "/half"): half}
+    return Gate(service, handlers, others=elsewhere)
 
 
 async def get(app: ASGIApp, path: str) -> httpx.Response:
@@ -53,7 +61,12 @@ async def test_an_answer_that_breaks_halfway_is_cut_off(app):
         await get(app, "/half")
 
 
-async def test_both_are_counted(app):
-    await get(app, "/broken")
-    page = (await get(app, "/metrics")).text
-    assert 'penstock_http_requests_total{endpoint="other",status="500"} 1.0' in page
+@pytest.mark.parametrize(("path", "endpoint"), [("/broken", "/broken"), ("/nowhere", "other")])
+async def test_answers_are_counted(app, service, path, endpoint):
+    status = (await get(app, path)).status_code
+    counted = f'penstock_http_requests_total{{endpoint="{endpoint}",status="{status}"}} 1.0'
+    assert counted in service.metrics.page().decode()
+
+
+async def test_what_has_no_handler_goes_on(app):
+    assert (await get(app, "/nowhere")).text == "GET /nowhere"

@@ -3,6 +3,8 @@ from typing import Any, cast
 
 from server.wire import CoalescingTransport
 
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
 
 class RecordingTransport:
     """Keeps what it is given; closed, it takes nothing more."""
@@ -13,7 +15,8 @@ class RecordingTransport:
 
     def write(self, data: bytes) -> None:
         assert not self.closed
-        self.writes.append(data)
+        if data:
+            self.writes.append(data)
 
     def close(self) -> None:
         self.closed = True
@@ -30,30 +33,38 @@ def wrapped() -> tuple[CoalescingTransport, RecordingTransport]:
     return CoalescingTransport(cast("Any", inner)), inner
 
 
-async def test_one_turn_is_one_write():
+async def test_a_head_goes_with_the_beginning_of_its_body():
     transport, inner = wrapped()
-    transport.write(b"head ")
-    transport.write(b"body")
+    transport.write(HEAD)
     assert inner.writes == []
-    await asyncio.sleep(0)
+    transport.write(b"body")
     transport.write(b"more")
+    assert inner.writes == [HEAD + b"body", b"more"]
     await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert inner.writes == [b"head body", b"more"]
+    assert inner.writes == [HEAD + b"body", b"more"]
 
 
-async def test_closing_sends_what_is_pending_first():
+async def test_a_head_waits_for_no_body_of_a_later_turn():
     transport, inner = wrapped()
-    transport.write(b"last words")
-    transport.close()
-    assert (inner.writes, inner.closed) == ([b"last words"], True)
+    transport.write(HEAD)
     await asyncio.sleep(0)
-    assert inner.writes == [b"last words"]
+    assert inner.writes == [HEAD]
+    transport.write(b"body")
+    assert inner.writes == [HEAD, b"body"]
+
+
+async def test_closing_sends_what_is_held_first():
+    transport, inner = wrapped()
+    transport.write(HEAD)
+    transport.close()
+    assert (inner.writes, inner.closed) == ([HEAD], True)
+    await asyncio.sleep(0)
+    assert inner.writes == [HEAD]
 
 
 async def test_a_lost_connection_gets_nothing_more():
     transport, inner = wrapped()
-    transport.write(b"too late")
+    transport.write(HEAD)
     inner.close()
     await asyncio.sleep(0)
     assert inner.writes == []
