@@ -95,11 +95,11 @@ class _Worker:
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap
-        model.forward = timed("layers", model.forward)
         model.head = timed("head", model.head)
         backend.plan = timed("plan", backend.plan)
         runner = ModelRunner(config, model, backend, _MAX_BLOCKS)
         runner.prepare = timed("prepare", runner.prepare)
+        runner.forward = timed("forward", runner.forward)
         runner.report = timed("report", runner.report)
         warm_up(runner, config)
         self._link = _MemoryLink()
@@ -141,7 +141,8 @@ def _step_times(
 
 def _figures(name: str, stopwatch: Stopwatch) -> tuple[Figure, Figure]:
     whole, head = stopwatch.median("step"), stopwatch.median("head")
-    outside = whole - stopwatch.median("layers") - head
+    layers = stopwatch.median("forward") - stopwatch.median("plan")
+    outside = whole - layers - head
     parts = {part: stopwatch.median(part) for part in ("prepare", "plan")}
     parts["sample"] = stopwatch.median("report") - head
     parts["rest"] = outside - sum(parts.values())

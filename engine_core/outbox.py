@@ -17,12 +17,13 @@ class Outbox:
         """The job is in the house."""
         self._of(job.client).accepted.append(accepted)
 
-    def row(self, job: Job, output: RowOutput) -> None:
-        """News of one row; with a finish, its last."""
+    def row(self, job: Job, output: RowOutput, *, first: bool = False) -> None:
+        """News of one row; with a finish, its last. A row's first go before what others say: they
+        are what its client waits for, and it would be told last, after all rows that are older."""
         outputs = self._outputs.get(job.client)
         if outputs is None:
             outputs = self._of(job.client)
-        outputs.rows.append(output)
+        outputs.rows.insert(0 if first else len(outputs.rows), output)
         if output.finish is not None:
             self.close_rows(job, 1)
 

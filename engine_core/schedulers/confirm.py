@@ -96,7 +96,7 @@ def _announce(
         token, sampled = -1, None
     cached = 0 if request.announced else request.cached
     output = RowOutput(job.message.id, request.row, token, finish, sampled, scored, cached)
-    outbox.row(job, output)
+    outbox.row(job, output, first=not request.announced)
     request.announced = True
     if scored is not None:
         request.scored += len(scored.chosen) // _ITEM

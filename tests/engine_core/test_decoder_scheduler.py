@@ -32,6 +32,21 @@ def test_the_next_step_is_submitted_before_its_token_is_known() -> None:
     assert not driver.submit(), "at most one ahead step"
 
 
+def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(5), max_tokens=9)
+    driver.submit()
+    driver.finish()
+    driver.add(2, prompt_of(7), max_tokens=9)
+    told: list[list[int]] = []
+    for _ in range(2):
+        driver.submit()
+        batch, result = driver.batches.popleft(), driver.pipeline.next_result()
+        driver.scheduler.update(batch, result, driver.outbox)
+        told += [[row.job for row in outputs.rows] for _, outputs in driver.outbox.take()]
+    assert told == [[2, 1], [1, 2]]
+
+
 def test_a_stop_known_by_count_is_never_submitted_ahead() -> None:
     driver = Driver(num_blocks=16)
     driver.add(1, prompt_of(5), max_tokens=1)
