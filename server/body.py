@@ -20,13 +20,14 @@ _DROPPED_BODIES = 4
 
 
 class Body(Generic[Struct]):
-    """Reads bodies of one type. Fields of `not_served` are refused by name unless neutral."""
+    """Reads bodies of one type. The fields that `not_served` itself declares are refused by name
+    unless neutral."""
 
     def __init__(
         self, struct: type[Struct], not_served: type[msgspec.Struct] | None = None
     ) -> None:
         self._decoder = msgspec.json.Decoder(struct)
-        self._not_served = frozenset(not_served.__struct_fields__ if not_served else ())
+        self._not_served = frozenset(not_served.__annotations__ if not_served else ())
 
     async def read(self, request: Request, max_bytes: int) -> Struct:
         """Raises APIError: `body_too_large`, or `invalid_request` with the field as `param`."""

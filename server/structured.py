@@ -4,7 +4,7 @@ import msgspec
 
 from engine_core.messages import Grammar
 from server.errors import APIError
-from server.schemas.completions import CompletionRequest
+from server.schemas.sampling import SamplingOptions
 from server.schemas.structured import (
     MAX_GRAMMAR_CHARS,
     JsonObject,
@@ -16,7 +16,7 @@ from server.schemas.structured import (
 _SCHEMA = "response_format.json_schema.schema"
 
 
-def grammar_of(body: CompletionRequest) -> Grammar | None:
+def grammar_of(body: SamplingOptions) -> Grammar | None:
     """None where the request leaves its text free.
 
     Raises APIError, naming the field: several grammars, a schema that is no object, one too large.

@@ -7,17 +7,15 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
-from engine_core.messages import SamplingParams
 from server.body import Body
-from server.config import GenerationDefaults, Limits
+from server.config import Limits
 from server.disconnect import CancelOnDisconnect
-from server.errors import APIError
 from server.gate import CLIENT_LEFT
 from server.generation import GenerationPlan, generation
 from server.openapi import operation
 from server.prompts import parse_items
 from server.registry import Model
-from server.schemas.common import INT64_MAX
+from server.sampling import choices, sampling_params, stop_strings, streams_usage
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
@@ -27,7 +25,6 @@ from server.schemas.completions import (
 )
 from server.service import Service, json_answer, service_of
 from server.sse import DONE, EventStream, event
-from server.structured import grammar_of
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -41,12 +38,12 @@ async def create_completion(request: Request) -> Response:
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/completions")
+    with_usage = streams_usage(body)
     plan = _plan(body, model, service.limits)
     answers = _Answers(service, model)
     with CancelOnDisconnect(request.receive):
         if body.stream:
-            with_usage = body.stream_options is not None and body.stream_options.include_usage
-            events = _events(service, model, plan, answers, with_usage=bool(with_usage))
+            events = _events(service, model, plan, answers, with_usage=with_usage)
             return await EventStream.begin(events)
         return json_answer(await _complete(service, model, plan, answers))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
@@ -103,42 +100,18 @@ class _Answers:
 
 def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises APIError."""
-    n = body.n or 1
-    if n > limits.max_n:
-        raise APIError("too_large", f"n: {n}; a request takes {limits.max_n}", "n")
-    if body.stream_options is not None and not body.stream:
-        raise APIError(
-            "invalid_request", "stream_options: only with `stream`", param="stream_options"
-        )
-    stops = body.stop or []
     return GenerationPlan(
         prompts=parse_items(body.prompt, "prompt", model, limits.max_inputs),
-        n=n,
-        params=_sampling(body, model.served.generation),
-        stops=(stops,) if isinstance(stops, str) else tuple(stops),
+        n=choices(body, limits),
+        params=sampling_params(
+            body,
+            model.served.generation,
+            max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+            logprobs=body.logprobs,
+            prompt_logprobs=body.logprobs if body.echo else None,
+        ),
+        stops=stop_strings(body),
         logprobs=body.logprobs,
         echo=bool(body.echo),
         cache_salt=body.cache_salt or "",
-    )
-
-
-def _sampling(body: CompletionRequest, defaults: GenerationDefaults) -> SamplingParams:
-    temperature = defaults.temperature if body.temperature is None else body.temperature
-    top_k = defaults.top_k if body.top_k is None else body.top_k
-    return SamplingParams(
-        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-        temperature=temperature,
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        top_k=max(top_k, 0),
-        seed=None if body.seed is None else body.seed & INT64_MAX,
-        stop_token_ids=frozenset(defaults.eos_token_ids),
-        ignore_eos=bool(body.ignore_eos),
-        logprobs=body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
-        min_p=body.min_p or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=body.repetition_penalty or 1.0,
-        logit_bias=body.logit_bias or {},
-        grammar=grammar_of(body),
     )

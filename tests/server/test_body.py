@@ -124,7 +124,7 @@ def test_a_missing_field_in_a_list_is_named_with_its_index():
     ],
 )
 def test_what_is_known_but_not_served_is_refused_by_name_unless_neutral(field, neutral, other):
-    assert field in CompletionOptionsNotServed.__struct_fields__
+    assert field in CompletionOptionsNotServed.__annotations__
     for value in neutral:
         COMPLETION.decode(msgspec.json.encode({"prompt": "a", field: value}))
     error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: other}))

@@ -1,0 +1,54 @@
+"""What every request for text may ask of its sampling, its end and its form."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from server.schemas.common import INT64_MAX, INT64_MIN, Count
+from server.schemas.structured import Choices, Regex, ResponseFormat
+
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+MAX_BIASES = 300
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
+]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`include_usage` adds a last chunk without choices that carries the usage."""
+
+    include_usage: bool | None = None
+
+
+class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Null and absent mean the same.
+
+    `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
+    divides logits, so it keeps away from 0, where they would no longer be finite. Sampling that the
+    request leaves open is the model's own (`generation_config.json`). At most one of
+    `response_format`, `regex` and `choice` says what the text must match as a whole.
+    """
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+    logit_bias: LogitBias | None = None
+    n: Count | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+    regex: Regex | None = None
+    choice: Choices | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    user: str | None = None
