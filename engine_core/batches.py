@@ -85,7 +85,8 @@ class EncoderBatch:
     """One step's rows of prefill-only jobs, in flat arrays.
 
     `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` says
-    whose rows they are: each job with its row numbers (int32), in batch order.
+    whose rows they are: each job with its row numbers (int32), in batch order. `states` uint8[R] is
+    1 for rows of which each token's state is told (empty when there is none).
     """
 
     step: int
@@ -93,3 +94,10 @@ class EncoderBatch:
     lens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     parts: list[tuple[Job, npt.NDArray[np.int32]]]
+    states: npt.NDArray[np.uint8]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """How many vectors each row gets: int32[R]."""
+        ones = np.ones_like(self.lens)
+        return np.where(self.states, self.lens, ones) if len(self.states) else ones

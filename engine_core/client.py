@@ -5,7 +5,7 @@ import itertools
 
 import msgspec
 
-from engine_core.client_jobs import EncodeCall, Encoded, EngineError, GenerateStream
+from engine_core.client_jobs import EncodeCall, Encoded, EngineError, GenerateStream, StatesCall
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -18,6 +18,7 @@ from engine_core.messages import (
     Outputs,
     ResetCache,
     SamplingParams,
+    Tokenization,
 )
 from engine_core.transport import AsyncDealer
 
@@ -67,6 +68,8 @@ class EngineClient:
         ids: list[bytes] | None = None,
         n: int = 1,
         cache_salt: str = "",
+        tokenization: Tokenization | None = None,
+        priority: int = 0,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
 
@@ -75,7 +78,9 @@ class EngineClient:
         texts, ids = texts or [], ids or []
         job = next(self._ids)
         stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
-        message = GenerateJob(job, params, texts, ids, n, cache_salt)
+        message = GenerateJob(
+            job, params, texts, ids, n, cache_salt, tokenization or Tokenization(), priority
+        )
         accepted = await self._submit(job, stream, message)
         stream.prompt_tokens = accepted.prompt_tokens
         stream.prompt_ids = accepted.prompt_ids
@@ -86,23 +91,31 @@ class EngineClient:
         *,
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
-        query: str | None = None,
+        query: str | list[str] | None = None,
+        tokenization: Tokenization | None = None,
+        priority: int = 0,
+        token_states: bool = False,
     ) -> Encoded:
-        """Embed the items, or score each text against `query`; waits for all of them.
+        """Embed the items, or score each text, alone, against `query` or against one of its own;
+        waits for all of them. With `token_states` the vectors are those of all tokens, [T, D], item
+        after item.
 
         Raises EngineError if the engine refused or failed the job. Cancelling aborts it.
         """
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = EncodeCall(len(texts) + len(ids), info.vector_size)
-        accepted = await self._submit(job, call, EncodeJob(job, texts, ids, query))
+        call = (StatesCall if token_states else EncodeCall)(len(texts) + len(ids), info.vector_size)
+        message = EncodeJob(
+            job, texts, ids, query, tokenization or Tokenization(), priority, token_states
+        )
+        accepted = await self._submit(job, call, message)
         try:
             await call.done
         except asyncio.CancelledError:
             self._drop(job)
             raise
-        return Encoded(call.vectors, accepted.prompt_tokens)
+        return Encoded(call.vectors, accepted.prompt_tokens, accepted.dropped)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send unless the engine is gone: then every job has its answer already."""

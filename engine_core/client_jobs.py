@@ -1,7 +1,7 @@
 """A client's jobs while they run: what they have been told, and who waits for it."""
 
 import asyncio
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 import msgspec
 import numpy as np
@@ -30,10 +30,14 @@ class EngineError(Exception):
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """An encode job's answer: vectors float32[N, D], the token count of each of the N items."""
+    """An encode job's answer: vectors float32[N, D], the token count of each of the N items.
+
+    `dropped` counts the tokens that were cut off each item; it is empty where nothing was.
+    """
 
     vectors: FloatArray
     prompt_tokens: list[int]
+    dropped: list[int] = []
 
 
 class PendingJob:
@@ -111,6 +115,7 @@ class GenerateStream(PendingJob):
         if not self.finished:
             self._client.send(Abort([self._id]))
             self._open_rows.clear()
+            self._wake_reader()
         self._client.forget(self._id)
 
     def push(self, output: RowOutput) -> None:
@@ -155,14 +160,39 @@ class EncodeCall(PendingJob):
     def push(self, part: Vectors) -> bool:
         """Place finished rows; True once none is missing."""
         rows = np.frombuffer(part.rows, np.int32)
-        self.vectors[rows] = np.frombuffer(part.data, np.float32).reshape(len(rows), -1)
+        self.place(rows, np.frombuffer(part.data, np.float32).reshape(-1, self.vectors.shape[1]))
         self._missing -= len(rows)
         if self._missing == 0 and not self.done.done():
             self.done.set_result(None)
         return self._missing == 0
+
+    def place(self, rows: npt.NDArray[np.int32], data: FloatArray) -> None:
+        """Put the results of `rows` where they belong."""
+        self.vectors[rows] = data
 
     def fail(self, error: EngineError) -> None:
         super().fail(error)
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()
+
+
+class StatesCall(EncodeCall):
+    """The token states of one encode job: `vectors` is float32[T, D], item after item."""
+
+    def __init__(self, rows: int, vector_size: int) -> None:
+        super().__init__(rows, vector_size)
+        self._offsets: list[int] = [0]
+
+    def accept(self, message: Accepted) -> None:
+        ends: list[int] = np.cumsum(message.prompt_tokens).tolist()
+        self._offsets = [0, *ends]
+        self.vectors = np.empty((self._offsets[-1], self.vectors.shape[1]), np.float32)
+        super().accept(message)
+
+    def place(self, rows: npt.NDArray[np.int32], data: FloatArray) -> None:
+        read, places = 0, cast("list[int]", rows.tolist())
+        for row in places:
+            first, last = self._offsets[row], self._offsets[row + 1]
+            self.vectors[first:last] = data[read : read + last - first]
+            read += last - first

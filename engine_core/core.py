@@ -34,7 +34,7 @@ from engine_core.messages import (
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
 from engine_core.structured.compiling import CompilingThreads
-from engine_core.tokenizing import Tokenized, TokenizingThreads
+from engine_core.tokenizing import Tokenized, TokenizingThreads, given_ids
 from engine_core.workflows.base import Workflow
 
 _BEAT_SECONDS = 1.0
@@ -248,7 +248,7 @@ class EngineCore:
         if texts:
             self._tokenizing.put(job, texts)
         else:
-            self._compile(job, [Tokenized(ids) for ids in message.ids])
+            self._compile(job, given_ids(message))
 
     def _compile(self, job: Job, tokenized: list[Tokenized]) -> None:
         """What a job's text must match is compiled before anything else is found wrong with it."""

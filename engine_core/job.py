@@ -87,5 +87,13 @@ def _size(message: GenerateJob | EncodeJob) -> tuple[int, int]:
     items = len(message.texts) + len(message.ids)
     if isinstance(message, GenerateJob):
         return items * message.n, tokens * message.n
-    query_bytes = len(message.query.encode()) if message.query is not None else 0
-    return items, tokens + query_bytes * items
+    return items, tokens + _query_bytes(message.query, items)
+
+
+def _query_bytes(query: str | list[str] | None, items: int) -> int:
+    """One query is part of every pair."""
+    if query is None:
+        return 0
+    if isinstance(query, str):
+        return len(query.encode()) * items
+    return sum(len(text.encode()) for text in query)

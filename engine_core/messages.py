@@ -44,9 +44,11 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """How a row's tokens are chosen and when it ends.
 
-    `max_tokens` None runs to the model's length. `seed` None draws one per row. `logprobs` and
-    `prompt_logprobs` count the alternatives to report; None is none at all. The presence and
-    frequency penalties are OpenAI's, over the output; `repetition_penalty` counts the prompt too.
+    `max_tokens` None runs to the model's length. `eos_token_ids` are the model's own end tokens,
+    which `ignore_eos` disregards, `stop_token_ids` the request's; none of them may come before
+    `min_tokens` others. `seed` None draws one per row. `logprobs` and `prompt_logprobs` count the
+    alternatives to report; None is none at all. The presence and frequency penalties are OpenAI's,
+    over the output; `repetition_penalty` counts the prompt too.
     `logit_bias` is added to the logits of the token ids that it names.
     """
 
@@ -55,7 +57,9 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    eos_token_ids: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -80,12 +84,24 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     """A client introduces itself; the core answers `EngineInfo` as soon as it is ready."""
 
 
+class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """How a job's texts become ids, and how long what is tokenized or given as ids may be.
+
+    Of what is longer than `truncate_to` tokens, special tokens included, the `truncation_side` goes
+    and the special tokens stay. Of a pair only the second text is cut.
+    """
+
+    add_special_tokens: bool = True
+    truncate_to: int | None = None
+    truncation_side: Literal["left", "right"] = "right"
+
+
 class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
-    Prompts are either `texts`, which get the tokenizer's special tokens, or `ids` (int32 bytes),
-    which are taken as they are and checked against the vocabulary. They share cached prefixes only
-    with jobs of the same `cache_salt`.
+    Prompts are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which are
+    checked against the vocabulary and otherwise only cut. They share cached prefixes only with jobs
+    of the same `cache_salt`. Jobs of a lower `priority` begin first.
     """
 
     id: int
@@ -94,18 +110,25 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     ids: list[bytes] = []
     n: int = 1
     cache_salt: str = ""
+    tokenization: Tokenization = Tokenization()
+    priority: int = 0
 
 
 class EncodeJob(msgspec.Struct, array_like=True, frozen=True, tag="encode"):
-    """One row per item: embed each, or, with a `query`, score each (query, text) pair.
+    """One row per item: embed each, or score it, alone, against `query` or against one of its own;
+    or, with `token_states`, tell the last hidden state of each of its tokens.
 
-    Items are either `texts` or, to embed only, `ids` (int32 bytes), taken as they are.
+    Items are either `texts`, tokenized by `tokenization`, or, to embed only, `ids` (int32 bytes),
+    which are only cut. Jobs of a lower `priority` go first.
     """
 
     id: int
     texts: list[str] = []
     ids: list[bytes] = []
-    query: str | None = None
+    query: str | list[str] | None = None
+    tokenization: Tokenization = Tokenization()
+    priority: int = 0
+    token_states: bool = False
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag="abort"):
@@ -139,12 +162,14 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
 class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is in the house. `prompt_tokens` holds the length of each prompt or text;
 
-    `prompt_ids` the ids of each prompt of a generate job (int32 bytes), for `echo`.
+    `prompt_ids` the ids of each prompt of a generate job (int32 bytes), for `echo`. `dropped`
+    counts the tokens that were cut off each item of an encode job; it is empty where nothing was.
     """
 
     id: int
     prompt_tokens: list[int]
     prompt_ids: list[bytes] = []
+    dropped: list[int] = []
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
@@ -175,7 +200,8 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, array_like=True, frozen=True):
-    """Finished rows of an encode job: `rows` int32[N], `data` float32[N, D]."""
+    """Finished rows of an encode job: `rows` int32[N], `data` float32[N, D], or, of a job that asks
+    for token states, float32[T, D] with those of all tokens of the N rows, one after another."""
 
     job: int
     rows: bytes

@@ -41,6 +41,7 @@ def build_encoder_step(batch: EncoderBatch) -> StepInput:
         tokens=batch.tokens.tobytes(),
         query_lens=batch.lens.tobytes(),
         token_types=batch.token_types.tobytes(),
+        states=batch.states.tobytes(),
     )
 
 

@@ -39,8 +39,9 @@ class Request:
     `resident_from` on take their token from the slot's buffer, because it was sampled while the
     request held this slot. `scored` counts the prompt tokens whose log-probability is known, as of
     the last result; `scores_from` as of the last (re)start. `stops` are the tokens that end it;
-    `matcher` tells which tokens its grammar allows, if it has one. `salt` goes into the names of
-    its blocks.
+    `matcher` tells which tokens its grammar allows, if it has one. `barred` (int32) are the tokens
+    that must not come before `params.min_tokens` others. `salt` goes into the names of its blocks.
+    Of two that wait the lower `priority` begins first.
     """
 
     job: Job
@@ -52,7 +53,9 @@ class Request:
     prompt_len: int = field(init=False)
     stops: frozenset[int] = field(init=False)
     matcher: Matcher | None = None
+    barred: bytes = b""
     salt: bytes = b""
+    priority: int = 0
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0
@@ -72,7 +75,8 @@ class Request:
         self.prompt_len = len(self.tokens)
         # A grammar allows an end only where the text may end, or must.
         goes_on = self.params.ignore_eos and self.matcher is None
-        self.stops = frozenset() if goes_on else self.params.stop_token_ids
+        ends = self.params.stop_token_ids
+        self.stops = ends if goes_on else ends | self.params.eos_token_ids
 
     @property
     def wants_scores(self) -> bool:
@@ -105,6 +109,8 @@ class Request:
             known=self.tokens.tobytes() if params.penalised else b"",
             bias_ids=array("i", bias).tobytes(),
             bias_values=array("f", bias.values()).tobytes(),
+            min_tokens=params.min_tokens,
+            barred_ids=self.barred,
         )
 
 

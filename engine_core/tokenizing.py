@@ -6,22 +6,31 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding
 
 from engine_core.job import Job
+from engine_core.messages import EncodeJob, GenerateJob, Tokenization
 from engine_core.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]
 _SLICE_BYTES = 64 * 1024
+_ITEM = 4  # bytes of an int32
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text)."""
+    """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text).
+
+    `dropped` counts the tokens that truncation took away.
+    """
 
     ids: bytes
     segments: bytes = b""
+    dropped: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +50,19 @@ class TokenizedJob:
             if size >= _SLICE_BYTES:
                 return self.texts[start : stop + 1]
         return self.texts[start:]
+
+
+def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
+    """A job's items that came as ids, cut where the job wishes it."""
+    limit = message.tokenization.truncate_to
+    if limit is None:
+        return [Tokenized(ids) for ids in message.ids]
+    left = message.tokenization.truncation_side == "left"
+    size = limit * _ITEM
+    return [
+        Tokenized(ids[-size:] if left else ids[:size], dropped=max(len(ids) // _ITEM - limit, 0))
+        for ids in message.ids
+    ]
 
 
 class TokenizingThreads:
@@ -117,20 +139,54 @@ class _Lane:
             self._finish(finished)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
-        texts = [text for part in slices for text in part]
+        """One call for all neighbours that want special tokens, or do not."""
+        turns = zip(jobs, slices, strict=True)
+        for special, group in groupby(turns, key=_adds_special_tokens):
+            self._encode_alike(list(group), special)
+
+    def _encode_alike(self, turns: list[tuple[TokenizedJob, list[Text]]], special: bool) -> None:
+        texts = [text for _, part in turns for text in part]
         try:
-            encodings = iter(self._tokenizer.raw.encode_batch_fast(texts))
+            encodings = self._tokenizer.raw.encode_batch_fast(texts, add_special_tokens=special)
         except Exception as error:  # tokenizers raises plain Exception; it is these jobs' alone
-            for job in jobs:
+            for job, _ in turns:
                 job.error = f"the text cannot be tokenized: {error}"
             return
-        for job, part in zip(jobs, slices, strict=True):
-            for text in part:
-                encoding = next(encodings)
-                ids = np.array(encoding.ids, np.int32).tobytes()
-                paired = isinstance(text, tuple)
-                segments = np.array(encoding.type_ids, np.uint8).tobytes() if paired else b""
-                job.done.append(Tokenized(ids, segments))
+        remaining = iter(encodings)
+        for job, part in turns:
+            wishes = job.job.message.tokenization
+            job.done += [
+                _tokenized(next(remaining), wishes, paired=isinstance(text, tuple)) for text in part
+            ]
+
+
+def _adds_special_tokens(turn: tuple[TokenizedJob, list[Text]]) -> bool:
+    return turn[0].job.message.tokenization.add_special_tokens
+
+
+def _tokenized(encoding: Encoding, wishes: Tokenization, *, paired: bool) -> Tokenized:
+    ids = np.array(encoding.ids, np.int32)
+    segments = np.array(encoding.type_ids if paired else [], np.uint8)
+    limit = wishes.truncate_to
+    if limit is None or len(ids) <= limit:
+        return Tokenized(ids.tobytes(), segments.tobytes())
+    kept = _kept(encoding, limit, left=wishes.truncation_side == "left")
+    segments = segments[kept] if paired else segments
+    return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
+
+
+def _kept(encoding: Encoding, limit: int, *, left: bool) -> npt.NDArray[np.intp]:
+    """The `limit` positions that stay when the last text of an encoding is cut on one side.
+
+    Where the other tokens alone are more than that, they are cut as well.
+    """
+    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
+    count = len(sequences)
+    text = np.flatnonzero(sequences == max(sequences.max(), 0))
+    excess = count - limit
+    cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
+    kept = np.delete(np.arange(count), cut)
+    return kept[-limit:] if left else kept[:limit]
 
 
 def _is_over(job: TokenizedJob) -> bool:

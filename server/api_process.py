@@ -68,6 +68,8 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
         log_level=logging.WARNING,  # that it starts and stops is the supervisor's to tell
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_S,
+        ssl_certfile=config.tls and config.tls.cert,
+        ssl_keyfile=config.tls and config.tls.key,
     )
     _calm_collector()
     await DrainingServer(uvicorn_config, service).serve(sockets=[listener])

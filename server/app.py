@@ -7,18 +7,31 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from server import __version__
-from server.api import completions, embeddings, ops, rerank, tokenize
+from server.api import chat, classify, completions, embeddings, ops, rerank, score, tokenize
+from server.cors import with_cors
 from server.errors import APIError
 from server.gate import Gate, error_answer
 from server.openapi import describe
 from server.service import Service
+from server.tei import routes as tei
 
-_ROUTERS = (completions.router, embeddings.router, rerank.router, tokenize.router, ops.router)
+_ROUTERS = (
+    completions.router,
+    chat.router,
+    embeddings.router,
+    rerank.router,
+    score.router,
+    classify.router,
+    tei.router,
+    tokenize.router,
+    ops.router,
+)
 
 
-def create_app(service: Service) -> Gate:
+def create_app(service: Service) -> ASGIApp:
     """The HTTP application around `service`; its lifespan holds the connections to the engines.
 
     FastAPI describes the endpoints, serves the documentation and answers what is no endpoint.
@@ -28,7 +41,7 @@ def create_app(service: Service) -> Gate:
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         await service.registry.start()
         yield
-        service.registry.close()
+        await service.registry.close()
 
     routes = [route for router in _ROUTERS for route in router.routes]
     app = FastAPIOffline(
@@ -43,17 +56,24 @@ def create_app(service: Service) -> Gate:
         swagger_ui_parameters={"validatorUrl": None},
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(APIError, _on_api_error)
     describe(app)
     handlers = {
         (method, route.path): route.endpoint
         for route in routes
-        if isinstance(route, APIRoute)
+        if isinstance(route, APIRoute) and not route.param_convertors
         for method in route.methods or ()
     }
-    return Gate(service, handlers, others=app)
+    return with_cors(Gate(service, handlers, others=app), service.config.cors_origins)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     return error_answer(APIError.from_status(error.status_code, headers))
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    """Of the handlers whose paths have parameters, which the gate leaves to FastAPI."""
+    assert isinstance(error, APIError)
+    return error_answer(error)

@@ -1,19 +1,18 @@
 """Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
 
 import re
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from server.errors import APIError
+from server.faults import Fault, fault_of
+from server.service import service_of
+from server.strict_fields import strict
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-# msgspec ends its messages with the path of the fault, or quotes the name of a missing field.
-# Neither says which entry of an object it is about: a value's path ends in `[...]`.
-_AT_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*?)(\[\.\.\.\])?`$")
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
@@ -26,20 +25,24 @@ class Body(Generic[Struct]):
     def __init__(
         self, struct: type[Struct], not_served: type[msgspec.Struct] | None = None
     ) -> None:
+        self._struct = struct
         self._decoder = msgspec.json.Decoder(struct)
         self._not_served = frozenset(not_served.__annotations__ if not_served else ())
 
     async def read(self, request: Request, max_bytes: int) -> Struct:
         """Raises APIError: `body_too_large`, or `invalid_request` with the field as `param`."""
-        return self.decode(await _read(request, max_bytes))
+        raw = await read_bytes(request, max_bytes)
+        return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
-    def decode(self, raw: bytes) -> Struct:
-        """Raises APIError `invalid_request`, with the field as `param` where there is one."""
+    def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
+        """Raises APIError `invalid_request`, with the field as `param` where there is one: also
+        for a field that is unknown, if `strictly`."""
+        decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
-            return self._decoder.decode(raw.decode())
+            return decoder.decode(raw.decode())
         except msgspec.ValidationError as error:
-            raise self._fault(str(error)) from None
+            raise self._error(fault_of(error)) from None
         except UnicodeDecodeError as error:
             raise APIError("invalid_request", f"the body is not UTF-8: {error}") from None
         except msgspec.DecodeError as error:
@@ -47,24 +50,25 @@ class Body(Generic[Struct]):
         except RecursionError:
             raise APIError("invalid_request", "the body is nested too deeply") from None
 
-    def _fault(self, message: str) -> APIError:
+    @cached_property
+    def _strict_decoder(self) -> msgspec.json.Decoder[Struct]:
+        return msgspec.json.Decoder(strict(self._struct))
+
+    def _error(self, fault: Fault) -> APIError:
         """The decoder's complaint, as a person who wrote the field would want to read it."""
-        reason, param, subject = message, None, "the body"
-        if at := _AT_PATH.search(message):
-            reason, param = message[: at.start()], at["path"]
-            subject = f"a key of {param}" if at["key"] else param or subject
-        if missing := _MISSING.match(reason):
-            param = f"{param}.{missing['name']}" if param else missing["name"]
-            reason, subject = "is required", param
-        field = re.split(r"[.\[]", param or "", maxsplit=1)[0]
+        param = fault.path or None
+        field = re.split(r"[.\[]", fault.path, maxsplit=1)[0]
         if field in self._not_served:
             return APIError(
                 "invalid_request", f"{field} is known but not served here: leave it out", field
             )
-        return APIError("invalid_request", f"{subject}: {reason[0].lower()}{reason[1:]}", param)
+        subject = param or "the body"
+        if fault.kind == "key":
+            subject = f"a key of {subject}"
+        return APIError("invalid_request", f"{subject}: {fault.reason}", param)
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def read_bytes(request: Request, max_bytes: int) -> bytes:
     """The raw body. Raises APIError `body_too_large`.
 
     What is somewhat too large is read to its end and dropped: many clients read no answer before

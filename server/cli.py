@@ -1,15 +1,31 @@
-"""The command line: `penstock serve` and `penstock bench`."""
+"""The command line: `penstock serve`, `penstock config` and `penstock bench`."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from server import __version__
-from server.argument_types import device, fraction, port, positive, seconds, size
 from server.bench.cli import add_bench
-from server.config import API_KEY_VARIABLE, Limits, api_key_from
-from server.daemon import START_ERRORS, ServeCommand, serve
-from server.model_setup import EngineOptions
+from server.config import ServerConfig, api_key_from
+from server.config_file import read_config_file
+from server.daemon import START_ERRORS, serve
+from server.demo import demo_models
+from server.flags import add_engine_flags, add_http_flags, add_life_flags, add_model_flags
+from server.resolve import resolve
+from server.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    Spelling,
+    flag,
+)
+from server.welcome import describe
 
 _EXAMPLES = """\
 examples:
@@ -19,7 +35,17 @@ examples:
       a folder and a model of the Hugging Face hub, each with an engine of its own
   penstock serve ./llama-3.1-8b --served-model-name chat --device cuda --pipeline-stages 2
       one model, called `chat` by requests, in two stages on cuda:0 and cuda:1
+  penstock serve --config penstock.yaml --port 9000
+      what the file describes, but for the port
 """
+_CONFIG_EXAMPLES = """\
+examples:
+  penstock config --config penstock.yaml
+      the whole configuration, as JSON
+  penstock config --check --config penstock.yaml
+      exit code 0 if the daemon would start with it, 1 and one line on what is wrong if not
+"""
+_LISTS = ("api_key_files", "cors_origins")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return options.run(parser, options)
+        return options.run(options.parser, options)
     except START_ERRORS as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
@@ -36,28 +62,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    if options.served_model_name and len(options.served_model_name) != len(options.models):
-        parser.error(
-            f"{len(options.served_model_name)} --served-model-name for {len(options.models)} models"
-        )
-    return serve(_command(options))
+    return serve(_command(parser, vars(options)))
 
 
-def _command(options: argparse.Namespace) -> ServeCommand:
-    return ServeCommand(
-        models=tuple(options.models),
-        names=tuple(options.served_model_name),
-        host=options.host,
-        port=options.port,
-        api_workers=options.api_workers,
-        api_key=options.api_key or api_key_from(),
-        drain_timeout=options.drain_timeout,
-        startup_timeout=options.startup_timeout,
-        log_level=options.log_level,
-        limits=Limits(max_requests=options.max_requests, max_body_bytes=options.max_body_size),
-        engine=EngineOptions(
-            **{field: getattr(options, field) for field in EngineOptions.__struct_fields__}
-        ),
+def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Decide everything that `serve` would, and start nothing."""
+    command = _command(parser, vars(options))
+    private = Path(tempfile.gettempdir()) / "penstock-????????"
+    config = resolve(command, port=command.settings.port, folder=private)
+    if options.check:
+        print("\n".join(map(describe, config.models)))
+    else:
+        print(_shown(config))
+    return 0
+
+
+def _shown(config: ServerConfig) -> str:
+    """The configuration as JSON, without its keys' digests: a short key could be guessed."""
+    shown = msgspec.structs.replace(config, api_keys=("redacted",) * len(config.api_keys))
+    return msgspec.json.format(msgspec.json.encode(shown)).decode()
+
+
+def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
+    """What the flags that were given, and the file if they name one, ask for."""
+    server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
+    server |= {key: tuple(server[key]) for key in _LISTS if key in server}
+    sources: list[str] = server.pop("models")
+    engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
+    names: list[str] = given.get("names", [])
+    if given["config"] is None:
+        settings = Settings(models=_models(parser, sources, names, engine), **server)
+        spelling = Spelling()
+    else:
+        of_models = [*map(flag, engine), *([flag("names")] if names else [])]
+        if sources or of_models:
+            parser.error(f"{', '.join(of_models or sources)}: with --config, models are the file's")
+        settings = msgspec.structs.replace(read_config_file(given["config"]), **server)
+        spelling = Spelling(file=str(given["config"]), flags=frozenset(server))
+    api_key = given.get("api_key") or api_key_from()
+    return ServeCommand(settings=settings, api_key=api_key, spelling=spelling)
+
+
+def _models(
+    parser: argparse.ArgumentParser, sources: list[str], names: list[str], engine: dict[str, Any]
+) -> tuple[ModelSettings, ...]:
+    """Raises DemoModelMissingError if none is named."""
+    if names and len(names) != len(sources):
+        parser.error(f"{len(names)} --served-model-name for {len(sources)} models")
+    for source in sources:
+        if source.endswith((".yaml", ".yml")):
+            parser.error(f"{source} is no model; a configuration file goes with --config")
+    if not sources:
+        demo = demo_models()
+        names, sources = list(demo), list(map(str, demo.values()))
+    return tuple(
+        ModelSettings(model=source, names=tuple(names[index : index + 1]), **engine)
+        for index, source in enumerate(sources)
     )
 
 
@@ -67,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         description="One daemon for language models, embedding models and rerankers.",
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(
         commands.add_parser(
@@ -75,9 +136,18 @@ def _parser() -> argparse.ArgumentParser:
             help="serve models over HTTP, in OpenAI's shapes",
             description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
             epilog=_EXAMPLES,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-                prog, max_help_position=32
-            ),
+            formatter_class=_HelpFormatter,
+        )
+    )
+    _add_config(
+        commands.add_parser(
+            "config",
+            usage="penstock config [--check] [MODEL ...] [options]",
+            help="show or check what `serve` would run, and start nothing",
+            description="Show, as JSON, the configuration that `penstock serve` would run with the "
+            "same arguments, or check it. Nothing is started, and the port is not taken.",
+            epilog=_CONFIG_EXAMPLES,
+            formatter_class=_HelpFormatter,
         )
     )
     add_bench(
@@ -86,13 +156,28 @@ def _parser() -> argparse.ArgumentParser:
             help="measure speed, beside what others reach and what we aim for",
             description="Measure the headline workloads, offline or over HTTP.",
         ),
-        _add_engine_flags,
+        add_engine_flags,
     )
     return parser
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples as they are written, and room for the longer flags."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    _add_serve(parser)
+    parser.set_defaults(run=_config)
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether it is valid (default: show it)"
+    )
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_serve)
+    parser.set_defaults(run=_serve, parser=parser)
     parser.add_argument(
         "models",
         nargs="*",
@@ -100,175 +185,14 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="a folder with config.json, tokenizer.json and safetensors files, or the id of a "
         "model on the Hugging Face hub (default: the two demo models)",
     )
-    _add_model_flags(parser)
-    _add_engine_flags(parser)
-    _add_http_flags(parser)
-    _add_life_flags(parser)
-
-
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("models")
-    group.add_argument(
-        "--served-model-name",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what requests call the model; once for each MODEL, in the same order "
-        "(default: the folder's name, or the hub id)",
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a configuration file in YAML; flags of the daemon go before what it says, models and "
+        "their engines are its alone (default: none)",
     )
-    group.add_argument(
-        "--max-model-len",
-        type=positive,
-        metavar="TOKENS",
-        help="longest prompt and answer together (default: what the model was made for)",
-    )
-    group.add_argument(
-        "--load-format",
-        choices=("auto", "dummy"),
-        default="auto",
-        metavar="FORMAT",
-        help="auto reads safetensors; dummy makes weights up from config.json, to measure speed "
-        "(default: auto)",
-    )
-
-
-def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engines, for each model")
-    group.add_argument(
-        "--device",
-        type=device,
-        default="auto",
-        help="cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
-        "(default: auto, CUDA where there is any)",
-    )
-    group.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        metavar="DTYPE",
-        help="of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
-        "a CPU, the checkpoint's half precision on CUDA)",
-    )
-    group.add_argument(
-        "--pipeline-stages",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="processes that each hold a part of the layers, each on its own device (default: 1)",
-    )
-    group.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="CPU threads of each stage (default: on a CPU the cores, divided by the stages)",
-    )
-    group.add_argument(
-        "--attention-backend",
-        choices=("auto", "flash_attn", "triton", "flashinfer", "xformers", "sdpa", "naive"),
-        default="auto",
-        metavar="NAME",
-        help="flash_attn, triton, flashinfer, xformers, sdpa, or naive, which is slow and simple "
-        "and there to compare with (default: auto, the fastest that works here)",
-    )
-    _add_capacity_flags(parser)
-
-
-def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("capacity, for each model")
-    group.add_argument(
-        "--max-running",
-        type=positive,
-        metavar="N",
-        help="sequences that generate at once (default: 64 on a CPU, 512 on CUDA)",
-    )
-    group.add_argument(
-        "--max-step-tokens",
-        type=positive,
-        metavar="TOKENS",
-        help="most tokens of one step (default: 512 for a generator and 2048 for an encoder on a "
-        "CPU, 8192 and 16384 on CUDA)",
-    )
-    group.add_argument(
-        "--kv-cache-memory",
-        type=size,
-        metavar="SIZE",
-        help="key-value cache of each stage, such as 2GiB (default: on a CPU what --max-running "
-        "needs, at most 1GiB; on CUDA what weights and the largest step leave of --memory-share)",
-    )
-    group.add_argument(
-        "--block-size",
-        type=positive,
-        metavar="TOKENS",
-        help="unit in which the cache is given out and shared (default: 16 on a CPU, 128 on CUDA)",
-    )
-    group.add_argument(
-        "--memory-share",
-        type=fraction,
-        default=0.9,
-        metavar="SHARE",
-        help="of each CUDA device, taken by all engines together: weights, cache and the rest "
-        "(default: 0.9)",
-    )
-
-
-def _add_http_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("HTTP")
-    limits = Limits()
-    group.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
-    group.add_argument(
-        "--port", type=port, default=8000, help="0 takes any that is free (default: 8000)"
-    )
-    group.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help=f"ask every request for it (default: ${API_KEY_VARIABLE}, which other users of the "
-        "machine cannot see; no key if unset)",
-    )
-    group.add_argument(
-        "--api-workers",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="processes that speak HTTP (default: 1)",
-    )
-    group.add_argument(
-        "--max-requests",
-        type=positive,
-        default=limits.max_requests,
-        metavar="N",
-        help="requests in the house of the whole daemon; more are answered with 429 "
-        f"(default: {limits.max_requests})",
-    )
-    group.add_argument(
-        "--max-body-size",
-        type=size,
-        default=limits.max_body_bytes,
-        metavar="SIZE",
-        help=f"of a request (default: {limits.max_body_bytes >> 20}MiB)",
-    )
-
-
-def _add_life_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("start and stop")
-    group.add_argument(
-        "--startup-timeout",
-        type=seconds,
-        default=600.0,
-        metavar="SECONDS",
-        help="give up if not ready by then (default: 600)",
-    )
-    group.add_argument(
-        "--drain-timeout",
-        type=seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="on SIGTERM or Ctrl-C, time to finish what runs; a second one ends at once "
-        "(default: 30)",
-    )
-    group.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        metavar="LEVEL",
-        help="debug, info, warning or error (default: info)",
-    )
+    add_model_flags(parser)
+    add_engine_flags(parser)
+    add_http_flags(parser)
+    add_life_flags(parser)

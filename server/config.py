@@ -39,25 +39,40 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the daemon: its name in requests, its folder, its engine."""
+    """One model of the daemon: its names in requests, its folder, its engine.
+
+    `name` is the one that answers tell; `aliases` are others for the same model.
+    """
 
     name: str
+    aliases: tuple[str, ...] = ()
     path: str
     engine: EngineConfig
     generation: GenerationDefaults
 
 
+class TLS(msgspec.Struct, frozen=True, kw_only=True):
+    """The files with which the daemon speaks HTTPS: PEM, the certificate's chain included."""
+
+    cert: str
+    key: str
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
-    `port` is the bound one, never 0. `drain_timeout` is in seconds. The first model is the first
-    that `/v1/models` lists.
+    `port` is the bound one, never 0 in a daemon that runs. Of API keys there are only SHA-256
+    digests. Timeouts are in seconds. The first model is the first that `/v1/models` lists.
     """
 
     host: str
     port: int
     api_workers: int
-    api_key: str | None
+    api_keys: tuple[str, ...] = ()
+    tls: TLS | None = None
+    cors_origins: tuple[str, ...] = ()
+    strict_fields: bool = False
+    startup_timeout: float = 600.0
     drain_timeout: float
     log_level: str
     limits: Limits
@@ -77,7 +92,11 @@ def child_environment(
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """The environment of a child process: this one's, with the thread pools of its libraries
-    sized (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses) and `settings` on top."""
+    sized (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses) and `settings` on top.
+
+    Without the API key, of which children know the digest.
+    """
+    own = {name: value for name, value in environment.items() if name != API_KEY_VARIABLE}
     compute = dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(compute_threads)
     )
@@ -85,7 +104,7 @@ def child_environment(
         "RAYON_NUM_THREADS": str(tokenizer_threads),
         "TOKENIZERS_PARALLELISM": "true" if tokenizer_threads > 1 else "false",
     }
-    return {**environment, **compute, **tokenizing, **(settings or {})}
+    return {**own, **compute, **tokenizing, **(settings or {})}
 
 
 class _GenerationFile(msgspec.Struct):

@@ -17,9 +17,12 @@ class Detokenizer:
     that are no UTF-8 have no such text: some decoders change their minds about what came before.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, context: list[int], *, skip_special_tokens: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(ids=context, skip_special_tokens=True)
+        self._skips = skip_special_tokens
+        self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special_tokens)
         self._ids = context
         self._untold = 0  # ids at the end whose text is not certain yet
 
@@ -31,7 +34,7 @@ class Detokenizer:
         except Exception as error:  # tokenizers raises nothing narrower
             if not str(error).startswith("Invalid prefix"):
                 raise
-            self._stream = DecodeStream(ids=[], skip_special_tokens=True)
+            self._stream = DecodeStream(ids=[], skip_special_tokens=self._skips)
             piece = self._stream.step(self._tokenizer.raw, token)
         self._untold = 0 if piece else self._untold + 1
         return piece or ""
@@ -40,35 +43,41 @@ class Detokenizer:
         """What is left at the end: a character that never became whole, as U+FFFD."""
         if not self._untold:
             return ""
-        told = self._tokenizer.decode(self._ids[: -self._untold])
-        return self._tokenizer.decode(self._ids)[len(told) :]
+        told = self._decode(self._ids[: -self._untold])
+        return self._decode(self._ids)[len(told) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=self._skips)
 
 
 class StopStrings:
     """Finds the first stop string in a text that comes in pieces, however it is split.
 
     The first is the one that ends first (of two with one end, the longer). Text that may yet
-    become a stop string is held back. One Knuth-Morris-Pratt automaton a stop string (SIAM J.
-    Comput. 6(2), 1977): its state is the length of its longest prefix that ends the text, so a
-    character costs constant amortised time, whatever the lengths.
+    become a stop string is held back, unless stop strings are themselves `told`. One
+    Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977): its state is the length
+    of its longest prefix that ends the text, so a character costs constant amortised time, whatever
+    the lengths.
     """
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, told: bool = False) -> None:
         """`stops` are not empty strings."""
         self._stops = [(stop, _failure_links(stop)) for stop in stops]
         self._states = [0] * len(stops)
+        self._told = told
         self._held = ""
         self.found = False
 
-    def push(self, piece: str) -> str:
-        """The text that is now certain to come before any stop string."""
+    def push(self, piece: str, *, may_end: bool = True) -> str:
+        """The text that is now certain to come before any stop string. One that is complete within
+        `piece` is text like any other unless it `may_end` the text."""
         text = self._held + piece
         for end, char in enumerate(piece, start=len(self._held) + 1):
-            if matched := self._advance(char):
+            if (matched := self._advance(char)) and may_end:
                 self.found = True
                 self._held = ""
-                return text[: end - matched]
-        keep = max(self._states, default=0)
+                return text[: end if self._told else end - matched]
+        keep = 0 if self._told else max(self._states, default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -85,9 +94,10 @@ class StopStrings:
             while state and stop[state] != char:
                 state = links[state - 1]
             state += stop[state] == char
-            self._states[index] = state
             if state == len(stop):
                 matched = max(matched, state)
+                state = links[state - 1]
+            self._states[index] = state
         return matched
 
 

@@ -67,9 +67,11 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is not a success."""
+    """The body of every answer that is not a success. `detail` is the message once more: it is
+    where clients of Jina and Voyage look for one."""
 
     error: ErrorDetail
+    detail: str
 
 
 class APIError(Exception):
@@ -110,6 +112,5 @@ class APIError(Exception):
     def body(self) -> bytes:
         """The error as JSON."""
         kind = ERRORS[self.code]
-        return msgspec.json.encode(
-            ErrorBody(ErrorDetail(self.message, kind.type, self.param, self.code))
-        )
+        error = ErrorDetail(self.message, kind.type, self.param, self.code)
+        return msgspec.json.encode(ErrorBody(error, detail=self.message))

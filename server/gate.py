@@ -6,7 +6,6 @@ that has left the processor's caches by the next request: they took a third of t
 request to its job.
 """
 
-import hmac
 import logging
 import re
 import time
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
+from server.api_keys import KeyCheck
 from server.errors import APIError
 from server.service import Service
 
@@ -42,8 +42,7 @@ class Gate:
         self._handlers = handlers
         self._paths = frozenset(path for _, path in handlers)
         self._others = others
-        key = service.config.api_key
-        self._authorization = f"Bearer {key}".encode() if key is not None else None
+        self._keys = KeyCheck(service.config.api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,9 +88,7 @@ class Gate:
         await response(scope, receive, send)
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        if self._authorization is None or path in _OPEN_PATHS:
-            return True
-        return hmac.compare_digest(headers.get(b"authorization", b""), self._authorization)
+        return path in _OPEN_PATHS or self._keys.admits(headers.get(b"authorization", b""))
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""
@@ -113,7 +110,7 @@ def error_answer(error: APIError) -> Response:
 _UNAUTHORIZED = error_answer(
     APIError(
         "invalid_api_key",
-        "this server needs its API key: `Authorization: Bearer KEY`",
+        "this server needs an API key: `Authorization: Bearer KEY`",
         headers={"www-authenticate": "Bearer"},
     )
 )

@@ -3,45 +3,21 @@
 import asyncio
 import itertools
 import time
-from array import array
 from collections.abc import AsyncGenerator, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import msgspec
 
 from engine_core.client_jobs import GenerateStream
-from engine_core.messages import RowOutput, SamplingParams
+from engine_core.messages import RowOutput
 from server.choice import Choice, Prompt
-from server.logprobs import LogprobsBuilder
-from server.prompts import Items
+from server.plan import GenerationPlan
 from server.registry import Model
-from server.schemas.completions import CompletionUsage
+from server.schemas.completions import CompletionUsage, PromptTokensDetails
 from server.service import Service
 
 # Behind a client that reads slowly news pile up: others have their turn after so many.
 _AT_ONCE = 512
-
-
-class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks of a generator. `logprobs` None is none at all."""
-
-    prompts: Items
-    n: int
-    params: SamplingParams
-    stops: tuple[str, ...]
-    logprobs: int | None
-    echo: bool
-    cache_salt: str = ""
-
-    @property
-    def rows(self) -> int:
-        """Sequences: n for each prompt."""
-        return len(self.prompts) * self.n
-
-    def tokens(self, prompt_tokens: int, max_model_len: int) -> int:
-        """What the job may come to hold: its prompts, and every row run to its end."""
-        longest = min(self.params.max_tokens or max_model_len, max_model_len)
-        return prompt_tokens + self.rows * longest
 
 
 class Generation:
@@ -52,30 +28,40 @@ class Generation:
         service: Service,
         model: Model,
         plan: GenerationPlan,
-        stream: GenerateStream,
+        stream: GenerateStream | None,
         started: float,
     ) -> None:
-        """`started` is when the request came, by time.perf_counter()."""
+        """`stream` is None if the deadline came before the engine accepted the job; `started` is
+        when the request came, by time.perf_counter()."""
         metrics = service.metrics
         self._first_token_seconds = metrics.first_token_seconds.labels(model.name)
         self._next_token_seconds = metrics.next_token_seconds.labels(model.name)
         self._generated_tokens = metrics.generated_tokens.labels(model.name)
         self._told_at = started
         self._told_before = False
+        self._plan = plan
         self._stream = stream
         self._untold: Iterator[RowOutput] = iter(())
-        self.choices = _choices(model, plan, stream.prompt_ids)
-        metrics.prompt_tokens.labels(model.name).inc(sum(stream.prompt_tokens))
+        self._expired = stream is None
+        self._prompt_tokens = stream.prompt_tokens if stream is not None else []
+        if stream is None:
+            plan = msgspec.structs.replace(plan, echo=False)
+        prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
+        self.choices = _choices(model, plan, prompt_ids)
+        metrics.prompt_tokens.labels(model.name).inc(sum(self._prompt_tokens))
 
     async def news(self) -> Collection[Choice]:
-        """Wait for the engine's news; the choices that they touched, none once all have ended.
+        """Wait for the engine's news, or the deadline; the choices that they touched, none once all
+        have ended.
 
         Raises EngineError if the job failed.
         """
         outputs = list(itertools.islice(self._untold, _AT_ONCE))
-        if not outputs:
+        if not outputs and self._stream is not None:
             self._untold = iter(await self._stream.next())
             outputs = list(itertools.islice(self._untold, _AT_ONCE))
+        if not outputs and self._expired:
+            return self._end_open_choices()
         if len(outputs) == _AT_ONCE:
             await asyncio.sleep(0)
         touched: dict[int, Choice] = {}
@@ -85,7 +71,7 @@ class Generation:
             tokens -= choice.tokens
             choice.take(output)
             tokens += choice.tokens
-            if choice.finish_reason is not None:
+            if choice.finish_reason is not None and self._stream is not None:
                 self._stream.end_row(output.row)
         if tokens:
             self._count(tokens)
@@ -93,9 +79,38 @@ class Generation:
 
     def usage(self) -> CompletionUsage:
         """Exact counts, so far."""
-        prompt = sum(self._stream.prompt_tokens)
+        prompt = sum(self._prompt_tokens)
         completion = sum(choice.tokens for choice in self.choices)
-        return CompletionUsage(prompt, completion, prompt + completion)
+        # What a prompt's later rows find in the cache may be the first one's.
+        cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
+        details = PromptTokensDetails(cached)
+        return CompletionUsage(prompt, completion, prompt + completion, details)
+
+    def best(self) -> list[Choice]:
+        """The choices that are told: of each prompt the `n` likeliest, the best first, numbered
+        anew; all as they are where no more were generated."""
+        n, width = self._plan.n, self._plan.width
+        if n == width:
+            return self.choices
+        told: list[Choice] = []
+        for start in range(0, len(self.choices), width):
+            rivals = self.choices[start : start + width]
+            told += sorted(rivals, key=lambda choice: choice.likelihood, reverse=True)[:n]
+        for index, choice in enumerate(told):
+            choice.index = index
+        return told
+
+    def expire(self) -> None:
+        """The deadline has come: the engine stops, and `news` ends what has not ended."""
+        self._expired = True
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _end_open_choices(self) -> list[Choice]:
+        late = [choice for choice in self.choices if choice.finish_reason is None]
+        for choice in late:
+            choice.end("timeout")
+        return late
 
     def _count(self, tokens: int) -> None:
         now = time.perf_counter()
@@ -109,44 +124,49 @@ class Generation:
 async def generation(
     service: Service, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Admit a job and submit it; entered once the engine has accepted it, aborted on the way out.
+    """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
+    has come, aborted on the way out.
 
     Raises APIError or EngineError where the house or the engine refuses it.
     """
     started = time.perf_counter()
+    loop = asyncio.get_running_loop()
+    deadline = None if plan.timeout is None else loop.time() + plan.timeout
     limit = model.max_model_len
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
-        stream = await model.client.generate(
-            plan.params,
-            texts=plan.prompts.texts,
-            ids=plan.prompts.ids,
-            n=plan.n,
-            cache_salt=plan.cache_salt,
-        )
-        with stream:
+        stream = await _submit(model, plan, deadline)
+        if stream is None:
+            yield Generation(service, model, plan, None, started)
+            return
+        with stream, ExitStack() as stack:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
-            yield Generation(service, model, plan, stream, started)
+            job = Generation(service, model, plan, stream, started)
+            if deadline is not None:
+                stack.callback(loop.call_at(deadline, job.expire).cancel)
+            yield job
+
+
+async def _submit(
+    model: Model, plan: GenerationPlan, deadline: float | None
+) -> GenerateStream | None:
+    """The job, once the engine has accepted it; None if it has not by `deadline` (loop time)."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await model.client.generate(
+                plan.params,
+                texts=plan.prompts.texts,
+                ids=plan.prompts.ids,
+                n=plan.width,
+                cache_salt=plan.cache_salt,
+                tokenization=plan.tokenization,
+                priority=plan.priority,
+            )
+    except TimeoutError:
+        return None
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:
-    choices: list[Choice] = []
-    for position, ids in enumerate(prompt_ids):
-        prompt = Prompt(model.tokenizer, ids, _echo(model, plan, position, ids))
-        for _ in range(plan.n):
-            logprobs = (
-                LogprobsBuilder(model.token_text, plan.logprobs)
-                if plan.logprobs is not None
-                else None
-            )
-            choices.append(Choice(len(choices), prompt, plan.stops, logprobs))
-    return choices
-
-
-def _echo(model: Model, plan: GenerationPlan, position: int, ids: bytes) -> str | None:
-    """A prompt's text as it was sent, or as its ids read."""
-    if not plan.echo:
-        return None
-    if plan.prompts.texts:
-        return plan.prompts.texts[position]
-    return model.tokenizer.decode(array("i", ids).tolist())
+    prompts = [Prompt(model, plan, position, ids) for position, ids in enumerate(prompt_ids)]
+    rows = [prompt for prompt in prompts for _ in range(plan.width)]
+    return [Choice(index, prompt, model, plan) for index, prompt in enumerate(rows)]

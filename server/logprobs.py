@@ -7,7 +7,7 @@ from server.schemas.completions import CompletionLogprobs
 from server.token_text import TokenText
 
 # JSON has no infinity: what a token of probability 0 is given instead.
-_LOWEST = -9999.0
+LOWEST = -9999.0
 
 
 class LogprobsBuilder:
@@ -34,10 +34,10 @@ class LogprobsBuilder:
         top_ids = np.frombuffer(logprobs.top_ids, np.int32).reshape(shape)[:, : self._width]
         top = np.frombuffer(logprobs.top, np.float32).reshape(shape)[:, : self._width]
         for row, (token, length) in enumerate(zip(tokens, lengths, strict=True)):
-            own = max(chosen[row], _LOWEST)
+            own = max(chosen[row], LOWEST)
             alternatives: dict[str, float] = {}
             for other, value in zip(top_ids[row].tolist(), top[row].tolist(), strict=True):
-                alternatives.setdefault(self._spelling[other], max(value, _LOWEST))
+                alternatives.setdefault(self._spelling[other], max(value, LOWEST))
             alternatives.setdefault(self._spelling[token], own)
             self._append(token, length, own, alternatives)
 

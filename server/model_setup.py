@@ -10,7 +10,8 @@ from engine_core.workflows import workflow_for
 from server.config import Limits, ServedModel, read_generation_defaults
 from server.devices import available_cores, cuda_memory, resolve_device
 from server.model_source import check_checkpoint
-from workers.config import Dtype, Head, LoadFormat
+from server.settings import EngineSettings, flag
+from workers.config import Dtype, Head
 from workers.model_config import ModelConfig, read_model_config
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -19,24 +20,18 @@ _CPU_KV_BYTES = _GIB
 
 
 class SetupError(ValueError):
-    """Options that do not fit the model or each other; one line names both."""
+    """An option that does not fit the model or the others: `key`, and in one line the `reason`."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{flag(key)}: {reason}")
+        self.key = key
+        self.reason = reason
 
 
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says about every engine. None: chosen by model and device."""
+class EngineOptions(EngineSettings, frozen=True, kw_only=True):
+    """How an engine is run. `memory_share` is that of all engines of its devices together."""
 
-    device: str = "auto"
-    dtype: Dtype | Literal["auto"] = "auto"
-    load_format: LoadFormat = "auto"
-    attention_backend: str = "auto"
-    pipeline_stages: int = 1
-    max_model_len: int | None = None
-    max_running: int | None = None
-    max_step_tokens: int | None = None
-    block_size: int | None = None
-    kv_cache_memory: int | None = None
     memory_share: float = 0.9
-    threads: int | None = None
     log_level: str = "info"
 
 
@@ -60,7 +55,8 @@ def set_up_model(
     check_checkpoint(model, options.load_format)
     if options.pipeline_stages > model.num_layers:
         raise SetupError(
-            f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages"
+            "pipeline_stages",
+            f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
     engine = _engine_config(name, model, head, options, limits, seat.prefix)
     if engine.device != "cpu":
@@ -82,8 +78,9 @@ def _engine_config(
     on_cpu = device == "cpu"
     if stages > 1 and not on_cpu:
         raise SetupError(
-            f"--pipeline-stages {stages}: stages exchange activations over gloo, on CPUs only; "
-            "use one stage, or --device cpu"
+            "pipeline_stages",
+            f"{stages} stages exchange activations over gloo, on CPUs only; use one stage, or the "
+            "device cpu",
         )
     return EngineConfig(
         name=name,
@@ -122,7 +119,7 @@ def _dtype(asked: Dtype | Literal["auto"], on_cpu: bool, model: ModelConfig) -> 
 def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
     if asked is not None and asked > model.max_model_len:
         raise SetupError(
-            f"--max-model-len {asked} is more than the {model.max_model_len} tokens of {name}"
+            "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
         )
     return asked or model.max_model_len
 
@@ -155,9 +152,10 @@ def _memory_share(engine: EngineConfig, share: float, num_engines: int) -> int:
     weights = weight_bytes(engine.model, engine.dtype) // engine.num_stages
     if weights >= own:
         raise SetupError(
+            "memory_share",
             f"{engine.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
-            f"{engine.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise --memory-share, "
-            "or use more --pipeline-stages"
+            f"{engine.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it, or use "
+            "more pipeline stages",
         )
     return own
 

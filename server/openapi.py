@@ -7,25 +7,58 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from server.errors import ERRORS, ErrorBody
-from server.schemas.common import Health, ModelList, Version
+from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
+from server.schemas.classify import ClassificationList, ClassifyRequest
+from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.schemas.completions import Completion, CompletionRequest
 from server.schemas.embeddings import EmbeddingList, EmbeddingRequest
 from server.schemas.rerank import Reranking, RerankRequest
+from server.schemas.score import ScoreList, ScoreRequest
+from server.schemas.tei import (
+    EmbedRequest,
+    EmbedTokensRequest,
+    Info,
+    Prediction,
+    PredictRequest,
+    Rank,
+    RerankTextsRequest,
+    SimilarityRequest,
+    SparseValue,
+    TEIError,
+)
 from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
 
 _REF = "#/components/schemas/{name}"
 _STRUCTS = (
     CompletionRequest,
     Completion,
+    ChatRequest,
+    ChatCompletion,
+    ChatChunk,
     EmbeddingRequest,
     EmbeddingList,
     RerankRequest,
     Reranking,
+    ScoreRequest,
+    ScoreList,
+    ClassifyRequest,
+    ClassificationList,
+    EmbedRequest,
+    EmbedTokensRequest,
+    SparseValue,
+    SimilarityRequest,
+    PredictRequest,
+    Prediction,
+    RerankTextsRequest,
+    Rank,
+    Info,
+    TEIError,
     TokenizeRequest,
     Tokens,
     DetokenizeRequest,
     DetokenizedText,
     ModelList,
+    ModelCard,
     Health,
     Version,
     ErrorBody,
@@ -36,12 +69,15 @@ def operation(
     answer: type[msgspec.Struct],
     body: type[msgspec.Struct] | None = None,
     *,
-    streams: bool = False,
+    chunk: type[msgspec.Struct] | None = None,
 ) -> dict[str, Any]:
-    """What a route says of itself: the keyword arguments of FastAPI's decorators."""
+    """What a route says of itself: the keyword arguments of FastAPI's decorators.
+
+    `chunk` is what an answer that may be streamed is then made of.
+    """
     content = {"application/json": {"schema": _ref(answer)}}
-    if streams:
-        content["text/event-stream"] = {"schema": _ref(answer)}
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": _ref(chunk)}
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": "Success", "content": content}
     }

@@ -121,7 +121,7 @@ def _command(module: str, *arguments: str) -> list[str]:
 
 
 def _written(file: Path, config: msgspec.Struct) -> str:
-    """Write a configuration, readable by this user only: it may hold the API key."""
+    """Write a configuration, readable by this user only: it may hold API keys' digests."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
         target.write(msgspec.json.encode(config))
     return str(file)

@@ -1,16 +1,27 @@
 """The models of this daemon and their engines, found by the name in a request."""
 
 import time
+from pathlib import Path
 from typing import Literal, Self
 
 from engine_core.client import EngineClient
 from engine_core.client_jobs import EngineError
 from engine_core.tokenizer import Tokenizer
+from server.chat.renderer import ChatRenderer
 from server.config import ServedModel
 from server.errors import APIError
 from server.token_text import TokenText
 
-Endpoint = Literal["/v1/completions", "/v1/embeddings", "/v1/rerank", "/tokenize", "/detokenize"]
+Endpoint = Literal[
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/classify",
+    "/tokenize",
+    "/detokenize",
+]
 
 # A core beats once a second, whatever its workers do; a step may take a while on a CPU.
 MAX_BEAT_AGE_S = 10.0
@@ -23,11 +34,13 @@ class Model:
     def __init__(self, served: ServedModel, tokenizer: Tokenizer, client: EngineClient) -> None:
         self.served = served
         self.name = served.name
+        self.names = (served.name, *served.aliases)
         self.vocab_size = served.engine.model.vocab_size
         self.max_model_len = served.engine.max_model_len
         self.tokenizer = tokenizer
         self.token_text = TokenText(tokenizer)
         self.client = client
+        self.chat = ChatRenderer(served.name, Path(served.path))
         self.endpoints = _endpoints(served)
 
     def check(self) -> None:
@@ -62,7 +75,7 @@ class Registry:
     def __init__(self, models: list[Model]) -> None:
         self.models = models
         self.created = int(time.time())
-        self._by_name = {model.name: model for model in models}
+        self._by_name = {name: model for model in models for name in model.names}
 
     @classmethod
     def load(cls, served: tuple[ServedModel, ...]) -> Self:
@@ -79,14 +92,17 @@ class Registry:
         )
 
     async def start(self) -> None:
-        """Connect to every engine; they need not be up yet."""
+        """Connect to every engine, which need not be up yet; compile the chat templates."""
         for model in self.models:
             await model.client.start()
+            if "/v1/chat/completions" in model.endpoints:
+                await model.chat.start()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave every engine; what still runs fails as `draining`."""
         for model in self.models:
             model.client.close()
+            await model.chat.close()
 
     def abort_all(self, error: EngineError) -> None:
         """End everything that runs, with `error`."""
@@ -99,10 +115,7 @@ class Registry:
         Raises APIError: unknown name, a model that does not serve the endpoint, no name where
         several serve it, an engine that is not up.
         """
-        model = self._only(endpoint) if name is None else self._by_name.get(name)
-        if model is None:
-            known = ", ".join(self._by_name)
-            raise APIError("model_not_found", f"there is no model {name!r} here ({known})", "model")
+        model = self._only(endpoint) if name is None else self.named(name)
         if endpoint not in model.endpoints:
             raise APIError(
                 "wrong_endpoint",
@@ -110,6 +123,14 @@ class Registry:
                 "model",
             )
         model.check()
+        return model
+
+    def named(self, name: str) -> Model:
+        """The model of that name, whatever its state. Raises APIError for an unknown one."""
+        model = self._by_name.get(name)
+        if model is None:
+            known = ", ".join(self._by_name)
+            raise APIError("model_not_found", f"there is no model {name!r} here ({known})", "model")
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:
@@ -126,8 +147,9 @@ def _endpoints(served: ServedModel) -> tuple[Endpoint, ...]:
     tokens: tuple[Endpoint, ...] = ("/tokenize", "/detokenize")
     engine = served.engine
     if engine.head == "generate":
-        return ("/v1/completions", *tokens)
+        return ("/v1/completions", "/v1/chat/completions", *tokens)
     if engine.head == "embed":
-        return ("/v1/embeddings", "/v1/rerank", *tokens)
+        return ("/v1/embeddings", "/v1/rerank", "/v1/score", *tokens)
     # Only a single label is a relevance.
-    return ("/v1/rerank", *tokens) if engine.model.num_labels == 1 else tokens
+    relevance = ("/v1/rerank", "/v1/score") if engine.model.num_labels == 1 else ()
+    return (*relevance, "/v1/classify", *tokens)

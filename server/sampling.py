@@ -1,11 +1,46 @@
-"""From what a request asks of its sampling to what the engine is told."""
+"""From what a request asks of its sampling, its prompt and its text to what the engine is told."""
 
-from engine_core.messages import SamplingParams
+from engine_core.messages import SamplingParams, Tokenization
 from server.config import GenerationDefaults, Limits
 from server.errors import APIError
+from server.plan import GenerationPlan
+from server.prompts import Items, check_ids
+from server.registry import Model
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
 from server.structured import grammar_of
+
+
+def generation_plan(
+    body: SamplingOptions,
+    model: Model,
+    limits: Limits,
+    *,
+    prompts: Items,
+    params: SamplingParams,
+    logprobs: int | None = None,
+    add_special_tokens: bool = True,
+) -> GenerationPlan:
+    """The request with all options that every request for text has. Raises APIError."""
+    check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
+    return GenerationPlan(
+        prompts=prompts,
+        n=choices(body, limits),
+        params=params,
+        stops=stop_strings(body),
+        logprobs=logprobs,
+        echo=False,
+        cache_salt=body.cache_salt or "",
+        tokenization=Tokenization(
+            add_special_tokens=add_special_tokens,
+            truncate_to=prompt_limit(body, model.max_model_len, params.max_tokens),
+            truncation_side="left",
+        ),
+        priority=body.priority or 0,
+        timeout=body.timeout,
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+    )
 
 
 def sampling_params(
@@ -25,7 +60,9 @@ def sampling_params(
         top_p=defaults.top_p if body.top_p is None else body.top_p,
         top_k=max(top_k, 0),
         seed=None if body.seed is None else body.seed & INT64_MAX,
-        stop_token_ids=frozenset(defaults.eos_token_ids),
+        eos_token_ids=frozenset(defaults.eos_token_ids),
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+        min_tokens=_min_tokens(body, max_tokens),
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
@@ -46,9 +83,29 @@ def stop_strings(body: SamplingOptions) -> tuple[str, ...]:
 def choices(body: SamplingOptions, limits: Limits) -> int:
     """How many a request asks for, of each prompt. Raises APIError."""
     n = body.n or 1
-    if n > limits.max_n:
-        raise APIError("too_large", f"n: {n}; a request takes {limits.max_n}", "n")
+    check_choices(n, "n", limits)
     return n
+
+
+def check_choices(count: int, field: str, limits: Limits) -> None:
+    """Raises APIError if a request asks for more choices of a prompt than it may."""
+    if count > limits.max_n:
+        raise APIError("too_large", f"{field}: {count}; a request takes {limits.max_n}", field)
+
+
+def prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
+    """The tokens that a prompt is cut to, None for not at all. Raises APIError."""
+    field, limit = "truncate_prompt_tokens", body.truncate_prompt_tokens
+    if limit is None:
+        return None
+    if limit == -1:
+        return max(model_len - (1 if max_tokens is None else max_tokens), 1)
+    if limit == 0:
+        raise APIError("invalid_request", f"{field}: -1, or 1 and more", field)
+    if limit > model_len:
+        message = f"{field}: {limit} is more than this model's context length, {model_len}"
+        raise APIError("invalid_request", message, field)
+    return limit
 
 
 def streams_usage(body: SamplingOptions) -> bool:
@@ -60,3 +117,11 @@ def streams_usage(body: SamplingOptions) -> bool:
             "invalid_request", "stream_options: only with `stream`", param="stream_options"
         )
     return bool(body.stream_options.include_usage)
+
+
+def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
+    least = body.min_tokens or 0
+    if max_tokens is not None and least > max_tokens:
+        message = f"min_tokens: {least} is more than the {max_tokens} tokens to generate at most"
+        raise APIError("invalid_request", message, "min_tokens")
+    return least

@@ -37,7 +37,8 @@ def _count(number: int, noun: str) -> str:
 def welcome(config: ServerConfig, seconds: float) -> str:
     """The ready message: the address, and a command to try for each endpoint that is served."""
     host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"http://{host}:{config.port}"
+    scheme = "http" if config.tls is None else "https"
+    url = f"{scheme}://{host}:{config.port}"
     lines = [f"\npenstock is ready on {url} after {seconds:.1f} s. Try:"]
     for endpoint, (task, body) in _ENDPOINTS.items():
         name = _first_for(task, config.models)
@@ -55,6 +56,6 @@ def _tasks(model: ServedModel) -> tuple[Task, ...]:
 
 
 def _curl(url: str, body: dict[str, object], config: ServerConfig) -> str:
-    key = f' -H "Authorization: Bearer ${API_KEY_VARIABLE}"' if config.api_key else ""
+    key = f' -H "Authorization: Bearer ${API_KEY_VARIABLE}"' if config.api_keys else ""
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     return f"  curl -s {url} -H 'Content-Type: application/json'{key} \\\n    -d '{quoted}'"

@@ -11,7 +11,7 @@ from workers.model_input import ModelInput, ScoringInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
 from workers.sampling.adjustments import TokenMask
-from workers.sampling.logprobs import TokenLogprobs, log_probabilities
+from workers.sampling.logprobs import TokenLogprobs, log_probabilities, ranks
 from workers.sampling.parameters import SamplingTable
 from workers.sampling.rehearsal import rehearse
 from workers.sampling.sampler import sample
@@ -107,19 +107,23 @@ class GenerateHead:
 
     def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> TokenLogprobs:
         pieces: list[TokenLogprobs] = []
+        places: list[torch.Tensor] = []
         for start in range(0, len(scoring.positions), SCORED_AT_ONCE):
             piece = slice(start, start + SCORED_AT_ONCE)
             logits = self._logits(hidden[scoring.positions[piece]])
-            pieces.append(log_probabilities(logits, scoring.targets[piece], scoring.width))
+            targets = scoring.targets[piece]
+            pieces.append(log_probabilities(logits, targets, scoring.width))
+            places.append(ranks(logits, targets))
         return TokenLogprobs(
             chosen=torch.cat([piece.chosen for piece in pieces]),
             top_ids=torch.cat([piece.top_ids for piece in pieces]),
             top=torch.cat([piece.top for piece in pieces]),
+            ranks=torch.cat(places),
         )
 
 
 class EmbedHead:
-    """One vector a row."""
+    """One vector a row, or the states of all its tokens."""
 
     def __init__(self, pooling: PoolingConfig) -> None:
         self._pooling = pooling
@@ -127,18 +131,20 @@ class EmbedHead:
     def __call__(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        return HeadResult(pooled=pool(hidden, batch.tensors, self._pooling))
+        pooled = pool(hidden, batch.tensors, self._pooling)
+        if batch.told is not None:
+            states = hidden[: batch.tensors.num_tokens].float()
+            pooled = torch.cat([pooled, states]).index_select(0, batch.told)
+        return HeadResult(pooled=pooled)
 
 
 class ClassifyHead:
-    """One score a label for each row, from its first token."""
+    """One logit a label for each row, from its first token."""
 
-    def __init__(self, model: StageModel, *, sigmoid: bool) -> None:
+    def __init__(self, model: StageModel) -> None:
         self._model = model
-        self._sigmoid = sigmoid
 
     def __call__(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        scores = self._model.head(first_tokens(hidden, batch.tensors)).float()
-        return HeadResult(pooled=scores.sigmoid() if self._sigmoid else scores)
+        return HeadResult(pooled=self._model.head(first_tokens(hidden, batch.tensors)).float())

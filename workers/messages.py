@@ -13,11 +13,13 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True):
     `seed` is in [0, 2**63). `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the
     distribution whole. `logprobs` is the number of alternatives reported beside each sampled
     token, -1 for no log-probabilities at all; `prompt_logprobs` the same for scored prompt tokens.
-    `min_p` 0, penalties of 0 and a `repetition_penalty` of 1 change nothing.
+    `min_p` 0, penalties of 0 and a `repetition_penalty` of 1 change nothing. Before `min_tokens`
+    tokens have been sampled none of `barred_ids` may be.
 
     known        int32    the known tokens, prompt first; sent only where a penalty counts them
     bias_ids     int32[N] the token ids that `logit_bias` names, each once
     bias_values  float32[N]
+    barred_ids   int32    each once
     """
 
     slot: int
@@ -35,6 +37,8 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True):
     known: bytes = b""
     bias_ids: bytes = b""
     bias_values: bytes = b""
+    min_tokens: int = 0
+    barred_ids: bytes = b""
 
 
 class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
@@ -52,6 +56,8 @@ class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
     targets         int32[T]    empty unless a row is scored; the token that follows each position,
                                 -1 where none is asked for
     token_types     uint8[T]    encoder only: segment of each token; empty when all are 0
+    states          uint8[R]    encoder only: 1 where all states of the row are told, not their
+                                pooled vector; empty when all are 0
     masked          uint8[S]    empty, or 1 where a sampled row must wait for its part of the step's
                                 StepMask, which comes before the next StepInput
     """
@@ -68,6 +74,7 @@ class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
     targets: bytes = b""
     token_types: bytes = b""
     masked: bytes = b""
+    states: bytes = b""
 
 
 class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
@@ -89,12 +96,14 @@ class Logprobs(msgspec.Struct, array_like=True, frozen=True):
 
     chosen float32[N], top_ids int32[N, width], top float32[N, width]. Taken from the raw logits
     (before temperature and truncation). Rows that asked for fewer than `width` ignore the rest.
+    `ranks` int32[N], of scored tokens alone: a token's place among all by likelihood, from 1.
     """
 
     width: int
     chosen: bytes
     top_ids: bytes
     top: bytes
+    ranks: bytes = b""
 
 
 class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
@@ -103,7 +112,8 @@ class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
     tokens    int32[S]     sampled ids; -1 where the row's logits were not finite
     sampled   log-probabilities of the S sampled tokens, if any row of the step asked for them
     scored    log-probabilities of the positions with a target, if the step has targets
-    pooled    float32[R, D] vectors (or scores, D = number of labels); a failed row holds NaN
+    pooled    float32[R, D] vectors (or logits, D = number of labels); a failed row holds NaN. A row
+              whose states are told has as many vectors as tokens
     busy_us   time the last stage spent on the step, in microseconds
     idle_us   time for which the device had nothing to do before it began the step, in
               microseconds; -1 where that is not measured

@@ -1,9 +1,10 @@
 """A checkpoint's shape, read as data from the files beside its weights (no torch)."""
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
 ValueT = TypeVar("ValueT")
@@ -36,14 +37,37 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an embedder turns token states into one vector (sentence-transformers' modules)."""
+    """How an embedder turns token states into one vector (sentence-transformers' modules).
+
+    Without `include_prompt` the tokens of a prompt before the text are not to be pooled.
+    """
 
     mode: PoolingMode = "mean"
     normalize: bool = True
+    include_prompt: bool = True
+
+
+class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What else an embedder declares.
+
+    `prompts` are what goes before texts, by name (`config_sentence_transformers.json`);
+    `default_prompt_name` is the one for texts of which nothing is said. Vectors of a matryoshka
+    model may be cut: to `matryoshka_dimensions`, ascending, or to any size where there are none
+    (keys of `config.json`, as vLLM reads them).
+    """
+
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    is_matryoshka: bool = False
+    matryoshka_dimensions: tuple[int, ...] = ()
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an architecture needs to build its layers. Lengths in tokens, sizes in elements."""
+    """What an architecture needs to build its layers. Lengths in tokens, sizes in elements.
+
+    A classifier's logits mean: with `sigmoid_scores` a probability each, otherwise, of one label,
+    nothing beyond themselves, and of several, their softmax.
+    """
 
     path: str
     architecture: str
@@ -66,8 +90,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope: RopeConfig
     type_vocab_size: int
     num_labels: int
+    labels: tuple[str, ...] = ()
     sigmoid_scores: bool
     pooling: PoolingConfig
+    embedding: EmbeddingConfig = EmbeddingConfig()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -129,8 +155,10 @@ def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
         rope=_rope_config(raw),
         type_vocab_size=int(raw.get("type_vocab_size", 0)),
         num_labels=_num_labels(raw),
+        labels=_labels(raw),
         sigmoid_scores=_sigmoid_scores(raw),
         pooling=_pooling_config(path),
+        embedding=_embedding_config(path, raw),
     )
 
 
@@ -155,11 +183,23 @@ def _num_labels(raw: dict[str, Any]) -> int:
     return len(labels) if labels else int(raw.get("num_labels", 2))
 
 
+def _labels(raw: dict[str, Any]) -> tuple[str, ...]:
+    """The labels' names, those that transformers makes up where the file has none."""
+    names: dict[str, str] = raw.get("id2label") or {}
+    return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(_num_labels(raw)))
+
+
 def _sigmoid_scores(raw: dict[str, Any]) -> bool:
-    """sentence-transformers' rule: one label goes through a sigmoid unless it says identity."""
+    """Whether each label has a probability of its own.
+
+    Of several labels, if the checkpoint says that any number of them may hold; one label, by
+    sentence-transformers' rule, unless its activation is the identity.
+    """
+    if _num_labels(raw) > 1:
+        return raw.get("problem_type") == "multi_label_classification"
     settings: dict[str, Any] = raw.get("sentence_transformers") or {}
     declared = settings.get("activation_fn", raw.get("sbert_ce_default_activation_function", ""))
-    return _num_labels(raw) == 1 and not str(declared).endswith("Identity")
+    return not str(declared).endswith("Identity")
 
 
 class _Module(msgspec.Struct):
@@ -180,7 +220,11 @@ def _pooling_config(path: Path) -> PoolingConfig:
     modules = _decoded(modules_file, list[_Module])
     kinds = {module.type.rsplit(".", 1)[-1]: module.path for module in modules}
     raw = read_json(path / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
-    return PoolingConfig(mode=_pooling_mode(raw), normalize="Normalize" in kinds)
+    return PoolingConfig(
+        mode=_pooling_mode(raw),
+        normalize="Normalize" in kinds,
+        include_prompt=bool(raw.get("include_prompt", True)),
+    )
 
 
 def _pooling_mode(raw: dict[str, Any]) -> PoolingMode:
@@ -193,6 +237,43 @@ def _pooling_mode(raw: dict[str, Any]) -> PoolingMode:
             return known
     known = ", ".join(_POOLING_FLAGS.values())
     raise ModelConfigError(f"pooling {modes} is not supported (one of {known})")
+
+
+class _Prompts(msgspec.Struct):
+    """The keys of config_sentence_transformers.json that are obeyed."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+
+
+class _Matryoshka(msgspec.Struct):
+    """The keys of config.json that say to what sizes an embedder's vectors may be cut."""
+
+    is_matryoshka: bool | None = None
+    matryoshka_dimensions: list[Annotated[int, Meta(ge=1)]] | None = None
+
+
+def _embedding_config(path: Path, raw: dict[str, Any]) -> EmbeddingConfig:
+    file = path / "config_sentence_transformers.json"
+    settings = _decoded(file, _Prompts) if file.exists() else _Prompts()
+    prompts = {name: prompt or "" for name, prompt in (settings.prompts or {}).items()}
+    default = settings.default_prompt_name
+    if default is not None and default not in prompts:
+        raise ModelConfigError(f"{file}: default_prompt_name {default!r} is none of its prompts")
+    try:
+        matryoshka = msgspec.convert(raw, _Matryoshka)
+    except msgspec.ValidationError as error:
+        raise ModelConfigError(f"{path / 'config.json'} is not valid: {error}") from None
+    sizes = sorted(set(matryoshka.matryoshka_dimensions or ()))
+    if sizes and sizes[-1] > (largest := int(raw["hidden_size"])):
+        message = f"matryoshka_dimensions: {sizes[-1]} is more than {largest}, the hidden size"
+        raise ModelConfigError(f"{path / 'config.json'}: {message}")
+    return EmbeddingConfig(
+        prompts=prompts,
+        default_prompt_name=default,
+        is_matryoshka=bool(sizes) or matryoshka.is_matryoshka is True,
+        matryoshka_dimensions=tuple(sizes),
+    )
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

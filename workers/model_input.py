@@ -50,13 +50,15 @@ class ScoringInput:
 @dataclass(frozen=True, slots=True)
 class ModelInput:
     """One step as a stage runs it; `sampling` and `scoring` where the step has any, `graph` where
-    it is captured and its inputs are loaded: T' is then the graph's size."""
+    it is captured and its inputs are loaded: T' is then the graph's size. `told` int64, where rows
+    are told token by token, are the places of what is told in (R pooled vectors, T states)."""
 
     step: int
     tensors: StepTensors
     sampling: SamplingInput | None = None
     scoring: ScoringInput | None = None
     graph: DecodeGraph | PiecewiseGraph | None = None
+    told: torch.Tensor | None = None
 
 
 class EncoderInputBuilder:
@@ -89,7 +91,20 @@ class EncoderInputBuilder:
             query_lens=query_lens,
             contexts=query_lens,
         )
-        return ModelInput(message.step, tensors)
+        return ModelInput(message.step, tensors, told=self._told(message.states, query_starts))
+
+    def _told(self, states: bytes, starts: IntArray) -> torch.Tensor | None:
+        if not states:
+            return None
+        count = len(states)
+        pieces = [
+            np.arange(starts[row], starts[row + 1], dtype=np.int64) + count
+            if told
+            else np.array([row], np.int64)
+            for row, told in enumerate(states)
+        ]
+        (places,) = to_device([np.concatenate(pieces)], self._device)
+        return places
 
 
 class DecoderInputBuilder:

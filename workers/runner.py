@@ -151,4 +151,4 @@ def _head(
         case "embed":
             return EmbedHead(config.model.pooling)
         case "classify":
-            return ClassifyHead(model, sigmoid=config.model.sigmoid_scores)
+            return ClassifyHead(model)

@@ -131,4 +131,5 @@ def _slice(logprobs: Logprobs, start: int, stop: int) -> Logprobs:
         chosen=logprobs.chosen[start * _ITEM : stop * _ITEM],
         top_ids=logprobs.top_ids[start * wide : stop * wide],
         top=logprobs.top[start * wide : stop * wide],
+        ranks=logprobs.ranks[start * _ITEM : stop * _ITEM],
     )

@@ -4,8 +4,6 @@ There is no prefill phase and no decode phase: a step computes some of what is k
 submitted, for any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
-from collections import OrderedDict
-
 from engine_core.batches import DecoderBatch
 from engine_core.config import EngineConfig
 from engine_core.job import Job, JobKey
@@ -15,6 +13,7 @@ from engine_core.outbox import Outbox
 from engine_core.request import Request, Status
 from engine_core.schedulers.base import Usage
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
+from engine_core.schedulers.waiting import WaitingQueue
 from engine_core.structured.masks import StepMasks
 from workers.messages import StepInput, StepMask, StepOutput
 
@@ -22,10 +21,11 @@ _MIN_CHUNK = 32
 
 
 class DecoderScheduler:
-    """First come, first served; the oldest request always makes progress.
+    """First come, first served, priority by priority; the oldest request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
-    one holds neither; running requests, then waiting ones, are in order of arrival. Admission has
+    one holds neither; running requests, then waiting ones that were preempted, are in the order in
+    which they began, and those that have not begun follow by (priority, arrival). Admission has
     made sure that each request alone fits the cache.
     """
 
@@ -35,11 +35,11 @@ class DecoderScheduler:
         self._stages = config.num_stages
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
-        # Ordered sets: a request leaves from anywhere at no cost. `_prompts` are the running ones
-        # that have not sampled in this residency.
+        # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
+        # are the running ones that have not sampled in this residency.
         self._running: dict[Request, None] = {}
         self._prompts: dict[Request, None] = {}
-        self._waiting: OrderedDict[Request, None] = OrderedDict()
+        self._waiting = WaitingQueue()
         self._jobs: dict[JobKey, list[Request]] = {}
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
@@ -59,7 +59,8 @@ class DecoderScheduler:
     def add(self, job: Job, rows: list[Request]) -> None:
         self._jobs[job.key] = rows
         self._constrained += sum(request.matcher is not None for request in rows)
-        self._waiting.update(dict.fromkeys(rows))
+        for request in rows:
+            self._waiting.add(request)
 
     def drop(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
@@ -172,7 +173,7 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._vacate(request)
         else:
-            del self._waiting[request]
+            self._waiting.remove(request)
         request.status = Status.ENDED
         self._constrained -= request.matcher is not None
         return True
@@ -183,8 +184,7 @@ class DecoderScheduler:
         request.status = Status.WAITING
         request.submitted = request.registered = 0
         request.last_step = -1
-        self._waiting[request] = None
-        self._waiting.move_to_end(request, last=False)
+        self._waiting.put_back(request)
 
     def _vacate(self, request: Request) -> None:
         del self._running[request]
@@ -225,7 +225,7 @@ class DecoderScheduler:
             request = next(iter(self._waiting))
             if request.in_flight or not self._claim(batch, request):
                 return
-            del self._waiting[request]
+            self._waiting.remove(request)
             budget -= self._add_chunk(batch, request, budget)
 
     def _claim(self, batch: DecoderBatch, request: Request) -> bool:

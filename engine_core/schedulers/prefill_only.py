@@ -4,7 +4,7 @@ A job is a struct of arrays; its items are rows, never objects.
 """
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from engine_core.batches import EncoderBatch
 from engine_core.config import EngineConfig
-from engine_core.job import Job, JobKey
-from engine_core.messages import Vectors
+from engine_core.job import Job
+from engine_core.messages import EncodeJob, Vectors
 from engine_core.model_input import build_encoder_step
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
@@ -50,8 +50,11 @@ class EncoderRows:
 
 
 class PrefillOnlyScheduler:
-    """Every job gets an even share of each step, in order of arrival; what one job leaves goes to
-    the earliest. So a large job never delays a small one by more than a step, and never starves.
+    """Jobs of the lowest priority value go first; a step that they do not fill takes of the next.
+
+    Among equals every job gets an even share of what there is, in order of arrival; what one job
+    leaves goes to the earliest. So a large job never delays a small one by more than a step, and
+    never starves.
     """
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
@@ -59,7 +62,7 @@ class PrefillOnlyScheduler:
         self._stages = config.num_stages
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = max(config.max_step_tokens, config.max_model_len)
-        self._jobs: OrderedDict[JobKey, tuple[Job, EncoderRows]] = OrderedDict()
+        self._jobs = _JobQueue()
         self._waiting_rows = 0
         self._waiting_tokens = 0
         self._running_rows = 0
@@ -69,14 +72,13 @@ class PrefillOnlyScheduler:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        self._jobs[job.key] = (job, rows)
+        self._jobs.add(job, rows)
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
 
     def drop(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
-        if (entry := self._jobs.pop(job.key, None)) is not None:
-            rows = entry[1]
+        if (rows := self._jobs.remove(job)) is not None:
             self._waiting_rows -= rows.num_left
             self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
         return job.open_rows
@@ -86,16 +88,12 @@ class PrefillOnlyScheduler:
 
     def schedule(self, oldest: EncoderBatch | None) -> EncoderBatch | None:
         del oldest  # rows depend on no result, so any step may be submitted ahead
-        if not self._jobs:
+        if not self._waiting_rows:
             return None
         budget = min(self._max_tokens, -(-self._waiting_tokens // self._stages))
         packer = _Packer(max(budget, 1))
-        share = packer.left // len(self._jobs)
-        for limit in (share, packer.left):
-            for job, rows in self._jobs.values():
-                if packer.left <= 0:
-                    break
-                packer.take(job, rows, limit)
+        for equals in self._jobs:
+            packer.fill(equals)
         batch = packer.batch(self._step)
         self._step += 1
         self._account(batch)
@@ -112,12 +110,14 @@ class PrefillOnlyScheduler:
 
     def update(self, batch: EncoderBatch, output: StepOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
-        pooled = np.frombuffer(output.pooled, np.float32).reshape(len(batch.lens), -1)
+        ends = [0, *np.cumsum(batch.sizes).tolist()]
+        pooled = np.frombuffer(output.pooled, np.float32).reshape(ends[-1], -1)
         finite = bool(np.isfinite(pooled).all())
         first = 0
         for job, rows in batch.parts:
-            data = pooled[first : first + len(rows)]
-            first += len(rows)
+            last = first + len(rows)
+            data = pooled[ends[first] : ends[last]]
+            first = last
             if job.ended:
                 continue
             if finite or np.isfinite(data).all():
@@ -132,9 +132,43 @@ class PrefillOnlyScheduler:
         self._running_rows += len(batch.lens)
         self._waiting_tokens -= len(batch.tokens)
         for job, _ in batch.parts:
-            entry = self._jobs.get(job.key)
-            if entry is not None and entry[1].num_left == 0:
-                del self._jobs[job.key]
+            self._jobs.discard_empty(job)
+
+
+class _JobQueue:
+    """Jobs with rows that are not submitted, by (priority, arrival)."""
+
+    def __init__(self) -> None:
+        self._by_priority: dict[int, dict[Job, EncoderRows]] = {}
+
+    def __iter__(self) -> Iterator[dict[Job, EncoderRows]]:
+        """The jobs of each priority, the lowest first."""
+        return iter([self._by_priority[priority] for priority in sorted(self._by_priority)])
+
+    def add(self, job: Job, rows: EncoderRows) -> None:
+        self._by_priority.setdefault(_priority(job), {})[job] = rows
+
+    def remove(self, job: Job) -> EncoderRows | None:
+        """The rows of a job that waits no longer; None if it did not."""
+        equals = self._by_priority.get(_priority(job), {})
+        rows = equals.pop(job, None)
+        if rows is not None and not equals:
+            del self._by_priority[_priority(job)]
+        return rows
+
+    def discard_empty(self, job: Job) -> None:
+        """Forget a job that has no rows left."""
+        rows = self._by_priority.get(_priority(job), {}).get(job)
+        if rows is not None and rows.num_left == 0:
+            self.remove(job)
+
+
+def _tells_states(job: Job) -> bool:
+    return isinstance(job.message, EncodeJob) and job.message.token_states
+
+
+def _priority(job: Job) -> int:
+    return job.message.priority
 
 
 class _Packer:
@@ -147,7 +181,15 @@ class _Packer:
         self._lens: list[npt.NDArray[np.int32]] = []
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
-    def take(self, job: Job, rows: EncoderRows, limit: int) -> None:
+    def fill(self, jobs: dict[Job, EncoderRows]) -> None:
+        """Give every job an even share of what is left, then what they leave to the first."""
+        for limit in (self.left // len(jobs), self.left):
+            for job, rows in jobs.items():
+                if self.left <= 0:
+                    return
+                self._take(job, rows, limit)
+
+    def _take(self, job: Job, rows: EncoderRows, limit: int) -> None:
         """Add the job's next rows: up to `limit` tokens, and at least one row if it fits what is
         left (or if the step is still empty)."""
         count = rows.fitting(min(limit, self.left))
@@ -172,7 +214,14 @@ class _Packer:
             lens=np.concatenate(self._lens),
             token_types=self._token_types(),
             parts=self._parts,
+            states=self._states(),
         )
+
+    def _states(self) -> npt.NDArray[np.uint8]:
+        flags = [(_tells_states(job), len(rows)) for job, rows in self._parts]
+        if not any(flag for flag, _ in flags):
+            return np.empty(0, np.uint8)
+        return np.concatenate([np.full(count, flag, np.uint8) for flag, count in flags])
 
     def _token_types(self) -> npt.NDArray[np.uint8]:
         if not any(map(len, self._types)):

@@ -123,9 +123,12 @@ class Matcher:
 
     def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
         """`params` name the tokens that end the row, which it may sample where the grammar lets the
-        text end; with `ignore_eos` only if nothing else may follow."""
+        text end; with `ignore_eos` only if nothing else may follow, and before `min_tokens` only if
+        the grammar leaves nothing else."""
         self._grammar = grammar
-        self._ends = [token for token in params.stop_token_ids if 0 <= token < vocab_size]
+        ends = params.eos_token_ids | params.stop_token_ids
+        self._ends = [token for token in ends if 0 <= token < vocab_size]
+        self._missing = params.min_tokens
         self._patient = params.ignore_eos
         self._state: LLMatcher | None = None
 
@@ -149,6 +152,7 @@ class Matcher:
     def accept(self, token: int) -> bool:
         """Take a sampled token; False if the grammar does not allow it. One that ends the row is no
         part of the text."""
+        self._missing -= 1
         return token in self._ends or self.state.consume_token(token)
 
     def settle(self, mask: npt.NDArray[np.uint32]) -> bool:
@@ -158,10 +162,23 @@ class Matcher:
         word, bit = end >> 5, np.uint32(1 << (end & 31))
         may_end = bool(mask[word] & bit)
         mask[word] &= ~bit
+        if self._missing > 0 and self._spare_ends(mask):
+            return not self.state.is_error()
         if may_end and not (self._patient and mask.any()):
             for token in self._ends:
                 mask[token >> 5] |= np.uint32(1 << (token & 31))
         return not self.state.is_error() and bool(mask.any())
+
+    def _spare_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
+        """Forbid what ends the row, if anything else is allowed; a grammar may have such a token as
+        text. False if nothing else is."""
+        spared = mask.copy()
+        for token in self._ends:
+            spared[token >> 5] &= ~np.uint32(1 << (token & 31))
+        if not spared.any():
+            return False
+        mask[:] = spared
+        return True
 
 
 def _with_token(raw: RawTokenizer, token: int) -> str:

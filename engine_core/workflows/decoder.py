@@ -33,6 +33,7 @@ class DecoderProcessor:
         self._check_biases(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
+        barred = self._barred(message.params)
         requests = [
             Request(
                 job=job,
@@ -42,7 +43,9 @@ class DecoderProcessor:
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
                 matcher=self._matcher(job, message.params),
+                barred=barred,
                 salt=message.cache_salt.encode(),
+                priority=message.priority,
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)
@@ -52,6 +55,15 @@ class DecoderProcessor:
 
     def _matcher(self, job: Job, params: SamplingParams) -> Matcher | None:
         return Matcher(job.grammar, params, self._vocab_size) if job.grammar is not None else None
+
+    def _barred(self, params: SamplingParams) -> bytes:
+        """The tokens that must not come before `min_tokens` others, int32. Those of a grammar are
+        its matcher's business, which knows where the text cannot go on."""
+        if params.min_tokens == 0 or params.grammar is not None:
+            return b""
+        own = frozenset[int]() if params.ignore_eos else params.eos_token_ids
+        ends = params.stop_token_ids | own
+        return array("i", [token for token in ends if 0 <= token < self._vocab_size]).tobytes()
 
     def _check_biases(self, params: SamplingParams) -> None:
         for token in params.logit_bias:

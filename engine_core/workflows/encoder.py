@@ -34,7 +34,9 @@ class EncoderProcessor:
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
         rows = EncoderRows(tokens, _segments(tokenized), lens)
         self._check(rows)
-        return Accepted(job.message.id, lens.tolist()), rows
+        dropped = [text.dropped for text in tokenized]
+        accepted = Accepted(job.message.id, lens.tolist(), dropped=dropped if any(dropped) else [])
+        return accepted, rows
 
     def _check(self, rows: EncoderRows) -> None:
         lens = rows.lens

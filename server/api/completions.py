@@ -7,15 +7,24 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
+from engine_core.messages import SamplingParams
 from server.body import Body
 from server.config import Limits
 from server.disconnect import CancelOnDisconnect
+from server.errors import APIError
 from server.gate import CLIENT_LEFT
-from server.generation import GenerationPlan, generation
+from server.generation import generation
 from server.openapi import operation
+from server.plan import GenerationPlan
 from server.prompts import parse_items
 from server.registry import Model
-from server.sampling import choices, sampling_params, stop_strings, streams_usage
+from server.sampling import (
+    check_choices,
+    choices,
+    generation_plan,
+    sampling_params,
+    streams_usage,
+)
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
@@ -32,7 +41,7 @@ router = APIRouter()
 _body = Body(CompletionRequest, not_served=CompletionOptionsNotServed)
 
 
-@router.post("/v1/completions", **operation(Completion, CompletionRequest, streams=True))
+@router.post("/v1/completions", **operation(Completion, CompletionRequest, chunk=Completion))
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service = service_of(request)
@@ -55,7 +64,7 @@ async def _complete(
     async with generation(service, model, plan) as job:
         while await job.news():
             pass
-        news = [choice.news() for choice in job.choices]
+        news = [choice.news() for choice in job.best()]
         return answers.completion([piece for piece in news if piece is not None], job.usage())
 
 
@@ -100,18 +109,46 @@ class _Answers:
 
 def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises APIError."""
-    return GenerationPlan(
+    best_of = _best_of(body, limits)
+    if body.stream and body.prompt_logprobs is not None:
+        raise APIError("invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs")
+    plan = generation_plan(
+        body,
+        model,
+        limits,
         prompts=parse_items(body.prompt, "prompt", model, limits.max_inputs),
-        n=choices(body, limits),
-        params=sampling_params(
-            body,
-            model.served.generation,
-            max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-            logprobs=body.logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
-        ),
-        stops=stop_strings(body),
+        params=_params(body, model, ranked=best_of > (body.n or 1)),
         logprobs=body.logprobs,
-        echo=bool(body.echo),
-        cache_salt=body.cache_salt or "",
+        add_special_tokens=body.add_special_tokens is not False,
     )
+    return msgspec.structs.replace(
+        plan,
+        best_of=best_of,
+        echo=bool(body.echo),
+        prompt_logprobs=body.prompt_logprobs,
+        return_token_ids=bool(body.return_token_ids),
+    )
+
+
+def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingParams:
+    """Where choices are `ranked` the engine tells each token's log-probability."""
+    scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
+    return sampling_params(
+        body,
+        model.served.generation,
+        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=0 if ranked and body.logprobs is None else body.logprobs,
+        prompt_logprobs=max((width for width in scored if width is not None), default=None),
+    )
+
+
+def _best_of(body: CompletionRequest, limits: Limits) -> int:
+    """How many choices of each prompt are generated. Raises APIError."""
+    n = choices(body, limits)
+    best_of = n if body.best_of is None else body.best_of
+    check_choices(best_of, "best_of", limits)
+    if best_of < n:
+        raise APIError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
+    if best_of > n and body.stream:
+        raise APIError("invalid_request", "best_of: more than n, not with `stream`", "best_of")
+    return best_of

@@ -5,16 +5,16 @@ import base64
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
-from engine_core.client_jobs import FloatArray
+from engine_core.client_jobs import Encoded
 from server.body import Body
 from server.disconnect import CancelOnDisconnect
+from server.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding import count_usage, encode
-from server.errors import APIError
 from server.gate import CLIENT_LEFT
 from server.openapi import operation
-from server.prompts import Items, parse_items
+from server.registry import Model
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
@@ -22,6 +22,7 @@ from server.schemas.embeddings import (
     EmbeddingRequest,
 )
 from server.service import json_answer, service_of
+from server.vectors import AnyArray, quantize, shorten
 
 router = APIRouter()
 _body = Body(EmbeddingRequest, not_served=EmbeddingOptionsNotServed)
@@ -35,13 +36,14 @@ async def create_embeddings(request: Request) -> Response:
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/embeddings")
-    items = parse_items(body.input, "input", model, service.limits.max_inputs)
-    _refuse_empty_texts(items, body.input)
+    plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        encoded = await encode(service, model, items)
+        encoded = await encode(
+            service, model, plan.items, tokenization=plan.tokenization, priority=plan.priority
+        )
         return json_answer(
             EmbeddingList(
-                data=await _embeddings(encoded.vectors, in_base64=body.encoding_format == "base64"),
+                data=await _embeddings(_vectors(encoded, plan, model), encoded, plan),
                 model=model.name,
                 usage=count_usage(encoded),
             )
@@ -49,19 +51,25 @@ async def create_embeddings(request: Request) -> Response:
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
-def _refuse_empty_texts(items: Items, value: object) -> None:
-    """Raises APIError for an empty text, of which there is nothing to embed."""
-    if "" in items.texts:
-        field = f"input[{items.texts.index('')}]" if isinstance(value, list) else "input"
-        raise APIError("invalid_request", f"{field}: must not be empty", field)
+def _vectors(encoded: Encoded, plan: EmbeddingPlan, model: Model) -> AnyArray:
+    """[N, D], in the size and of the type that the request asks for."""
+    normalize = model.served.engine.model.pooling.normalize
+    return quantize(shorten(encoded.vectors, plan.dimensions, normalize=normalize), plan.dtype)
 
 
-async def _embeddings(vectors: FloatArray, *, in_base64: bool) -> list[Embedding]:
+async def _embeddings(vectors: AnyArray, encoded: Encoded, plan: EmbeddingPlan) -> list[Embedding]:
     """One entry a row, with a pause now and then: a large answer takes a while to write down."""
     embeddings: list[Embedding] = []
     for index, row in enumerate(vectors):
         if index % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        value = base64.b64encode(row.tobytes()).decode() if in_base64 else row.tolist()
-        embeddings.append(Embedding(index=index, embedding=Raw(msgspec.json.encode(value))))
+        value = base64.b64encode(row.tobytes()).decode() if plan.in_base64 else row.tolist()
+        cut = bool(encoded.dropped) and encoded.dropped[index] > 0
+        embeddings.append(
+            Embedding(
+                index=index,
+                embedding=Raw(msgspec.json.encode(value)),
+                truncated=True if cut else UNSET,
+            )
+        )
     return embeddings

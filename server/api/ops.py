@@ -6,26 +6,38 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from server import __version__
 from server.errors import APIError
 from server.openapi import operation
+from server.registry import Model, Registry
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.service import json_answer, service_of
 
 router = APIRouter()
 
+_BY_ID = {
+    "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+}
+
 
 @router.get("/v1/models", **operation(ModelList))
 async def list_models(request: Request) -> Response:
-    """The models of this daemon, in the order in which it was given them."""
+    """The models of this daemon, each under all its names, in the order of its configuration."""
     registry = service_of(request).registry
     return json_answer(
         ModelList(
-            data=[
-                ModelCard(
-                    id=model.name, created=registry.created, max_model_len=model.max_model_len
-                )
-                for model in registry.models
-            ]
+            data=[_card(registry, model, name) for model in registry.models for name in model.names]
         )
     )
+
+
+@router.get("/v1/models/{model:path}", **operation(ModelCard), openapi_extra=_BY_ID)
+async def get_model(request: Request) -> Response:
+    """One model of this daemon. Its id may hold slashes, percent-encoded or not."""
+    registry = service_of(request).registry
+    name: str = request.path_params["model"]
+    return json_answer(_card(registry, registry.named(name), name))
+
+
+def _card(registry: Registry, model: Model, name: str) -> ModelCard:
+    return ModelCard(id=name, created=registry.created, max_model_len=model.max_model_len)
 
 
 @router.get("/health", **operation(Health))

@@ -1,90 +1,125 @@
-"""`/v1/rerank`: documents in the order of their relevance to a query."""
+"""`/v1/rerank` and `/v2/rerank`: documents in the order of their relevance to a query."""
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from engine_core.client_jobs import Encoded, EngineError, FloatArray
+from engine_core.client_jobs import FloatArray
+from engine_core.messages import Tokenization
 from server.body import Body
 from server.disconnect import CancelOnDisconnect
-from server.encoding import count_usage, encode
+from server.encoding import texts_cut_to
 from server.errors import APIError
 from server.gate import CLIENT_LEFT
 from server.openapi import operation
-from server.prompts import check_count, text_items
+from server.prompts import check_count
 from server.registry import Model
+from server.relevance import Pairs, Relevance, relevance
 from server.schemas.rerank import (
+    APIVersion,
+    BilledUnits,
     Document,
+    InputTokens,
     Reranking,
+    RerankMeta,
     RerankOptionsNotServed,
     RerankRequest,
     RerankResult,
+    VoyageResult,
 )
-from server.service import Service, json_answer, service_of
+from server.service import json_answer, service_of
 
 router = APIRouter()
-_body = Body(RerankRequest, not_served=RerankOptionsNotServed)
+rerank_body = Body(RerankRequest, not_served=RerankOptionsNotServed)
 
 
 @router.post("/v1/rerank", **operation(Reranking, RerankRequest))
+@router.post("/v2/rerank", **operation(Reranking, RerankRequest))
 async def create_reranking(request: Request) -> Response:
     """Score documents against a query: a reranker's scores, or an embedder's cosine similarity."""
+    limit = service_of(request).limits.max_body_bytes
+    return await answer_reranking(request, await rerank_body.read(request, limit))
+
+
+async def answer_reranking(request: Request, body: RerankRequest) -> Response:
+    """The answer to `body`. Raises APIError or EngineError."""
     service = service_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    top_n = _top_n(body)
     model = service.find(body.model, "/v1/rerank")
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
     with CancelOnDisconnect(request.receive):
-        scores, encoded = await _score(service, model, body.query, documents)
+        pairs = Pairs(
+            queries=[body.query],
+            texts=documents,
+            query_name=lambda _: "query",
+            text_name=lambda index: f"documents[{index}]",
+            cut_texts=await _cut(model, body),
+        )
+        found = await relevance(service, model, pairs, priority=body.priority or 0)
+        best = np.argsort(-found.raw, kind="stable")[:top_n].tolist()
+        returned = documents if body.return_documents else None
         return json_answer(
             Reranking(
                 id=service.new_id("rerank"),
                 model=model.name,
-                results=_results(scores, documents, body),
-                usage=count_usage(encoded),
+                results=_results(found.scores, best, returned),
+                data=_voyage_results(found.scores, best, returned),
+                meta=_meta(found, version="2" if "/v2/" in request.url.path else "1"),
+                usage=found.usage,
             )
         )
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
-async def _score(
-    service: Service, model: Model, query: str, documents: list[str]
-) -> tuple[FloatArray, Encoded]:
-    """float32[N], one score a document, and the job behind them."""
-    if model.served.engine.head == "classify":
-        encoded = await encode(service, model, text_items(documents), query=query)
-        return encoded.vectors[:, 0], encoded
-    try:
-        encoded = await encode(service, model, text_items([query, *documents]))
-    except EngineError as error:
-        field = _field(error.param)
-        message = error.message.replace(error.param or "", field or "", 1)
-        raise APIError(error.code, message, field) from None
-    return cosine_similarity(encoded.vectors[0], encoded.vectors[1:]), encoded
+def _top_n(body: RerankRequest) -> int | None:
+    """How many results are asked for. Raises APIError where the two names disagree."""
+    if body.top_n is not None and body.top_k is not None and body.top_n != body.top_k:
+        raise APIError(
+            "invalid_request", "top_k: another name of top_n, which says something else", "top_k"
+        )
+    return body.top_n if body.top_n is not None else body.top_k
 
 
-def cosine_similarity(vector: FloatArray, others: FloatArray) -> FloatArray:
-    """float32[D], float32[N, D] -> float32[N] in [-1, 1]; 0 where a vector has no length."""
-    lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(vector)
-    products = others @ vector
-    similarity = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return np.clip(similarity, -1.0, 1.0)
+async def _cut(model: Model, body: RerankRequest) -> Tokenization | None:
+    """How documents are cut, where the request permits it; the query never is."""
+    most = model.max_model_len if body.truncation else None
+    most = body.max_tokens_per_doc or most
+    if most is None:
+        return None
+    paired = model.served.engine.head == "classify"
+    return await texts_cut_to(model, most, query=body.query if paired else None)
 
 
-def _results(scores: FloatArray, documents: list[str], body: RerankRequest) -> list[RerankResult]:
-    best_first: list[int] = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+def _results(
+    scores: FloatArray, best: list[int], documents: list[str] | None
+) -> list[RerankResult]:
     return [
         RerankResult(
             index=index,
             relevance_score=float(scores[index]),
-            document=Document(documents[index]) if body.return_documents else None,
+            document=None if documents is None else Document(documents[index]),
         )
-        for index in best_first
+        for index in best
     ]
 
 
-def _field(param: str | None) -> str | None:
-    """The request's field behind the engine's `input[i]`: the query goes before the documents."""
-    if param is None or not param.startswith("input["):
-        return param
-    index = int(param[len("input[") : -1])
-    return f"documents[{index - 1}]" if index else "query"
+def _voyage_results(
+    scores: FloatArray, best: list[int], documents: list[str] | None
+) -> list[VoyageResult]:
+    return [
+        VoyageResult(
+            index=index,
+            relevance_score=float(scores[index]),
+            document=None if documents is None else documents[index],
+        )
+        for index in best
+    ]
+
+
+def _meta(found: Relevance, *, version: str) -> RerankMeta:
+    return RerankMeta(
+        api_version=APIVersion(version),
+        billed_units=BilledUnits(search_units=1),
+        tokens=InputTokens(found.usage.prompt_tokens),
+        warnings=[f"documents[{index}] was cut to fit" for index in found.cut],
+    )

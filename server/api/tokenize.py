@@ -6,31 +6,61 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from server.body import Body
+from server.chat.conversation import ChatOptions
+from server.chat.prompt import chat_prompt
+from server.errors import APIError
 from server.openapi import operation
 from server.prompts import check_ids
-from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
-from server.service import json_answer, service_of
+from server.registry import Model
+from server.schemas.tokenize import (
+    DetokenizedText,
+    DetokenizeRequest,
+    TokenizeOptionsNotServed,
+    TokenizeRequest,
+    Tokens,
+)
+from server.service import Service, json_answer, service_of
 
 router = APIRouter()
-_tokenize_body = Body(TokenizeRequest)
+_tokenize_body = Body(TokenizeRequest, not_served=TokenizeOptionsNotServed)
 _detokenize_body = Body(DetokenizeRequest)
 
 
 @router.post("/tokenize", **operation(Tokens, TokenizeRequest))
 async def tokenize(request: Request) -> Response:
-    """The token ids of a text."""
+    """The token ids of a text, or of the prompt that a chat's messages come to."""
     service = service_of(request)
     body = await _tokenize_body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/tokenize")
-    with service.admission.admit(rows=1, tokens=len(body.prompt.encode())):
+    text, special = await _text(service, model, body)
+    with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer lets go of the interpreter, and a text may be long.
-        (ids,) = await asyncio.to_thread(
-            model.tokenizer.encode,
-            [body.prompt],
-            add_special_tokens=body.add_special_tokens is not False,
-        )
+        (ids,) = await asyncio.to_thread(model.tokenizer.encode, [text], add_special_tokens=special)
     tokens = np.frombuffer(ids, np.int32).tolist()
     return json_answer(Tokens(count=len(tokens), max_model_len=model.max_model_len, tokens=tokens))
+
+
+async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[str, bool]:
+    """What to tokenize, and whether it gets special tokens. Raises APIError."""
+    if body.messages is None:
+        if body.prompt is None:
+            raise APIError("invalid_request", "prompt: is required, or messages", "prompt")
+        _refuse_chat_options(body)
+        return body.prompt, body.add_special_tokens is not False
+    if body.prompt is not None:
+        raise APIError("invalid_request", "messages: not together with prompt", "messages")
+    options = ChatOptions(
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs or {},
+    )
+    return await chat_prompt(service, model, body.messages, options), bool(body.add_special_tokens)
+
+
+def _refuse_chat_options(body: TokenizeRequest) -> None:
+    for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+        if getattr(body, field):
+            raise APIError("invalid_request", f"{field}: only with messages", field)
 
 
 @router.post("/detokenize", **operation(DetokenizedText, DetokenizeRequest))

@@ -36,7 +36,6 @@ def daemon_of(
         host="127.0.0.1",
         port=0,
         api_workers=api_workers,
-        api_key=None,
         drain_timeout=1.0,
         log_level="warning",
         limits=Limits(),

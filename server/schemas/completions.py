@@ -3,9 +3,9 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, No, NoItems, NoText, TextOrIds, Yes
+from server.schemas.common import Count, No, NoItems, NoText, TextOrIds
 from server.schemas.sampling import SamplingOptions
 
 
@@ -13,28 +13,25 @@ class CompletionOptionsNotServed(SamplingOptions, kw_only=True, frozen=True):
     """Options that clients know and this server does not serve: neutral values only."""
 
     suffix: NoText = None
-    best_of: Literal[1] | None = None
-    min_tokens: Literal[0] | None = None
-    stop_token_ids: NoItems = None
     bad_words: NoItems = None
     allowed_token_ids: NoItems = None
-    include_stop_str_in_output: No = None
     use_beam_search: No = None
-    skip_special_tokens: Yes = None
-    add_special_tokens: Yes = None
-    prompt_logprobs: None = None
-    truncate_prompt_tokens: None = None
 
 
 class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
     """A request of `/v1/completions`. `logprobs` counts the alternatives beside each token; with
-    `echo` the prompt's tokens get theirs too."""
+    `echo` the prompt's tokens get theirs too. Of `best_of` choices those `n` are told whose tokens
+    are the likeliest on average."""
 
     prompt: TextOrIds
     model: str | None = None
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    best_of: Count | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -49,21 +46,49 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None]
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """A token that might stand in a prompt: its place by likelihood from 1, and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]
+FinishReason = Literal["stop", "length", "timeout"]
+
+
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """One continuation, or, in a stream, its next piece. Choices go prompt by prompt."""
+    """One continuation, or, in a stream, its next piece. Choices go prompt by prompt.
+
+    What comes after `finish_reason` is there if the request asks for it; in a stream the prompt's
+    ids come with a choice's first piece. `prompt_logprobs` has an entry, by token id, for each
+    token of the prompt, null for the first.
+    """
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """`cached_tokens` of the prompts were computed before."""
+
+    cached_tokens: int
 
 
 class CompletionUsage(msgspec.Struct, frozen=True):
-    """Exact counts: special tokens, a stop token and text cut at a stop string included."""
+    """Exact counts: special tokens, a stop token and text cut at a stop string included, and all
+    choices that were generated, told or not. A prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class Completion(msgspec.Struct, kw_only=True, frozen=True):

@@ -3,33 +3,52 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import TextOrIds, Usage
+from server.schemas.common import INT64_MAX, INT64_MIN, Count, No, TextOrIds, Usage
+from server.text_prompts import INPUT_TYPES
+from server.vectors import EmbedDtype
+
+InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
 
 
 class EmbeddingOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
     """Options that clients know and this server does not serve: neutral values only."""
 
-    dimensions: None = None
-    truncate_prompt_tokens: None = None
+    endianness: Literal["little", "native"] | None = None
+    late_chunking: No = None
+    messages: None = None
+    task: None = None
 
 
 class EmbeddingRequest(EmbeddingOptionsNotServed, kw_only=True, frozen=True):
     """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids.
 
-    Texts get the tokenizer's special tokens, ids are taken as they are. `base64` encodes
-    little-endian float32.
+    Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
+    the tokenizer's special tokens. `truncate_prompt_tokens` -1 is the model's length. `base64`
+    encodes the numbers of `embed_dtype`, little-endian. A lower `priority` goes first. The last
+    three are Voyage's names: for `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
     """
 
     input: TextOrIds
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    embed_dtype: EmbedDtype | None = None
+    prompt_name: str | None = None
+    input_type: InputType | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     user: str | None = None
+    truncation: bool | None = None
+    output_dimension: Count | None = None
+    output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
-    """One input's vector."""
+    """One input's vector. `truncated` is there, and true, where the input was cut."""
 
     object: str = "embedding"
     index: int
@@ -41,6 +60,7 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
             }
         ),
     ]
+    truncated: Literal[True] | UnsetType = UNSET
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):

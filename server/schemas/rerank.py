@@ -1,11 +1,12 @@
-"""`/v1/rerank`."""
+"""`/v1/rerank`, `/v2/rerank` and `/rerank`: one form for the clients of Cohere, Jina, Voyage and
+LiteLLM."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import Count, Usage
+from server.schemas.common import INT64_MAX, INT64_MIN, Count, No, NoText, Usage
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -17,19 +18,30 @@ class Document(msgspec.Struct, frozen=True):
 class RerankOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
     """Options that clients know and this server does not serve: neutral values only."""
 
-    max_tokens_per_doc: None = None
+    rank_fields: list[Literal["text"]] | None = None
     max_chunks_per_doc: None = None
+    max_tokens_per_query: None = None
+    relevant_spans: None = None
+    texts: None = None
     truncate_prompt_tokens: None = None
+    instruction: NoText = None
+    raw_scores: No = None
+    return_embeddings: No = None
 
 
 class RerankRequest(RerankOptionsNotServed, kw_only=True, frozen=True):
-    """A request of `/v1/rerank`. `top_n` keeps the best; without it every document is told."""
+    """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
+    told. `max_tokens_per_doc` and `truncation` permit to cut documents."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]
     model: str | None = None
     top_n: Count | None = None
+    top_k: Count | None = None
+    max_tokens_per_doc: Count | None = None
+    truncation: bool | None = None
     return_documents: bool | None = None
+    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     user: str | None = None
 
 
@@ -41,10 +53,51 @@ class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     document: Document | None = None
 
 
+class VoyageResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The same as Voyage tells it: `document` is a text."""
+
+    index: int
+    relevance_score: float
+    document: str | None = None
+
+
+class APIVersion(msgspec.Struct, frozen=True):
+    """Cohere's: that of the path."""
+
+    version: str
+
+
+class BilledUnits(msgspec.Struct, frozen=True):
+    """Cohere's: a request is one search."""
+
+    search_units: int
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """Cohere's: what `usage` says, too."""
+
+    input_tokens: int
+
+
+class RerankMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What Cohere's clients read beside the results. `warnings` says what was cut off."""
+
+    api_version: APIVersion
+    billed_units: BilledUnits
+    tokens: InputTokens
+    warnings: list[str] = []
+
+
 class Reranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/v1/rerank`: best first, equals in the order of the request."""
+    """The answer of `/v1/rerank`: best first, equals in the order of the request.
+
+    `data` holds the results once more, for Voyage's clients.
+    """
 
     id: str
+    object: str = "list"
     model: str
     results: list[RerankResult]
+    data: list[VoyageResult]
+    meta: RerankMeta
     usage: Usage

@@ -12,7 +12,9 @@ StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 MAX_BIASES = 300
+MAX_TIMEOUT_S = 1e6
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopTokens = Annotated[list[TokenId], Meta(max_length=1024)]
 LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
 ]
@@ -30,7 +32,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
     divides logits, so it keeps away from 0, where they would no longer be finite. Sampling that the
     request leaves open is the model's own (`generation_config.json`). At most one of
-    `response_format`, `regex` and `choice` says what the text must match as a whole.
+    `response_format`, `regex` and `choice` says what the text must match as a whole. `timeout` is
+    in seconds; a lower `priority` begins first; `truncate_prompt_tokens` keeps the last so many
+    tokens of a prompt, with -1 as many as leave room for `max_tokens`.
     """
 
     stream: bool | None = None
@@ -45,6 +49,13 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     logit_bias: LogitBias | None = None
     n: Count | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop_token_ids: StopTokens | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None

@@ -2,13 +2,31 @@
 
 import msgspec
 
+from server.schemas.chat import Messages, TemplateVariables
+from server.schemas.common import NoItems
 
-class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """A text to tokenize, as `model` would."""
 
-    prompt: str
+class TokenizeOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
+    """Options that clients know and this server does not serve: neutral values only."""
+
+    tools: NoItems = None
+    chat_template: None = None
+
+
+class TokenizeRequest(TokenizeOptionsNotServed, kw_only=True, frozen=True):
+    """A text to tokenize, as `model` would, or a chat's messages.
+
+    A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose
+    template writes its own, only if it is true.
+    """
+
+    prompt: str | None = None
+    messages: Messages | None = None
     model: str | None = None
     add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):

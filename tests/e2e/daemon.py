@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-READY = re.compile(r"penstock is ready on (http://\S+) after")
+READY = re.compile(r"penstock is ready on (https?://\S+) after")
 START_SECONDS = 90
 
 

@@ -14,10 +14,17 @@ import pytest
 
 from server.config import Limits
 from server.errors import ERRORS
+from server.schemas.chat import ChatOptionsNotServed, ChatRequest
+from server.schemas.classify import ClassifyOptionsNotServed, ClassifyRequest
 from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest
 from server.schemas.embeddings import EmbeddingOptionsNotServed, EmbeddingRequest
 from server.schemas.rerank import RerankOptionsNotServed, RerankRequest
-from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from server.schemas.score import ScoreOptionsNotServed, ScoreRequest
+from server.schemas.tokenize import (
+    DetokenizeRequest,
+    TokenizeOptionsNotServed,
+    TokenizeRequest,
+)
 from tests.e2e.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +33,12 @@ API = (ROOT / "docs/api.md").read_text()
 
 REQUESTS: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct] | None]] = {
     "/v1/completions": (CompletionRequest, CompletionOptionsNotServed),
+    "/v1/chat/completions": (ChatRequest, ChatOptionsNotServed),
     "/v1/embeddings": (EmbeddingRequest, EmbeddingOptionsNotServed),
     "/v1/rerank": (RerankRequest, RerankOptionsNotServed),
-    "/tokenize": (TokenizeRequest, None),
+    "/v1/score": (ScoreRequest, ScoreOptionsNotServed),
+    "/v1/classify": (ClassifyRequest, ClassifyOptionsNotServed),
+    "/tokenize": (TokenizeRequest, TokenizeOptionsNotServed),
     "/detokenize": (DetokenizeRequest, None),
 }
 
@@ -129,7 +139,7 @@ def test_the_first_table_holds_every_endpoint(demo: Daemon) -> None:
 @pytest.mark.parametrize("path", REQUESTS)
 def test_every_field_is_described(path: str) -> None:
     request, not_served = REQUESTS[path]
-    unserved = set(not_served.__struct_fields__ if not_served else ())
+    unserved = set(not_served.__annotations__ if not_served else ())
     table = rows(section(f"`POST {path}`"))
     fields = {names(row[0])[0]: row for row in table if names(row[0])}
     assert set(fields) == set(request.__struct_fields__) - unserved
@@ -145,7 +155,7 @@ def test_every_option_that_is_not_served_is_named() -> None:
         documented.setdefault(path, []).extend(names(row[1]))
     unserved = {path: kinds[1] for path, kinds in REQUESTS.items() if kinds[1]}
     assert {path: sorted(fields) for path, fields in documented.items()} == {
-        path: sorted(struct.__struct_fields__) for path, struct in unserved.items()
+        path: sorted(struct.__annotations__) for path, struct in unserved.items()
     }
 
 

@@ -36,13 +36,21 @@ class Driver:
         self.submitted: list[DecoderBatch] = []
 
     def add(
-        self, job_id: int, prompt: list[int], max_tokens: int, salt: bytes = b"", **params
+        self,
+        job_id: int,
+        prompt: list[int],
+        max_tokens: int,
+        salt: bytes = b"",
+        priority: int = 0,
+        **params,
     ) -> Job:
         sampling = SamplingParams(max_tokens=max_tokens, **params)
         job = Job(b"client", GenerateJob(job_id, sampling), 1, 0)
         tokens = array("i", prompt)
         limit = len(prompt) + max_tokens
-        request = Request(job, 0, sampling, tokens, max_len=limit, seed=0, salt=salt)
+        request = Request(
+            job, 0, sampling, tokens, max_len=limit, seed=0, salt=salt, priority=priority
+        )
         self.scheduler.add(job, [request])
         return job
 

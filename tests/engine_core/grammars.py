@@ -74,6 +74,6 @@ def reference_within(
         assert matcher.settle(mask)
         tokens.append(next_token(tokens, allowed_tokens(mask)))
         assert matcher.accept(tokens[-1])
-        if tokens[-1] in params.stop_token_ids or matcher.complete:
+        if tokens[-1] in params.eos_token_ids or matcher.complete:
             return tokens[len(prompt) :], "stop"
     return tokens[len(prompt) :], "length"

@@ -61,7 +61,7 @@ def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
     expected = reference(prompt, 30)
     stop = expected[3]
     driver = Driver(num_blocks=16)
-    driver.add(1, prompt, max_tokens=30, stop_token_ids=frozenset({stop}))
+    driver.add(1, prompt, max_tokens=30, eos_token_ids=frozenset({stop}))
     driver.drain()
     assert driver.text(1) == expected[: expected.index(stop) + 1]
     assert driver.scheduler.usage().generated_tokens == expected.index(stop) + 1
@@ -72,9 +72,46 @@ def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
 def test_ignore_eos_runs_to_the_end() -> None:
     stops = frozenset(range(50))
     driver = Driver(num_blocks=16)
-    driver.add(1, prompt_of(6), max_tokens=8, stop_token_ids=stops, ignore_eos=True)
+    driver.add(1, prompt_of(6), max_tokens=8, eos_token_ids=stops, ignore_eos=True)
     driver.drain()
     assert driver.text(1) == reference(prompt_of(6), 8)
+
+
+def test_a_requests_own_stop_token_ends_what_ignores_the_models() -> None:
+    expected = reference(prompt_of(6), 30)
+    stop = expected[3]
+    driver = Driver(num_blocks=16)
+    stops = frozenset({stop})
+    driver.add(1, prompt_of(6), max_tokens=30, stop_token_ids=stops, ignore_eos=True)
+    driver.drain()
+    assert driver.text(1) == expected[: expected.index(stop) + 1]
+    assert driver.news[1][-1].finish == "stop"
+
+
+def test_a_lower_priority_begins_first_and_among_equals_the_older() -> None:
+    driver = Driver(num_blocks=64, max_running=1)
+    driver.add(0, prompt_of(5), max_tokens=6)
+    driver.submit()
+    for job, priority in ((1, 0), (2, 5), (3, -1), (4, 0), (5, -1), (6, -(2**63))):
+        driver.add(job, prompt_of(5, seed=job), max_tokens=3, priority=priority)
+    driver.drain()
+    assert [job.message.id for job in driver.ended] == [0, 6, 3, 5, 1, 4, 2]
+    assert all(driver.text(job) == reference(prompt_of(5, seed=job), 3) for job in range(1, 7))
+    driver.assert_idle()
+
+
+def test_what_was_preempted_comes_back_before_any_priority() -> None:
+    driver = Driver(num_blocks=8)
+    for job in (1, 2, 3):
+        driver.add(job, prompt_of(7, seed=job), max_tokens=20, priority=5)
+    while driver.scheduler.usage().preemptions == 0:
+        driver.submit()
+        driver.finish()
+    driver.add(9, prompt_of(7, seed=9), max_tokens=20, priority=-5)
+    driver.drain()
+    assert [job.message.id for job in driver.ended] == [1, 2, 3, 9]
+    assert all(driver.text(job) == reference(prompt_of(7, seed=job), 20) for job in (1, 2, 3))
+    driver.assert_idle()
 
 
 def test_no_token_wanted_ends_with_length() -> None:
@@ -254,7 +291,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             max_tokens = data.draw(st.integers(0, 12))
             stops = frozenset(data.draw(st.lists(st.integers(0, 49), max_size=4)))
-            job = driver.add(len(jobs), prompt, max_tokens, stop_token_ids=stops)
+            job = driver.add(len(jobs), prompt, max_tokens, eos_token_ids=stops)
             jobs[job.message.id] = (job, prompt, max_tokens, stops)
         elif action == "submit":
             driver.submit()

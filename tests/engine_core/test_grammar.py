@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -43,9 +44,9 @@ def mask_of(matcher: Matcher) -> list[int]:
 
 
 def follow(
-    compiled: CompiledGrammar, ends: frozenset[int] = frozenset({END}), *, ignore_eos: bool = False
+    compiled: CompiledGrammar, ends: frozenset[int] = frozenset({END}), **wishes: Any
 ) -> Matcher:
-    params = SamplingParams(stop_token_ids=ends, ignore_eos=ignore_eos)
+    params = SamplingParams(eos_token_ids=ends, **wishes)
     return Matcher(compiled, params, VOCAB)
 
 
@@ -111,6 +112,23 @@ def test_a_row_has_its_own_ends(compiler: GrammarCompiler) -> None:
     for matcher, ends in ((two, [END, 49]), (none, []), (patient, [])):
         assert matcher.accept(letters[0])
         assert set(mask_of(matcher)) - set(letters) == set(ends)
+
+
+def test_a_text_is_not_ended_early_unless_the_grammar_must(compiler: GrammarCompiler) -> None:
+    compiled = compiler.compile(Grammar("regex", "[0-9]{1,4}", "regex"))
+    late = follow(compiled, min_tokens=2)
+    assert late.accept(1)
+    assert END not in mask_of(late)
+    assert late.accept(2)
+    assert END in mask_of(late)
+    # The request's own stop token is a text's, too: it ends the row, so it must wait as well.
+    early = follow(compiled, stop_token_ids=frozenset({3}), min_tokens=1)
+    assert 3 not in mask_of(early)
+    assert early.accept(1)
+    assert {3, END} <= set(mask_of(early))
+    only = compiler.compile(Grammar("regex", "33?", "regex"))
+    must = follow(only, stop_token_ids=frozenset({3}), min_tokens=9)
+    assert mask_of(must) == [3]
 
 
 def test_a_token_outside_the_grammar_is_rejected(compiler: GrammarCompiler) -> None:

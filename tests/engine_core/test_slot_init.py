@@ -11,12 +11,13 @@ from engine_core.request import Request
 from workers.messages import SlotInit
 
 
-def slot_init(params: SamplingParams) -> SlotInit:
+def slot_init(params: SamplingParams, barred: bytes = b"") -> SlotInit:
     """Of a request with a prompt of three tokens and two of output, over the wire."""
     wire = msgspec.msgpack.Encoder().encode(GenerateJob(1, params))
     message = msgspec.msgpack.decode(wire, type=GenerateJob)
     job = Job(b"client", message, 1, 0)
-    request = Request(job, 0, message.params, array("i", [5, 6, 5]), max_len=20, seed=4)
+    prompt = array("i", [5, 6, 5])
+    request = Request(job, 0, message.params, prompt, max_len=20, seed=4, barred=barred)
     request.tokens.extend([9, 8])
     request.slot = 3
     return request.slot_init()
@@ -36,3 +37,9 @@ def test_biases_travel_as_arrays() -> None:
     assert np.frombuffer(init.bias_ids, np.int32).tolist() == [7, 2]
     assert np.frombuffer(init.bias_values, np.float32).tolist() == [-100.0, 0.5]
     assert init.known == b""
+
+
+def test_what_must_not_come_early_travels_as_an_array() -> None:
+    init = slot_init(SamplingParams(min_tokens=4), barred=array("i", [3, 1]).tobytes())
+    assert init.min_tokens == 4
+    assert np.frombuffer(init.barred_ids, np.int32).tolist() == [3, 1]

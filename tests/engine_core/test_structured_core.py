@@ -37,7 +37,7 @@ def engine_of(folder: Path, tokenizer: Tokenizer = TOKENIZER, **changes) -> Engi
 
 
 def constrained(grammar: Grammar, max_tokens: int = 30) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, stop_token_ids=STOPS, grammar=grammar)
+    return SamplingParams(max_tokens=max_tokens, eos_token_ids=STOPS, grammar=grammar)
 
 
 def assert_nothing_left(engine: Engine) -> None:

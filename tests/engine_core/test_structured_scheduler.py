@@ -54,9 +54,9 @@ class MaskedDriver(Driver):
 
     def add_free(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
         assert params.max_tokens is not None
-        stops, ignore_eos = params.stop_token_ids, params.ignore_eos
+        stops, ignore_eos = params.eos_token_ids, params.ignore_eos
         return self.add(
-            job_id, prompt, params.max_tokens, stop_token_ids=stops, ignore_eos=ignore_eos
+            job_id, prompt, params.max_tokens, eos_token_ids=stops, ignore_eos=ignore_eos
         )
 
     def submit(self) -> bool:
@@ -94,7 +94,7 @@ def params_of(
     ignore_eos: bool = False,
 ) -> SamplingParams:
     return SamplingParams(
-        grammar=grammar, max_tokens=max_tokens, stop_token_ids=ends, ignore_eos=ignore_eos
+        grammar=grammar, max_tokens=max_tokens, eos_token_ids=ends, ignore_eos=ignore_eos
     )
 
 
@@ -241,7 +241,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             params = SamplingParams(
                 max_tokens=data.draw(st.integers(1, 14)),
-                stop_token_ids=data.draw(st.sampled_from([STOPS, frozenset()])),
+                eos_token_ids=data.draw(st.sampled_from([STOPS, frozenset()])),
                 ignore_eos=data.draw(st.booleans()),
                 grammar=data.draw(st.none() | st.sampled_from(GRAMMARS)),
             )
@@ -261,7 +261,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
     assert not driver.failed
     for job_id, (_, prompt, params) in jobs.items():
         if params.grammar is None:
-            stops = frozenset() if params.ignore_eos else params.stop_token_ids
+            stops = frozenset() if params.ignore_eos else params.eos_token_ids
             expected, finish = reference(prompt, params.max_tokens or 0, stops), None
         else:
             expected, finish = reference_within(COMPILER, prompt, params)

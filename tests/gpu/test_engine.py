@@ -126,7 +126,7 @@ async def structured(client: EngineClient, seed: int) -> str:
     grammar = Grammar("json_schema", json.dumps(SCHEMA), "response_format")
     params = {"temperature": 1.3, "seed": seed, "max_tokens": 100, "grammar": grammar}
     stops = frozenset({1, 5})
-    tokens = await tokens_of(client, 20 + seed, stop_token_ids=stops, ignore_eos=False, **params)
+    tokens = await tokens_of(client, 20 + seed, eos_token_ids=stops, ignore_eos=False, **params)
     return Tokenizer.load(DEMO).decode(tokens)
 
 

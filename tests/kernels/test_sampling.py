@@ -173,13 +173,14 @@ def test_adjustments_are_those_of_the_cpu(
         init(3, [4], bias={8: 12.5}, frequency_penalty=1.1, **common),
         init(4, [4], **common),
         init(5, [6, 7], [1], presence_penalty=-0.5, **common),
+        init(6, [6], bias={9: 5.0}, barred=[*range(4, 2000)], min_tokens=3, **common),
     ]
     allowed = [list(range(0, 2100, 3)), [31, 32, 64, 2099]]
     on_cpu, parameters = filled_table(VOCABULARY, inits)
     on_device, _ = filled_table(VOCABULARY, inits, device)
     words = allowing(VOCABULARY, allowed)
     for step in range(2):
-        logits = logits_of(6, seed=step, device=device, dtype=dtype)
+        logits = logits_of(7, seed=step, device=device, dtype=dtype)
         mask = TokenMask(np.array([1, 4], np.int32), words) if step % 2 else None
         expected = sampler.sample(logits.float().cpu(), parameters, on_cpu.counts, mask)
         adjustments = parameters.adjustments
@@ -188,6 +189,7 @@ def test_adjustments_are_those_of_the_cpu(
             adjustments = with_mask(adjustments, mask)
         tokens = cuda.sample(logits, parameters, adjustments, on_device.counts, mask)
         assert tokens.tolist() == expected.tolist()
+        assert not 4 <= tokens[6] < 2000
         # As `sampler.sample` does, by the device's own tokens.
         counted = torch.tensor([1, 3, 5], device=device)
         on_device.counts.add(counted, tokens[counted].long())

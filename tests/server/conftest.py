@@ -56,11 +56,13 @@ class HouseBuilder:
         self._tokenizer = tokenizer
         self._open = ExitStack()
 
-    def model(self, name: str, head: Head) -> ServedModel:
-        """A model of this house."""
+    def model(self, name: str, head: Head, labels: tuple[str, ...] = ("relevant",)) -> ServedModel:
+        """A model of this house; a classifier has `labels`."""
         endpoint = f"ipc://{self._folder}/{name}"
         vocab_size = self._tokenizer.raw.get_vocab_size()
-        return served_model(name, head, self._folder, endpoint, vocab_size=vocab_size)
+        return served_model(
+            name, head, self._folder, endpoint, vocab_size=vocab_size, labels=labels
+        )
 
     def open(self, config: ServerConfig, *, ready: bool = True) -> House:
         """Start the engines of `config`, then the API process."""
@@ -70,6 +72,7 @@ class HouseBuilder:
                     model.engine.client_endpoint,
                     self._tokenizer,
                     head=model.engine.head,
+                    labels=model.engine.model.num_labels,
                     script=Script(ready=ready),
                 )
             )

@@ -45,10 +45,21 @@ def vector_of(item: str | bytes, size: int) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
+def states_of(item: str | bytes, tokens: int) -> np.ndarray:
+    """float32[tokens, 8]: the item's vector, times 1, 2, 3, ..."""
+    return vector_of(item, 8) * np.arange(1, tokens + 1, dtype=np.float32)[:, None]
+
+
 def score_of(query: str, text: str) -> float:
     """The share of the query's words that the text has."""
     words = query.split()
     return sum(word in text.split() for word in words) / len(words)
+
+
+def logits_of(query: str | None, text: str, labels: int) -> np.ndarray:
+    """float32[labels]: of a pair the first is its score, of a text alone its number of words."""
+    first = len(text.split()) if query is None else score_of(query, text)
+    return np.array([first, *vector_of(text, labels)[1:]], np.float32)
 
 
 @dataclass
@@ -57,7 +68,8 @@ class Script:
 
     `tokens` are the ids that every row says, over and over; `refusal` answers the next jobs,
     every job fails once a row has said `fail_after` tokens. While `held` accepted jobs do not
-    move; while `deaf` jobs are not even answered.
+    move; while `deaf` jobs are not even answered. `chances` are the log-probabilities of the tokens
+    of a job's rows, over and over; `cached` of every row's prompt tokens were known.
     """
 
     tokens: list[int] = field(default_factory=lambda: [40, 41])
@@ -68,6 +80,8 @@ class Script:
     refusal: Failed | None = None
     fail_after: int | None = None
     stalled_s: float = 0.0
+    chances: list[float] = field(default_factory=lambda: [-0.5])
+    cached: int = 0
 
 
 @dataclass
@@ -90,6 +104,7 @@ class FakeEngine:
         head: str = "generate",
         script: Script | None = None,
         vector_size: int = 8,
+        labels: int = 1,
         max_model_len: int = 2048,
     ) -> None:
         self.script = script or Script()
@@ -102,7 +117,7 @@ class FakeEngine:
             TASKS[head],
             max_model_len,
             tokenizer.raw.get_vocab_size(),
-            0 if head == "generate" else 1 if head == "classify" else vector_size,
+            0 if head == "generate" else labels if head == "classify" else vector_size,
             1 << 20,
             1 << 20,
         )
@@ -203,7 +218,7 @@ class FakeEngine:
             failed = msgspec.structs.replace(refusal, id=message.id)
             self._send(client, Outputs(failed=[failed]))
             return
-        ids = message.ids or self._tokenizer.encode(message.texts)
+        ids = self._ids(message)
         lengths = [len(tokens) // 4 for tokens in ids]
         if isinstance(message, EncodeJob):
             self._waiting.append((client, message))
@@ -212,6 +227,15 @@ class FakeEngine:
         rows = set(range(len(ids) * message.n))
         self._jobs[client, message.id] = _Job(client, message, ids, rows)
         self._send(client, Outputs(accepted=[Accepted(message.id, lengths, ids)]))
+
+    def _ids(self, message: GenerateJob | EncodeJob) -> list[bytes]:
+        wishes = message.tokenization
+        special = wishes.add_special_tokens
+        ids = message.ids or self._tokenizer.encode(message.texts, add_special_tokens=special)
+        if wishes.truncate_to is None:
+            return ids
+        size = 4 * wishes.truncate_to
+        return [part[-size:] if wishes.truncation_side == "left" else part[:size] for part in ids]
 
     def _step(self) -> None:
         outputs: dict[bytes, Outputs] = {}
@@ -232,14 +256,23 @@ class FakeEngine:
             return
         if job.said == 0 and params.prompt_logprobs is not None:
             news.rows.extend(self._scored(job, params.prompt_logprobs))
+        if params.max_tokens == 0:
+            for row in list(job.open_rows):
+                news.rows.append(RowOutput(message.id, row, finish="length"))
+                self._close_row(job, row)
+            return
         token = self.script.tokens[job.said % len(self.script.tokens)]
         job.said += 1
         finish = "length" if job.said == params.max_tokens else None
-        if token in params.stop_token_ids and not params.ignore_eos:
+        ends = params.eos_token_ids if not params.ignore_eos else frozenset()
+        if token in ends | params.stop_token_ids and job.said > params.min_tokens:
             finish = "stop"
-        sampled = None if params.logprobs is None else logprobs_of([token], params.logprobs)
+        cached = self.script.cached if job.said == 1 else 0
         for row in list(job.open_rows):
-            news.rows.append(RowOutput(message.id, row, token, finish, sampled))
+            chance = self.script.chances[row % len(self.script.chances)]
+            width = params.logprobs
+            sampled = None if width is None else logprobs_of([token], width, chance)
+            news.rows.append(RowOutput(message.id, row, token, finish, sampled, cached=cached))
             if finish is not None:
                 self._close_row(job, row)
 
@@ -262,19 +295,30 @@ class FakeEngine:
     def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes]:
         items = message.texts or message.ids
         if self._head == "classify":
-            scores = [score_of(message.query or "", text) for text in message.texts]
-            data = np.array(scores, np.float32)
+            data = self._logits(message)
+        elif message.token_states:
+            counts = [len(ids) // 4 for ids in self._ids(message)]
+            data = np.concatenate([states_of(*each) for each in zip(items, counts, strict=True)])
         else:
             data = np.stack([vector_of(item, self._info.vector_size) for item in items])
         return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes()
+
+    def _logits(self, message: EncodeJob) -> np.ndarray:
+        labels, queries = self._info.vector_size, message.query
+        if not isinstance(queries, list):
+            queries = [queries] * (len(message.texts) + len(message.ids))
+        texts = message.texts or ["" for _ in message.ids]
+        return np.stack([logits_of(*pair, labels) for pair in zip(queries, texts, strict=True)])
 
     def _send(self, client: bytes, message: FromCore) -> None:
         self._socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
 
 
-def logprobs_of(tokens: list[int], width: int) -> Logprobs:
-    """Made up: every token has -0.5, its alternatives are the ids from 0, ever less likely."""
-    chosen = np.full(len(tokens), -0.5, np.float32)
+def logprobs_of(tokens: list[int], width: int, chance: float = -0.5) -> Logprobs:
+    """Made up: every token has `chance` and rank 7, its alternatives are the ids from 0, ever less
+    likely."""
+    chosen = np.full(len(tokens), chance, np.float32)
     top_ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     top = np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(tokens), 1))
-    return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes())
+    ranks = np.full(len(tokens), 7, np.int32)
+    return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes(), ranks.tobytes())

@@ -5,6 +5,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
+from server.api_keys import digests
 from server.config import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.config import Head
 from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
@@ -42,13 +43,14 @@ def served_model(
     endpoint: str,
     *,
     vocab_size: int,
+    labels: tuple[str, ...] = ("relevant",),
     generation: GenerationDefaults | None = None,
 ) -> ServedModel:
     """A model whose engine listens on `endpoint`."""
     return ServedModel(
         name=name,
         path=str(folder),
-        engine=_engine(name, head, folder, endpoint, vocab_size),
+        engine=_engine(name, head, folder, endpoint, vocab_size, labels),
         generation=generation or GenerationDefaults(eos_token_ids=(1,)),
     )
 
@@ -65,7 +67,7 @@ def server_config(
         host="127.0.0.1",
         port=8000,
         api_workers=api_workers,
-        api_key=api_key,
+        api_keys=digests([api_key] if api_key else []),
         drain_timeout=drain_timeout,
         log_level="warning",
         limits=limits or Limits(),
@@ -73,10 +75,12 @@ def server_config(
     )
 
 
-def _engine(name: str, head: Head, folder: Path, endpoint: str, vocab_size: int) -> EngineConfig:
+def _engine(
+    name: str, head: Head, folder: Path, endpoint: str, vocab_size: int, labels: tuple[str, ...]
+) -> EngineConfig:
     return EngineConfig(
         name=name,
-        model=_model(folder, vocab_size),
+        model=_model(folder, vocab_size, labels),
         head=head,
         device="cpu",
         dtype="float32",
@@ -98,7 +102,7 @@ def _engine(name: str, head: Head, folder: Path, endpoint: str, vocab_size: int)
     )
 
 
-def _model(folder: Path, vocab_size: int) -> ModelConfig:
+def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfig:
     return ModelConfig(
         path=str(folder),
         architecture="LlamaForCausalLM",
@@ -120,7 +124,8 @@ def _model(folder: Path, vocab_size: int) -> ModelConfig:
         mlp_bias=False,
         rope=RopeConfig(),
         type_vocab_size=0,
-        num_labels=1,
-        sigmoid_scores=True,
+        num_labels=len(labels),
+        labels=labels,
+        sigmoid_scores=False,
         pooling=PoolingConfig(),
     )

@@ -16,7 +16,7 @@ def error_of(response: httpx.Response, status: int) -> dict:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
-    assert set(body) == {"error"}
+    assert set(body) == {"error", "detail"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
     return body["error"]
 

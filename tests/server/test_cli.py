@@ -1,17 +1,19 @@
 """The command line: what it parses, what it refuses, and how fast and clearly it does so."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from server import __version__, cli
-from server.daemon import ServeCommand
-from server.model_setup import EngineOptions
+from server.config import Limits
+from server.settings import EngineSettings, ModelSettings, ServeCommand, Settings, flag
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 
 
@@ -25,17 +27,21 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[ServeCommand]:
         return 0
 
     monkeypatch.setattr(cli, "serve", serve)
-    monkeypatch.setattr(cli, "api_key_from", lambda: "from the environment")
+    monkeypatch.setattr(cli, "api_key_from", lambda: "from-the-environment")
     return asked
 
 
 def test_defaults(commands: list[ServeCommand]) -> None:
     assert cli.main(["serve"]) == 0
     (command,) = commands
-    assert (command.models, command.names) == ((), ())
-    assert (command.host, command.port, command.api_workers) == ("127.0.0.1", 8000, 1)
-    assert command.api_key == "from the environment"
-    assert command.engine == EngineOptions()
+    settings = command.settings
+    assert [model.names for model in settings.models] == [("penstock-demo",), ("all-MiniLM-L6-v2",)]
+    assert (settings.host, settings.port, settings.api_workers) == ("127.0.0.1", 8000, 1)
+    assert command.api_key == "from-the-environment"
+    assert settings == Settings(models=settings.models)
+    assert settings.limits == Limits()
+    for model in settings.models:
+        assert model == ModelSettings(model=model.model, names=model.names)
 
 
 def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
@@ -43,17 +49,15 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
         "--load-format dummy --device cuda:1 --pipeline-stages 2 --threads 3 "
         "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
-        "--block-size 8 --host ::1 --port 0 --api-key k --api-workers 6 --max-requests 7 "
-        "--max-body-size 8kB --startup-timeout 9 --drain-timeout 0.5 --log-level debug"
+        "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
+        "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
+        "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
+        "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 "
+        "--startup-timeout 9 --drain-timeout 0.5 --log-level debug"
     )
     assert cli.main(["serve", "a", "b", *flags.split()]) == 0
     (command,) = commands
-    assert (command.models, command.names) == (("a", "b"), ("x", "y"))
-    assert (command.host, command.port, command.api_workers) == ("::1", 0, 6)
-    assert (command.api_key, command.log_level) == ("k", "debug")
-    assert (command.startup_timeout, command.drain_timeout) == (9.0, 0.5)
-    assert (command.limits.max_requests, command.limits.max_body_bytes) == (7, 8000)
-    assert command.engine == EngineOptions(
+    engine = EngineSettings(
         dtype="float16",
         max_model_len=99,
         load_format="dummy",
@@ -65,8 +69,49 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_step_tokens=55,
         kv_cache_memory=3 << 29,
         block_size=8,
+    )
+    assert command.api_key == "k"
+    assert command.settings == Settings(
+        models=tuple(
+            ModelSettings(model=model, names=(name,), **msgspec.structs.asdict(engine))
+            for model, name in (("a", "x"), ("b", "y"))
+        ),
+        host="::1",
+        port=0,
+        api_workers=6,
+        api_key_files=("f", "g"),
+        tls_cert="c",
+        tls_key="d",
+        cors_origins=("https://x", "*"),
+        strict_fields=True,
+        max_requests=7,
+        max_sequences=8,
+        max_body_size=8000,
+        max_inputs=9,
+        max_documents=10,
+        max_n=11,
+        memory_share=0.25,
+        startup_timeout=9.0,
+        drain_timeout=0.5,
         log_level="debug",
     )
+    assert command.settings.limits == Limits(
+        max_requests=7,
+        max_rows=8,
+        max_body_bytes=8000,
+        max_inputs=9,
+        max_documents=10,
+        max_n=11,
+    )
+
+
+def test_every_setting_has_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    flags = set(re.findall(r"(?m)^  (--[a-z-]+)", text))
+    keys = {*Settings.__struct_fields__, *ModelSettings.__struct_fields__} - {"models", "model"}
+    assert {flag(key) for key in keys} <= flags
 
 
 @pytest.mark.parametrize(
@@ -74,13 +119,28 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
 )
 def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
     cli.main(["serve", "--kv-cache-memory", text])
-    assert commands[0].engine.kv_cache_memory == size
+    assert commands[0].settings.models[0].kv_cache_memory == size
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--port", "65536"], "'65536' is not a port"),
+        (["--port", "٣"], "'٣' is not a port"),
+        (["--port", "9" * 5000], "is not a port"),
+        (["--max-running", "2147483648"], "is not a whole number above 0"),
+        (["--max-running", "9" * 5000], "is not a whole number above 0"),
+        (["--kv-cache-memory", "9" * 400], "is not a size"),
+        (["--startup-timeout", "9" * 400], "is not a number of seconds"),
+        (["--api-key", ""], "a key is one or more visible ASCII characters"),
+        (["--api-key", "a b"], "a key is one or more visible ASCII characters"),
+        (["--cors-origin", "https://x/"], "'https://x/' is not an origin"),
+        (["--cors-origin", "example.org"], "'example.org' is not an origin"),
+        (["--cors-origin", "HTTPS://x"], "'HTTPS://x' is not an origin"),
+        (["penstock.yaml"], "penstock.yaml is no model; a configuration file goes with --config"),
+        (["--config", "x", "--max-running", "2"], "--max-running: with --config, models are the f"),
+        (["--config", "x", "--served-model-name", "a"], "--served-model-name: with --config"),
+        (["--config", "x", "./llama"], "./llama: with --config, models are the file's"),
         (["--pipeline-stages", "0"], "'0' is not a whole number above 0"),
         (["--api-workers", "-1"], "'-1' is not a whole number above 0"),
         (["--kv-cache-memory", "lots"], "'lots' is not a size, such as 2GiB"),
@@ -161,7 +221,7 @@ def test_models_that_cannot_be_told_apart(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--max-model-len", "4096"], "--max-model-len 4096 is more than the 128 tokens of llama"),
+        (["--max-model-len", "4096"], "--max-model-len: 4096 is more than the 128 tokens of llama"),
         (["--pipeline-stages", "3"], "llama has 2 layers, too few for 3 stages"),
         (["--device", "cuda:99"], "CUDA devices, not cuda:99"),
     ],
@@ -201,7 +261,7 @@ def test_the_command_line_stays_light(tmp_path: Path) -> None:
 import sys
 import server.cli
 print(server.cli.api_key_from())
-assert not {"torch", "transformers", "fastapi", "huggingface_hub"} & set(sys.modules)
+assert not {"torch", "transformers", "fastapi", "starlette", "huggingface_hub"} & set(sys.modules)
 """
     environment: dict[str, Any] = dict(os.environ, PENSTOCK_API_KEY="secret")
     result = subprocess.run(

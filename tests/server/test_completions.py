@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from engine_core.messages import Failed
+from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import House
 from tests.server.waiting import wait_until
 
@@ -45,6 +45,7 @@ def test_the_shape_of_a_completion(house, say):
             "prompt_tokens": BOS_AND_HELLO,
             "completion_tokens": len(ids) + 1,
             "total_tokens": BOS_AND_HELLO + len(ids) + 1,
+            "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
 
@@ -107,10 +108,19 @@ def test_what_the_request_says_reaches_the_engine(house):
         repetition_penalty=1.25,
         logit_bias={"7": -100, "40": 2.5},
         cache_salt="tenant 7",
+        stop_token_ids=[9, 8, 9],
+        min_tokens=2,
+        priority=-3,
+        add_special_tokens=False,
+        truncate_prompt_tokens=5,
         user="somebody",
     )
     (job,) = house.engines["writer"].received
     assert job.cache_salt == "tenant 7"
+    assert job.priority == -3
+    assert job.tokenization == Tokenization(
+        add_special_tokens=False, truncate_to=5, truncation_side="left"
+    )
     params = job.params
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (3, 0.5, 0.9, 0)
     assert params.seed == 2**63 - 2
@@ -121,11 +131,16 @@ def test_what_the_request_says_reaches_the_engine(house):
     assert (params.presence_penalty, params.frequency_penalty) == (-0.5, 1.5)
     assert params.repetition_penalty == 1.25
     assert params.logit_bias == {7: -100.0, 40: 2.5}
+    assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
+    assert params.min_tokens == 2
 
 
 def test_what_the_request_leaves_open(house):
     nothing = ("max_tokens", "temperature", "n", "stop", "min_p", "presence_penalty")
-    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias", "cache_salt")
+    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias", "cache_salt", "best_of")
+    nothing += ("stop_token_ids", "include_stop_str_in_output", "min_tokens", "timeout", "echo")
+    nothing += ("skip_special_tokens", "add_special_tokens", "truncate_prompt_tokens", "priority")
+    nothing += ("prompt_logprobs", "return_token_ids")
     for extra in ({}, dict.fromkeys(nothing)):
         complete(house, prompt="a", **extra)
     first, second = house.engines["writer"].received
@@ -133,7 +148,9 @@ def test_what_the_request_leaves_open(house):
     assert first.cache_salt == second.cache_salt == ""
     assert first.params.max_tokens == 16
     assert first.params.seed is None
-    assert first.params.stop_token_ids == {1}
+    assert (first.params.eos_token_ids, first.params.stop_token_ids) == ({1}, set())
+    assert first.tokenization == second.tokenization
+    assert first.tokenization.truncate_to is None
     assert not first.params.ignore_eos
     assert not first.params.penalised
     assert (first.params.min_p, first.params.logit_bias) == (0.0, {})

@@ -51,6 +51,49 @@ def test_text_is_cut_at_the_first_stop_string_however_it_is_split(text, stops, c
     assert said + matcher.flush() == text[:stop]
 
 
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(words, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+)
+def test_a_stop_string_that_is_told_holds_nothing_back(text, stops, cuts):
+    matcher = StopStrings(tuple(stops), told=True)
+    said = ""
+    for piece in pieces_of(text, cuts):
+        told = matcher.push(piece)
+        said += told
+        if matcher.found:
+            break
+        assert told == piece
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    assert said + matcher.flush() == text[: min(ends, default=None)]
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(words, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+    least=st.integers(0, 14),
+)
+def test_only_what_is_complete_late_enough_ends_a_text(text, stops, cuts, least):
+    matcher = StopStrings(tuple(stops))
+    said, barred = "", 0
+    for index, piece in enumerate(pieces_of(text, cuts)):
+        may_end = index >= least
+        barred += 0 if may_end else len(piece)
+        said += matcher.push(piece, may_end=may_end)
+        if matcher.found:
+            break
+    found = [
+        (end, end - len(stop))
+        for stop in stops
+        for end in range(max(len(stop), barred + 1), len(text) + 1)
+        if text[end - len(stop) : end] == stop
+    ]
+    assert matcher.found == bool(found)
+    assert said + matcher.flush() == (text[: min(found)[1]] if found else text)
+
+
 @given(text=st.text(max_size=30), stops=st.lists(st.text(min_size=1, max_size=4), min_size=1))
 def test_stop_strings_of_any_characters(text, stops):
     matcher = StopStrings(tuple(stops))

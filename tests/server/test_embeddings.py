@@ -69,9 +69,7 @@ def test_bad_input(house, value, param):
     assert house.engines["embedder"].received == []
 
 
-@pytest.mark.parametrize(
-    "field", [{"encoding_format": "hex"}, {"dimensions": 3}, {"truncate_prompt_tokens": 5}]
-)
+@pytest.mark.parametrize("field", [{"encoding_format": "hex"}, {"dimensions": 3}])
 def test_what_is_not_served_is_named(house, field):
     response = house.post("/v1/embeddings", {"input": "a", **field})
     assert response.status_code == 400

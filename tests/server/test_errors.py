@@ -22,7 +22,8 @@ def test_an_engine_error_keeps_code_message_and_field(code):
             "type": ERRORS[code].type,
             "param": "prompt[3]",
             "code": code,
-        }
+        },
+        "detail": "why",
     }
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from engine_core.config import EngineConfig
+from server.api_keys import digests
 from server.config import Limits, ServerConfig
 from server.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.processes import Part, daemon_parts
@@ -33,7 +34,7 @@ def write_config(folder: Path, api_workers: int) -> ServerConfig:
         host="127.0.0.1",
         port=8000,
         api_workers=api_workers,
-        api_key="secret",
+        api_keys=digests(["secret"]),
         drain_timeout=1.0,
         log_level="info",
         limits=Limits(),
@@ -71,7 +72,7 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
 
 
 def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
-    """They hold the API key."""
+    """They hold the digests of API keys."""
     for part in daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path):
         assert Path(part.command[4]).stat().st_mode & 0o777 == 0o600
 

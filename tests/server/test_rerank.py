@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from engine_core.messages import Failed
-from server.api.rerank import cosine_similarity
+from engine_core.messages import Failed, Tokenization
+from server.relevance import cosine_similarity
 from tests.server.fake_engine import score_of, vector_of
 
 DOCUMENTS = ["red apples", "red wine and cheese", "nothing", "red apples", "wine"]
@@ -24,14 +24,29 @@ def test_a_reranker_scores_pairs(house):
     (job,) = house.engines["ranker"].received
     assert (job.query, job.texts) == (QUERY, DOCUMENTS)
     scores = [score_of(QUERY, text) for text in DOCUMENTS]
+    results = [{"index": index, "relevance_score": scores[index]} for index in (1, 0, 3, 4, 2)]
+    tokens = body["usage"]["prompt_tokens"]
+    assert tokens == body["usage"]["total_tokens"] > len(DOCUMENTS)
     assert body == {
+        "object": "list",
         "model": "ranker",
-        "results": [
-            {"index": index, "relevance_score": scores[index]} for index in (1, 0, 3, 4, 2)
-        ],
+        "results": results,
+        "data": results,
+        "meta": {
+            "api_version": {"version": "1"},
+            "billed_units": {"search_units": 1},
+            "tokens": {"input_tokens": tokens},
+        },
         "usage": body["usage"],
     }
-    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > len(DOCUMENTS)
+
+
+@pytest.mark.parametrize(("path", "version"), [("/v2/rerank", "2"), ("/rerank", "1")])
+def test_other_paths_answer_alike(house, path, version):
+    body = {"model": "ranker", "query": QUERY, "documents": DOCUMENTS}
+    other = house.post(path, body).json()
+    assert other["results"] == rerank(house, model="ranker")["results"]
+    assert other["meta"]["api_version"] == {"version": version}
 
 
 def test_an_embedder_scores_by_cosine(house):
@@ -53,10 +68,63 @@ def test_top_n_keeps_the_best(house, top_n):
     assert rerank(house, model="ranker", top_n=top_n)["results"] == whole[:top_n]
 
 
+def test_top_k_is_top_n(house):
+    whole = rerank(house, model="ranker")["results"]
+    assert rerank(house, model="ranker", top_k=2)["results"] == whole[:2]
+    assert rerank(house, model="ranker", top_k=2, top_n=None)["results"] == whole[:2]
+    assert rerank(house, model="ranker", top_k=2, top_n=2)["data"] == whole[:2]
+
+
+def test_the_priority_is_passed_on(house):
+    rerank(house, model="ranker", priority=3)
+    (job,) = house.engines["ranker"].received
+    assert job.priority == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "text_tokens"),
+    [({"max_tokens_per_doc": 5}, 5), ({"max_tokens_per_doc": 5, "truncation": True}, 5)],
+)
+def test_a_reranker_cuts_documents_beside_the_whole_query(house, tokenizer, fields, text_tokens):
+    rerank(house, model="ranker", **fields)
+    (job,) = house.engines["ranker"].received
+    others = len(tokenizer.raw.encode(QUERY, "").ids)
+    assert job.tokenization == Tokenization(truncate_to=others + text_tokens)
+
+
+def test_truncation_cuts_to_the_models_length(house):
+    rerank(house, model="ranker", truncation=True)
+    rerank(house, model="ranker", truncation=False)
+    cut, whole = house.engines["ranker"].received
+    assert cut.tokenization == Tokenization(truncate_to=2048)
+    assert whole.tokenization == Tokenization()
+
+
+def test_an_embedder_cuts_documents_and_not_the_query(house):
+    rerank(house, model="embedder", max_tokens_per_doc=1)
+    query, documents = house.engines["embedder"].received
+    assert (query.texts, query.tokenization) == ([QUERY], Tokenization())
+    assert (documents.texts, documents.tokenization.truncate_to) == (DOCUMENTS, 2)
+
+
+def test_a_query_that_leaves_no_room_is_refused(house):
+    body = {"model": "ranker", "query": "x " * 3000, "documents": ["a"], "truncation": True}
+    response = house.post("/v1/rerank", body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "query")
+
+
+def test_errors_have_a_detail(house):
+    body = house.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}).json()
+    assert body["detail"] == body["error"]["message"]
+
+
 def test_documents_as_objects_are_returned_if_asked_for(house):
     documents = ["wine", {"text": "red wine", "title": "ignored"}]
     body = rerank(house, model="ranker", documents=documents, return_documents=True)
     assert [r["document"] for r in body["results"]] == [{"text": "red wine"}, {"text": "wine"}]
+    assert [r["document"] for r in body["data"]] == ["red wine", "wine"]
 
 
 def test_the_model_must_be_named_where_several_could_be_meant(house):
@@ -79,7 +147,18 @@ def test_the_model_must_be_named_where_several_could_be_meant(house):
         ({"query": ["a"]}, "query"),
         ({"top_n": 0}, "top_n"),
         ({"top_n": -1}, "top_n"),
-        ({"max_tokens_per_doc": 5}, "max_tokens_per_doc"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_n": 1, "top_k": 2}, "top_k"),
+        ({"top_n": 2**63}, "top_n"),
+        ({"top_n": 1.0}, "top_n"),
+        ({"documents": ["a", "b\0"]}, "documents[1]"),
+        ({"query": "\0"}, "query"),
+        ({"query": None}, "query"),
+        ({"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
+        ({"truncation": 1}, "truncation"),
+        ({"rank_fields": ["title"]}, "rank_fields"),
+        ({"max_chunks_per_doc": 5}, "max_chunks_per_doc"),
+        ({"instruction": "be kind"}, "instruction"),
     ],
 )
 def test_bad_input(house, fields, param):
@@ -91,7 +170,7 @@ def test_bad_input(house, fields, param):
 
 @pytest.mark.parametrize(
     ("engine_param", "param"),
-    [("input[0]", "query"), ("input[2]", "documents[1]"), (None, None)],
+    [("input[0]", "query"), ("input[2]", "documents[1]"), ("other", "other"), (None, None)],
 )
 def test_the_embedders_complaint_is_told_in_the_requests_words(house, engine_param, param):
     house.engines["embedder"].script.refusal = Failed(
@@ -104,9 +183,20 @@ def test_the_embedders_complaint_is_told_in_the_requests_words(house, engine_par
     assert response.json()["error"]["param"] == param
 
 
+def test_an_overlong_document_is_named_with_its_index(house):
+    house.engines["ranker"].script.refusal = Failed(
+        0, "context_length_exceeded", "documents has 9 tokens; at most 8", "documents"
+    )
+    response = house.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"]})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "documents[0]"
+    assert error["message"] == "documents[0] has 9 tokens; at most 8"
+
+
 @given(vectors=hnp.arrays(np.float32, (4, 5), elements=st.floats(-(2.0**20), 2.0**20, width=32)))
 def test_cosine_similarity_stays_in_its_range(vectors):
-    scores = cosine_similarity(vectors[0], vectors[1:])
+    scores = cosine_similarity(vectors[:1], vectors[1:])
     assert scores.dtype == np.float32
     assert np.all(np.abs(scores) <= 1)
     assert np.all(np.isfinite(scores))
@@ -114,5 +204,5 @@ def test_cosine_similarity_stays_in_its_range(vectors):
 
 def test_cosine_similarity_of_what_is_equal_opposite_square_and_nothing():
     others = np.array([[2, 0], [-3, 0], [0, 1], [0, 0]], np.float32)
-    scores = cosine_similarity(np.array([5, 0], np.float32), others)
+    scores = cosine_similarity(np.array([[5, 0]], np.float32), others)
     assert scores.tolist() == [1, -1, 0, 0]

@@ -28,7 +28,6 @@ def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
         host="127.0.0.1",
         port=8000,
         api_workers=1,
-        api_key=None,
         drain_timeout=1.0,
         log_level="info",
         limits=Limits(),
@@ -67,13 +66,13 @@ def test_a_reranker_alone(tmp_path: Path) -> None:
 
 def test_the_api_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
     config = msgspec.structs.replace(
-        config_of(tmp_path, writer=LLAMA), api_key="secret", host="::1"
+        config_of(tmp_path, writer=LLAMA), api_keys=("5ec2e7",), host="::1"
     )
     message = welcome(config, 1.0)
     (words,) = commands(message)
     assert words[2] == "http://[::1]:8000/v1/completions"
     assert "Authorization: Bearer $PENSTOCK_API_KEY" in words
-    assert "secret" not in message
+    assert "5ec2e7" not in message
 
 
 def test_a_model_is_described_in_one_line(tmp_path: Path) -> None:

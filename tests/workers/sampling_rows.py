@@ -41,6 +41,7 @@ def init(
     prompt: list[int],
     output: list[int] | None = None,
     bias: dict[int, float] | None = None,
+    barred: list[int] | None = None,
     **given,
 ) -> SlotInit:
     """A request that moves into `slot`, greedy and unpenalised unless `given` says otherwise."""
@@ -54,6 +55,7 @@ def init(
         known=known.tobytes() if penalised else b"",
         bias_ids=np.array(list(bias), np.int32).tobytes(),
         bias_values=np.array(list(bias.values()), np.float32).tobytes(),
+        barred_ids=np.array(barred or [], np.int32).tobytes(),
         **parameters,
     )
 

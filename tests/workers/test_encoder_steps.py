@@ -4,6 +4,7 @@ import importlib.util
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -52,8 +53,26 @@ def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
                 for text, types in zip(texts(), kinds, strict=True)
             ]
         )
-    expected = logits.sigmoid() if labels == 1 else logits
-    np.testing.assert_allclose(pooled(output, len(kinds)), expected.numpy(), atol=1e-5)
+    np.testing.assert_allclose(pooled(output, len(kinds)), logits.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
+    """Beside rows that are pooled, which stay as they are."""
+    model = save_bert(tmp_path)
+    stages = Stages(tmp_path, head="embed", num_stages=num_stages)
+    _, alone = stages.run(encoder_step(texts()))
+    told = [0, 1, 1, 0, 1]
+    _, output = stages.run(msgspec.structs.replace(encoder_step(texts()), states=bytes(told)))
+    vectors = pooled(alone, 5)
+    with torch.inference_mode():
+        expected = np.concatenate(
+            [
+                model(torch.tensor([text])).last_hidden_state[0].numpy() if flag else vector[None]
+                for text, flag, vector in zip(texts(), told, vectors, strict=True)
+            ]
+        )
+    np.testing.assert_allclose(pooled(output, len(expected)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])

@@ -7,7 +7,7 @@ import torch
 from tests.workers.sampling_rows import UNCOUNTED, rows
 from workers.messages import Logprobs
 from workers.sampling import sampler
-from workers.sampling.logprobs import log_probabilities
+from workers.sampling.logprobs import log_probabilities, ranks
 from workers.sampling.parameters import SamplingRows
 from workers.sampling.uniforms import uniforms
 
@@ -213,6 +213,17 @@ def test_log_probabilities_without_alternatives_and_of_failed_rows() -> None:
     assert chosen[0] == pytest.approx(-np.log(8), abs=1e-6)
     assert np.isnan(chosen[1])
     assert top_ids.shape == (2, 0)
+
+
+def test_ranks_count_what_is_likelier() -> None:
+    logits = torch.tensor([[0.5, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, -torch.inf], [1.0, 2.0, 3.0, 4.0]])
+    for tokens, expected in (
+        ([1, 0, 0], [1, 1, 4]),
+        ([2, 3, 3], [2, 4, 1]),
+        ([3, 2, -1], [2, 1, 4]),
+    ):
+        found = ranks(logits, torch.tensor(tokens))
+        assert (found.dtype, found.tolist()) == (torch.int32, expected)
 
 
 def arrays(reported: Logprobs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

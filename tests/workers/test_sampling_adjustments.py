@@ -75,6 +75,30 @@ def test_biases_come_before_penalties_and_masks_before_both() -> None:
     assert sampler.sample(logits, parameters, table.counts, nothing).tolist() == [3, 2, 3, 3, -1]
 
 
+def test_barred_tokens_are_barred_until_enough_have_been_sampled() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).expand(5, -1)
+    inits = [
+        init(0, [3], barred=[0, 1], min_tokens=2),
+        init(1, [3], bias={0: 100.0, 3: 9.0}, barred=[0], min_tokens=1),
+        init(2, [3], barred=[0, 3]),
+        init(3, [3], bias={0: -9.0}, presence_penalty=0.5, barred=[1], min_tokens=9),
+        init(4, [3]),
+    ]
+    table, _ = filled_table(4, inits)
+    slots = np.arange(5, dtype=np.int32)
+
+    def best(sampled: int) -> list[int]:
+        parameters = table.rows(slots, np.full(5, 1 + sampled, np.int32))
+        return sampler.sample(logits, parameters, table.counts).tolist()
+
+    assert best(0) == [2, 3, 0, 2, 0]
+    assert best(1) == [2, 0, 0, 2, 0]
+    assert best(2) == [0, 0, 0, 2, 0]
+    assert best(9) == [0, 0, 0, 1, 0]
+    table.update([init(0, [3])])
+    assert best(0)[0] == 0
+
+
 def test_logits_are_left_as_they_are() -> None:
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(7))
     before = logits.clone()

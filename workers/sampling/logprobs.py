@@ -12,12 +12,14 @@ from workers.transfer import to_bytes
 class TokenLogprobs:
     """`workers.messages.Logprobs` while its parts are still tensors.
 
-    chosen float32[N], top_ids int32[N, width], top float32[N, width].
+    chosen float32[N], top_ids int32[N, width], top float32[N, width]; ranks int32[N] where they
+    are asked for.
     """
 
     chosen: torch.Tensor
     top_ids: torch.Tensor
     top: torch.Tensor
+    ranks: torch.Tensor | None = None
 
     def to_host(self) -> "TokenLogprobs":
         """The same on the host, where it is once the current stream has come to it."""
@@ -25,6 +27,7 @@ class TokenLogprobs:
             chosen=self.chosen.to("cpu", non_blocking=True),
             top_ids=self.top_ids.to("cpu", non_blocking=True),
             top=self.top.to("cpu", non_blocking=True),
+            ranks=None if self.ranks is None else self.ranks.to("cpu", non_blocking=True),
         )
 
     def to_message(self) -> Logprobs:
@@ -34,6 +37,7 @@ class TokenLogprobs:
             chosen=to_bytes(self.chosen),
             top_ids=to_bytes(self.top_ids),
             top=to_bytes(self.top),
+            ranks=b"" if self.ranks is None else to_bytes(self.ranks),
         )
 
 
@@ -51,3 +55,10 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
     chosen = normalised.gather(1, tokens.long().clamp(min=0)[:, None])
     top, top_ids = normalised.topk(width, dim=-1)
     return TokenLogprobs(chosen[:, 0], top_ids.int(), top)
+
+
+def ranks(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The place of `tokens` integer[N] among all by [N, V] logits, int32[N]: 1 is the likeliest,
+    and equals share the best place."""
+    own = logits.gather(1, tokens.long().clamp(min=0)[:, None])
+    return (logits > own).sum(dim=-1, dtype=torch.int32) + 1

@@ -29,6 +29,7 @@ SAMPLING_RECORD = np.dtype(
         ("repetition_penalty", np.float32),
         ("penalised", np.int32),
         ("biased", np.int32),
+        ("min_tokens", np.int32),
     ]
 )
 
@@ -74,6 +75,7 @@ class SamplingTable:
         self.parameters = np.zeros(max_slots, SAMPLING_RECORD)
         self.counts = TokenCounts(max_slots, vocab_size, device)
         self._biases: dict[int, Bias] = {}
+        self._early_biases: dict[int, Bias] = {}
 
     @property
     def nbytes(self) -> int:
@@ -83,10 +85,7 @@ class SamplingTable:
     def update(self, inits: Iterable[SlotInit]) -> None:
         """Slots change hands."""
         for init in inits:
-            self._biases.pop(init.slot, None)
-            if init.bias_ids:
-                ids = np.frombuffer(init.bias_ids, np.int32)
-                self._biases[init.slot] = Bias(ids, np.frombuffer(init.bias_values, np.float32))
+            self._set_biases(init)
             if init.known:
                 self.counts.begin(init.slot, np.frombuffer(init.known, np.int32), init.prompt_len)
             self.parameters[init.slot] = (
@@ -103,19 +102,21 @@ class SamplingTable:
                 init.repetition_penalty,
                 bool(init.known),
                 bool(init.bias_ids),
+                init.min_tokens if init.barred_ids else 0,
             )
 
     def rows(self, slots: IntArray, contexts: IntArray) -> SamplingRows:
         """The rows of `slots` [S], which hold `contexts` [S] tokens before the one to sample."""
         rows = self.parameters[slots]
+        index = contexts - rows["prompt_len"]
         return SamplingRows(
             temperature=rows["temperature"],
             top_k=rows["top_k"],
             top_p=rows["top_p"],
             min_p=rows["min_p"],
             seed=rows["seed"],
-            index=contexts - rows["prompt_len"],
-            adjustments=self._adjustments(slots, rows),
+            index=index,
+            adjustments=self._adjustments(slots, rows, early=rows["min_tokens"] > index),
         )
 
     def sampled_width(self, slots: IntArray) -> int:
@@ -132,21 +133,42 @@ class SamplingTable:
         self.parameters.fill(0)
         self.counts.clear()
         self._biases.clear()
+        self._early_biases.clear()
 
-    def _adjustments(self, slots: IntArray, rows: npt.NDArray[np.void]) -> Adjustments | None:
-        adjusted = np.flatnonzero(rows["penalised"] | rows["biased"])
+    def _set_biases(self, init: SlotInit) -> None:
+        """Keep the biases of a slot: those for good, and those while tokens are barred."""
+        self._biases.pop(init.slot, None)
+        self._early_biases.pop(init.slot, None)
+        ids = np.frombuffer(init.bias_ids, np.int32)
+        values = np.frombuffer(init.bias_values, np.float32)
+        if len(ids):
+            self._biases[init.slot] = Bias(ids, values)
+        if init.barred_ids:
+            barred = np.frombuffer(init.barred_ids, np.int32)
+            others = ~np.isin(ids, barred)
+            bars = np.full(len(barred), -np.inf, np.float32)
+            self._early_biases[init.slot] = Bias(
+                np.concatenate([barred, ids[others]]), np.concatenate([bars, values[others]])
+            )
+
+    def _adjustments(
+        self, slots: IntArray, rows: npt.NDArray[np.void], early: npt.NDArray[np.bool_]
+    ) -> Adjustments | None:
+        """`early` [S] is true where tokens are still barred."""
+        adjusted = np.flatnonzero(rows["penalised"] | rows["biased"] | early)
         if not len(adjusted):
             return None
         those = rows[adjusted]
+        biases: dict[int, Bias] = {}
+        for place, row in enumerate(adjusted.tolist()):
+            kept = self._early_biases if early[row] else self._biases
+            if (bias := kept.get(int(slots[row]))) is not None:
+                biases[place] = bias
         return Adjustments(
             rows=adjusted.astype(np.int32),
             slots=np.where(those["penalised"], slots[adjusted], np.int32(-1)),
             presence=those["presence_penalty"],
             frequency=those["frequency_penalty"],
             repetition=those["repetition_penalty"],
-            biases={
-                place: self._biases[slot]
-                for place, slot in enumerate(slots[adjusted].tolist())
-                if slot in self._biases
-            },
+            biases=biases,
         )

@@ -1,0 +1,219 @@
+"""`/v1/chat/completions`: a conversation's next message."""
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, UnsetType
+
+from engine_core.client_jobs import EngineError
+from server.body import Body
+from server.chat.conversation import ChatOptions
+from server.chat.logprobs import ChatSpelling
+from server.chat.prompt import chat_prompt
+from server.disconnect import CancelOnDisconnect
+from server.errors import APIError
+from server.gate import CLIENT_LEFT
+from server.generation import Generation, generation
+from server.openapi import operation
+from server.plan import GenerationPlan
+from server.prompts import text_items
+from server.registry import Model
+from server.sampling import generation_plan, sampling_params, streams_usage
+from server.schemas.chat import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChatOptionsNotServed,
+    ChatRequest,
+    ChunkChoice,
+    Delta,
+)
+from server.schemas.completions import CompletionChoice, CompletionUsage
+from server.service import Service, json_answer, service_of
+from server.sse import DONE, EventStream, event
+
+router = APIRouter()
+_body = Body(ChatRequest, not_served=ChatOptionsNotServed)
+
+
+@router.post("/v1/chat/completions", **operation(ChatCompletion, ChatRequest, chunk=ChatChunk))
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a conversation, in one piece or as a stream of server-sent events."""
+    service = service_of(request)
+    body = await _body.read(request, service.limits.max_body_bytes)
+    model = service.find(body.model, "/v1/chat/completions")
+    with_usage = streams_usage(body)
+    with CancelOnDisconnect(request.receive):
+        plan = await _plan(body, service, model)
+        answers = _Answers(service, model, plan)
+        try:
+            if body.stream:
+                return await EventStream.begin(_events(answers, with_usage=with_usage))
+            return json_answer(await _complete(answers))
+        except EngineError as error:
+            raise _of_chat(error, body) from None
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+async def _complete(answers: "_Answers") -> ChatCompletion:
+    async with answers.generation() as job:
+        while await job.news():
+            pass
+        news = [choice.news() for choice in job.choices]
+        return answers.completion([piece for piece in news if piece is not None], job.usage())
+
+
+async def _events(answers: "_Answers", *, with_usage: bool) -> AsyncGenerator[bytes]:
+    """An empty item once the engine has accepted, then the news of each step in one item."""
+    encode = msgspec.json.Encoder().encode
+    usage = None if with_usage else UNSET
+    async with answers.generation() as job:
+        yield b""
+        while touched := await job.news():
+            pieces = [piece for choice in touched if (piece := choice.news()) is not None]
+            choices = [choice for piece in pieces for choice in answers.chunks(piece)]
+            if choices:
+                yield b"".join([event(encode(answers.chunk([one], usage))) for one in choices])
+        last = event(encode(answers.chunk([], job.usage()))) if with_usage else b""
+    yield last + DONE
+
+
+class _Answers:
+    """What the parts of one answer share."""
+
+    def __init__(self, service: Service, model: Model, plan: GenerationPlan) -> None:
+        self._id = service.new_id("chatcmpl")
+        self._created = int(time.time())
+        self._service, self._model, self._plan = service, model, plan
+        self._spelling = ChatSpelling(model) if plan.logprobs is not None else None
+        self._begun: set[int] = set()
+
+    def generation(self) -> AbstractAsyncContextManager[Generation]:
+        """The job behind the answer."""
+        model = self._spelling.by_ids if self._spelling is not None else self._model
+        return generation(self._service, model, self._plan)
+
+    def completion(self, pieces: list[CompletionChoice], usage: CompletionUsage) -> ChatCompletion:
+        """The whole answer."""
+        choices = [
+            ChatChoice(
+                index=piece.index,
+                message=AssistantMessage(content=piece.text),
+                logprobs=self._logprobs(piece),
+                finish_reason=piece.finish_reason,
+            )
+            for piece in pieces
+        ]
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model.name,
+            choices=choices,
+            usage=usage,
+        )
+
+    def chunk(
+        self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
+    ) -> ChatChunk:
+        """A part of a stream."""
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model.name,
+            choices=choices,
+            usage=usage,
+        )
+
+    def chunks(self, piece: CompletionChoice) -> Iterator[ChunkChoice]:
+        """The role before a message's first piece, the piece, how it ended behind the last."""
+        if piece.index not in self._begun:
+            self._begun.add(piece.index)
+            yield _part(piece, Delta(role="assistant", content="", refusal=None))
+        logprobs = self._logprobs(piece)
+        if piece.text or (logprobs is not None and logprobs.content):
+            yield _part(piece, Delta(content=piece.text), logprobs)
+        if piece.finish_reason is not None:
+            yield ChunkChoice(
+                index=piece.index,
+                delta=Delta(),
+                logprobs=None,
+                finish_reason=piece.finish_reason,
+            )
+
+    def _logprobs(self, piece: CompletionChoice) -> ChatLogprobs | None:
+        if self._spelling is None or piece.logprobs is None:
+            return None
+        return self._spelling.told(piece.logprobs, self._plan.logprobs or 0)
+
+
+def _part(
+    piece: CompletionChoice, delta: Delta, logprobs: ChatLogprobs | None = None
+) -> ChunkChoice:
+    return ChunkChoice(index=piece.index, delta=delta, logprobs=logprobs, finish_reason=None)
+
+
+async def _plan(body: ChatRequest, service: Service, model: Model) -> GenerationPlan:
+    """The request, checked, its prompt rendered. Raises APIError."""
+    max_tokens = _max_tokens(body)
+    logprobs = _top_logprobs(body)
+    params = sampling_params(
+        body,
+        model.served.generation,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=None,
+    )
+    text = await chat_prompt(service, model, body.messages, _options(body))
+    return generation_plan(
+        body,
+        model,
+        service.limits,
+        prompts=text_items([text]),
+        params=params,
+        logprobs=logprobs,
+        # Templates write the special tokens themselves.
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+
+
+def _options(body: ChatRequest) -> ChatOptions:
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return ChatOptions(
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables={**(body.chat_template_kwargs or {}), **effort},
+    )
+
+
+def _max_tokens(body: ChatRequest) -> int | None:
+    """Under either name; None is what the context has left. Raises APIError for two numbers."""
+    newer, older = body.max_completion_tokens, body.max_tokens
+    if newer is not None and older is not None and newer != older:
+        message = f"max_tokens: {older} is not max_completion_tokens, {newer}; give one of them"
+        raise APIError("invalid_request", message, "max_tokens")
+    return older if newer is None else newer
+
+
+def _top_logprobs(body: ChatRequest) -> int | None:
+    """The alternatives to tell beside each token; None is no log-probabilities at all. Raises
+    APIError for alternatives without."""
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise APIError("invalid_request", "top_logprobs: only with `logprobs`", "top_logprobs")
+    return None
+
+
+def _of_chat(error: EngineError, body: ChatRequest) -> APIError:
+    """The engine's refusal in this endpoint's names: it knows of a prompt and of max_tokens."""
+    param = error.param
+    if param is not None and param.startswith("prompt"):
+        param = "messages"
+    elif param == "max_tokens" and body.max_tokens is None:
+        param = "max_completion_tokens"
+    return APIError(error.code, error.message, param)

@@ -1,0 +1,62 @@
+"""`/v1/classify`: the labels of texts."""
+
+from fastapi import APIRouter, Request, Response
+
+from engine_core.client_jobs import EngineError, FloatArray
+from server.body import Body
+from server.disconnect import CancelOnDisconnect
+from server.encoding import count_usage, encode
+from server.gate import CLIENT_LEFT
+from server.label_scores import label_scores
+from server.openapi import operation
+from server.prompts import parse_items
+from server.row_names import item_names, renamed
+from server.schemas.classify import (
+    Classification,
+    ClassificationList,
+    ClassifyOptionsNotServed,
+    ClassifyRequest,
+)
+from server.service import json_answer, service_of
+from server.truncation import items_cut_to
+
+router = APIRouter()
+_body = Body(ClassifyRequest, not_served=ClassifyOptionsNotServed)
+
+
+@router.post("/v1/classify", **operation(ClassificationList, ClassifyRequest))
+async def create_classifications(request: Request) -> Response:
+    """Classify one or more texts, or lists of token ids."""
+    service = service_of(request)
+    body = await _body.read(request, service.limits.max_body_bytes)
+    model = service.find(body.model, "/v1/classify")
+    items = parse_items(body.input, "input", model, service.limits.max_inputs)
+    tokenization = items_cut_to(body.truncate_prompt_tokens, model)
+    config = model.served.engine.model
+    with CancelOnDisconnect(request.receive):
+        try:
+            encoded = await encode(
+                service, model, items, tokenization=tokenization, priority=body.priority or 0
+            )
+        except EngineError as error:
+            raise renamed(error, item_names("input", body.input)) from None
+        raw = body.use_activation is False
+        scores = encoded.vectors if raw else label_scores(encoded.vectors, config)
+        return json_answer(
+            ClassificationList(
+                id=service.new_id("classify"),
+                model=model.name,
+                data=_classifications(scores, config.labels),
+                usage=count_usage(encoded),
+            )
+        )
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+def _classifications(scores: FloatArray, labels: tuple[str, ...]) -> list[Classification]:
+    return [
+        Classification(
+            index=index, label=labels[int(row.argmax())], probs=row.tolist(), num_classes=len(row)
+        )
+        for index, row in enumerate(scores)
+    ]

@@ -1,0 +1,87 @@
+"""`/v1/score`: how well second texts fit first ones, pair by pair."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request, Response
+
+from server.body import Body
+from server.disconnect import CancelOnDisconnect
+from server.errors import APIError
+from server.gate import CLIENT_LEFT
+from server.openapi import operation
+from server.prompts import check_count
+from server.registry import Model
+from server.relevance import Pairs, relevance
+from server.schemas.score import Score, ScoreList, ScoreOptionsNotServed, ScoreRequest, Texts
+from server.service import json_answer, service_of
+from server.truncation import items_cut_to
+
+router = APIRouter()
+_body = Body(ScoreRequest, not_served=ScoreOptionsNotServed)
+
+
+@router.post("/v1/score", **operation(ScoreList, ScoreRequest))
+async def create_scores(request: Request) -> Response:
+    """Score pairs of texts: a reranker's scores, or an embedder's cosine similarity."""
+    service = service_of(request)
+    body = await _body.read(request, service.limits.max_body_bytes)
+    model = service.find(body.model, "/v1/score")
+    pairs = _pairs(body, model, service.limits.max_documents)
+    with CancelOnDisconnect(request.receive):
+        found = await relevance(service, model, pairs, priority=body.priority or 0)
+        scores = found.raw if body.use_activation is False else found.scores
+        return json_answer(
+            ScoreList(
+                id=service.new_id("score"),
+                model=model.name,
+                data=[
+                    Score(index=index, score=score) for index, score in enumerate(scores.tolist())
+                ],
+                usage=found.usage,
+            )
+        )
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
+    """The pairs of a request. Raises APIError where texts are missing or do not pair up."""
+    first_name, firsts = _either(("text_1", body.text_1), ("queries", body.queries))
+    second_name, seconds = _either(("text_2", body.text_2), ("documents", body.documents))
+    queries, texts = _listed(firsts), _listed(seconds)
+    check_count(len(texts), second_name, max_pairs)
+    if len(queries) not in (1, len(texts)):
+        raise APIError(
+            "invalid_request",
+            f"{first_name}: {len(queries)} texts for the {len(texts)} of {second_name}; "
+            "give one, or as many",
+            first_name,
+        )
+    cut = items_cut_to(body.truncate_prompt_tokens, model)
+    return Pairs(
+        queries=queries,
+        texts=texts,
+        query_name=_names(first_name, firsts),
+        text_name=_names(second_name, seconds),
+        cut_queries=cut,
+        cut_texts=cut,
+    )
+
+
+def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> tuple[str, Texts]:
+    """The field that is given, with its name. Raises APIError for both, and for neither."""
+    given = [(name, value) for name, value in (one, other) if value is not None]
+    if not given:
+        raise APIError("invalid_request", f"{one[0]}: is required", one[0])
+    if len(given) > 1:
+        message = f"{other[0]}: another name of {one[0]}; give one of them"
+        raise APIError("invalid_request", message, other[0])
+    return given[0]
+
+
+def _listed(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _names(field: str, value: Texts) -> Callable[[int], str]:
+    """What the request calls the texts of a field, by index."""
+    return lambda index: field if isinstance(value, str) else f"{field}[{index}]"

@@ -1,0 +1,71 @@
+"""API keys: read from files, kept as digests, compared in constant time."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_SCHEME = b"bearer "
+_KEY = re.compile(r"[!-~]+")
+
+
+class APIKeyError(ValueError):
+    """What cannot be a key, or a file without one; one line says where, and never shows a key."""
+
+
+def checked_key(key: str) -> str:
+    """`key`. Raises APIKeyError unless a header can carry it."""
+    if not _KEY.fullmatch(key):
+        raise APIKeyError("a key is one or more visible ASCII characters")
+    return key
+
+
+def read_key_file(file: Path) -> list[str]:
+    """The keys of a file: one a line; blank lines and lines that begin with # are none.
+
+    Raises APIKeyError.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise APIKeyError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise APIKeyError(f"{file} is not UTF-8") from None
+    keys: list[str] = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if line and not line.startswith("#"):
+            try:
+                keys.append(checked_key(line))
+            except APIKeyError as error:
+                raise APIKeyError(f"line {number} of {file}: {error}") from None
+    if not keys:
+        raise APIKeyError(f"{file} holds no key")
+    return keys
+
+
+def digests(keys: Iterable[str]) -> tuple[str, ...]:
+    """SHA-256 of each key, in hexadecimal; a key given twice counts once."""
+    return tuple(hashlib.sha256(key.encode()).hexdigest() for key in dict.fromkeys(keys))
+
+
+class KeyCheck:
+    """Whether a request may enter. Without keys every one may."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """`keys` are digests, as `digests` makes them."""
+        self._keys = [bytes.fromhex(key) for key in keys]
+
+    def admits(self, authorization: bytes) -> bool:
+        """`authorization` is the header's value: `Bearer KEY`.
+
+        The time that this takes says nothing about the keys but how many there are.
+        """
+        if not self._keys:
+            return True
+        scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
+        if scheme.lower() != _SCHEME:
+            return False
+        given = hashlib.sha256(token.strip()).digest()
+        matches = [hmac.compare_digest(given, key) for key in self._keys]
+        return any(matches)

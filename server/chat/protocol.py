@@ -1,0 +1,53 @@
+"""What the API process and a template's process say to each other: frames of JSON over a pipe."""
+
+from typing import Any
+
+import msgspec
+
+LENGTH_BYTES = 4
+
+# Of the processor, for one conversation.
+SECONDS = 2.0
+
+
+class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A Jinja template, the file that it is from, and the special tokens that it may name."""
+
+    source: str
+    file: str
+    tokens: dict[str, str]
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template is rendered with. `variables` are the request's own, by any other name."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    variables: dict[str, Any] = {}
+
+
+class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
+    """The prompt; of a template that has just been compiled the empty text."""
+
+    text: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """Why there is none: the template's own words, or what is wrong with it."""
+
+    reason: str
+
+
+Answer = Rendered | Refused
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """A message with its length before it, little-endian."""
+    body = msgspec.json.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def frame_size(head: bytes) -> int:
+    """The bytes that follow the first LENGTH_BYTES of a frame."""
+    return int.from_bytes(head, "little")

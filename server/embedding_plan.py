@@ -1,0 +1,109 @@
+"""What a request for embeddings comes to, once it has been checked."""
+
+import msgspec
+
+from engine_core.messages import Tokenization
+from server.config import Limits
+from server.errors import APIError
+from server.prompts import Items, parse_items, text_items
+from server.registry import Model
+from server.schemas.embeddings import EmbeddingRequest
+from server.text_prompts import text_prompt
+from server.vectors import EmbedDtype
+
+
+class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is embedded, how it is tokenized, and the form in which its vectors are told."""
+
+    items: Items
+    tokenization: Tokenization
+    priority: int
+    dimensions: int
+    dtype: EmbedDtype
+    in_base64: bool
+
+
+def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> EmbeddingPlan:
+    """Check everything that can be wrong with a request before it is tokenized. Raises APIError."""
+    return EmbeddingPlan(
+        items=_items(body, model, limits),
+        tokenization=Tokenization(
+            add_special_tokens=body.add_special_tokens is not False,
+            truncate_to=_input_limit(body, model.max_model_len),
+            truncation_side=body.truncation_side or "right",
+        ),
+        priority=body.priority or 0,
+        dimensions=_dimensions(body, model),
+        dtype=_dtype(body),
+        in_base64=body.encoding_format == "base64",
+    )
+
+
+def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> Items:
+    """The inputs, texts behind their prompt."""
+    items = parse_items(body.input, "input", model, limits.max_inputs)
+    if "" in items.texts:
+        field = f"input[{items.texts.index('')}]" if isinstance(body.input, list) else "input"
+        raise APIError("invalid_request", f"{field}: must not be empty", field)
+    named = body.prompt_name is not None or body.input_type is not None
+    if items.ids and not named:
+        return items
+    prompt = text_prompt(model, body.prompt_name, body.input_type)
+    if prompt and items.ids:
+        field = "prompt_name" if body.prompt_name is not None else "input_type"
+        message = f"{field}: is for texts; token ids are taken as they are"
+        raise APIError("invalid_request", message, field)
+    return text_items([prompt + text for text in items.texts]) if prompt else items
+
+
+def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
+    """The tokens to which an input is cut, None for not at all. Raises APIError."""
+    field, limit = "truncate_prompt_tokens", body.truncate_prompt_tokens
+    if limit is None:
+        return model_len if body.truncation else None
+    if body.truncation is False:
+        message = f"truncation: is false, but {field} asks for it"
+        raise APIError("invalid_request", message, "truncation")
+    if limit == -1:
+        return model_len
+    if limit == 0:
+        raise APIError("invalid_request", f"{field}: -1, or 1 and more", field)
+    if limit > model_len:
+        message = f"{field}: {limit} is more than this model's context length, {model_len}"
+        raise APIError("invalid_request", message, field)
+    return limit
+
+
+def _dimensions(body: EmbeddingRequest, model: Model) -> int:
+    """The numbers of a vector: the model's, or fewer where it declares that it may be cut."""
+    asked, field = body.dimensions, "dimensions"
+    if body.output_dimension is not None:
+        if asked is not None and asked != body.output_dimension:
+            raise _contradiction("dimensions", "output_dimension")
+        asked, field = body.output_dimension, "output_dimension"
+    own, declared = model.served.engine.model.hidden_size, model.served.engine.model.embedding
+    if asked is None or asked == own:
+        return own
+    if not declared.is_matryoshka:
+        message = f"{field}: vectors of model {model.name} have {own} numbers and cannot be cut"
+        raise APIError("invalid_request", message, field)
+    allowed = declared.matryoshka_dimensions
+    if asked in allowed or (not allowed and asked < own):
+        return asked
+    known = ", ".join(map(str, sorted({*allowed, own}))) if allowed else f"1 to {own}"
+    message = f"{field}: {asked} is not a size of model {model.name}'s vectors ({known})"
+    raise APIError("invalid_request", message, field)
+
+
+def _dtype(body: EmbeddingRequest) -> EmbedDtype:
+    if body.output_dtype is None:
+        return body.embed_dtype or "float32"
+    dtype: EmbedDtype = "float32" if body.output_dtype == "float" else body.output_dtype
+    if body.embed_dtype not in (None, dtype):
+        raise _contradiction("embed_dtype", "output_dtype")
+    return dtype
+
+
+def _contradiction(field: str, other: str) -> APIError:
+    message = f"{other}: is another name of {field}, and they differ"
+    return APIError("invalid_request", message, other)

@@ -1,0 +1,49 @@
+"""How engines that share CUDA devices divide their memory."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+_ROUNDING = 1e-9
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine: the ordinals of its devices, and its share of each if it was given one."""
+
+    devices: range
+    share: float | None = None
+
+
+class SharesError(ValueError):
+    """Shares that do not fit: those of the engines numbered `tenants` on device `device`."""
+
+    def __init__(self, message: str, tenants: Sequence[int]) -> None:
+        super().__init__(message)
+        self.tenants = tenants
+
+
+def divide(tenants: Sequence[Tenant], total: float) -> list[float]:
+    """Each engine's share of each of its devices.
+
+    What is named is kept. On each device the others divide evenly what that leaves of `total`; one
+    with several devices takes the least that it gets on any. Raises SharesError where those that
+    are named are more than a whole device, or leave nothing.
+    """
+    rest: dict[int, float] = {}
+    for device in sorted({device for tenant in tenants for device in tenant.devices}):
+        here = [index for index, tenant in enumerate(tenants) if device in tenant.devices]
+        named = [index for index in here if tenants[index].share is not None]
+        taken = sum(tenants[index].share or 0 for index in named)
+        if taken > 1 + _ROUNDING:
+            raise SharesError(f"{taken:.4g} of cuda:{device}, more than all of it", named)
+        others = len(here) - len(named)
+        if others and taken >= total - _ROUNDING:
+            what = f"{taken:.4g} of cuda:{device}, nothing of {total:.4g} is left to others"
+            raise SharesError(what, named)
+        rest[device] = (total - taken) / others if others else 0.0
+    return [
+        min((rest[device] for device in tenant.devices), default=total)
+        if tenant.share is None
+        else tenant.share
+        for tenant in tenants
+    ]

@@ -1,0 +1,128 @@
+"""How well texts fit queries: a reranker's scores of pairs, or the cosines of an embedder."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from engine_core.client_jobs import Encoded, EngineError, FloatArray
+from engine_core.messages import Tokenization
+from server.encoding import count_usage, encode
+from server.label_scores import label_scores, probabilities
+from server.prompts import check_text, text_items
+from server.registry import Model
+from server.row_names import renamed
+from server.schemas.common import Usage
+from server.service import Service
+
+
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
+    """One query for all texts, or one for each of them.
+
+    `query_name` and `text_name` say what the request calls those of an index. `cut_texts` applies
+    to texts alone, those of pairs included, `cut_queries` to queries that are embedded.
+    """
+
+    queries: list[str]
+    texts: list[str]
+    query_name: Callable[[int], str]
+    text_name: Callable[[int], str]
+    cut_queries: Tokenization | None = None
+    cut_texts: Tokenization | None = None
+
+    def name(self, row: int) -> str:
+        """What the request calls an entry of queries and texts together."""
+        texts_from = len(self.queries)
+        return self.query_name(row) if row < texts_from else self.text_name(row - texts_from)
+
+
+class Relevance(msgspec.Struct, frozen=True):
+    """One score a pair, float32[N], the cost of all, and the texts of which some was cut off.
+
+    `scores` are what the model's checkpoint says its scores are, `raw` what it computed,
+    `probabilities` lie between 0 and 1. An embedder's cosines are all three.
+    """
+
+    scores: FloatArray
+    raw: FloatArray
+    probabilities: FloatArray
+    usage: Usage
+    cut: list[int]
+
+
+async def relevance(
+    service: Service, model: Model, pairs: Pairs, *, priority: int = 0
+) -> Relevance:
+    """Score every pair.
+
+    Raises APIError, with the request's own field and index, or EngineError where the house or the
+    engine refuses or fails the job.
+    """
+    for row, text in enumerate((*pairs.queries, *pairs.texts)):
+        if "\0" in text:
+            check_text(text, pairs.name(row))
+    if model.served.engine.head == "classify":
+        encoded = await _encode_pairs(service, model, pairs, priority)
+        config, logits = model.served.engine.model, encoded.vectors
+        scores = label_scores(logits, config)[:, 0]
+        likely = probabilities(logits, config)[:, 0]
+        return Relevance(scores, logits[:, 0], likely, count_usage(encoded), _cut(encoded.dropped))
+    queries, texts = await _encode_apart(service, model, pairs, priority)
+    cosines = cosine_similarity(queries.vectors, texts.vectors)
+    prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
+    usage = Usage(prompt_tokens, prompt_tokens)
+    return Relevance(cosines, cosines, cosines, usage, _cut(texts.dropped))
+
+
+def cosine_similarity(vectors: FloatArray, others: FloatArray) -> FloatArray:
+    """float32[N, D] (or one for all, [1, D]), float32[N, D] -> float32[N] in [-1, 1]; 0 where a
+    vector has no length."""
+    lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(vectors, axis=1)
+    products = (others * vectors).sum(axis=1)
+    similarity = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.clip(similarity, -1.0, 1.0)
+
+
+async def _encode_pairs(service: Service, model: Model, pairs: Pairs, priority: int) -> Encoded:
+    one = len(pairs.queries) == 1
+    try:
+        return await encode(
+            service,
+            model,
+            text_items(pairs.texts),
+            query=pairs.queries[0] if one else pairs.queries,
+            tokenization=pairs.cut_texts,
+            priority=priority,
+        )
+    except EngineError as error:
+        raise renamed(error, pairs.text_name) from None
+
+
+async def _encode_apart(
+    service: Service, model: Model, pairs: Pairs, priority: int
+) -> tuple[Encoded, Encoded]:
+    """Queries and texts: one job, unless they are cut in different ways."""
+
+    async def embedded(
+        texts: list[str], cut: Tokenization | None, name: Callable[[int], str]
+    ) -> Encoded:
+        items = text_items(texts)
+        try:
+            return await encode(service, model, items, tokenization=cut, priority=priority)
+        except EngineError as error:
+            raise renamed(error, name) from None
+
+    if pairs.cut_queries != pairs.cut_texts:
+        queries = await embedded(pairs.queries, pairs.cut_queries, pairs.query_name)
+        return queries, await embedded(pairs.texts, pairs.cut_texts, pairs.text_name)
+    both = await embedded([*pairs.queries, *pairs.texts], pairs.cut_texts, pairs.name)
+    count = len(pairs.queries)
+    return _part(both, slice(count)), _part(both, slice(count, None))
+
+
+def _part(encoded: Encoded, rows: slice) -> Encoded:
+    return Encoded(encoded.vectors[rows], encoded.prompt_tokens[rows], encoded.dropped[rows])
+
+
+def _cut(dropped: list[int]) -> list[int]:
+    return [index for index, tokens in enumerate(dropped) if tokens]

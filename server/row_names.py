@@ -1,0 +1,24 @@
+"""What a request calls the rows of its job, for the engine's complaints."""
+
+import re
+from collections.abc import Callable
+
+from engine_core.client_jobs import EngineError
+from server.errors import APIError
+
+_ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
+
+
+def renamed(error: EngineError, name: Callable[[int], str]) -> APIError:
+    """`error` in the request's words: `name` says what it calls a row of the job."""
+    row = _ROW.fullmatch(error.param or "")
+    if row is None:
+        return APIError.from_engine(error)
+    field = name(int(row["index"] or 0))
+    return APIError(error.code, error.message.replace(row[0], field, 1), field)
+
+
+def item_names(field: str, value: str | list[str | int | list[int]]) -> Callable[[int], str]:
+    """The names of the items of `field`: itself for one item, with an index in a list of them."""
+    one = isinstance(value, str) or isinstance(value[0], int)
+    return lambda row: field if one else f"{field}[{row}]"

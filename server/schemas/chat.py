@@ -1,0 +1,181 @@
+"""`/v1/chat/completions`."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from server.schemas.common import Count, No, NoItems
+from server.schemas.completions import CompletionUsage, FinishReason
+from server.schemas.sampling import SamplingOptions
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a message's content. Only those of type `text` are served."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What an assistant called. `arguments` is a JSON object, written out."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an earlier answer of an assistant, for the template to repeat."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation. An assistant's may lack `content`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: NoItems = None
+
+
+Messages = Annotated[list[ChatMessage], Meta(min_length=1)]
+TemplateVariables = dict[str, Any]
+
+
+class ChatOptionsNotServed(SamplingOptions, kw_only=True, frozen=True):
+    """Options that clients know and this server does not serve: neutral values only."""
+
+    tools: NoItems = None
+    tool_choice: Literal["none"] | None = None
+    functions: NoItems = None
+    function_call: Literal["none"] | None = None
+    modalities: list[Literal["text"]] | None = None
+    audio: None = None
+    prediction: None = None
+    web_search_options: None = None
+    chat_template: None = None
+    documents: NoItems = None
+    best_of: Literal[1] | None = None
+    echo: No = None
+    prompt_logprobs: None = None
+    return_token_ids: No = None
+    bad_words: NoItems = None
+    allowed_token_ids: NoItems = None
+    use_beam_search: No = None
+
+
+class ChatRequest(ChatOptionsNotServed, kw_only=True, frozen=True):
+    """A request of `/v1/chat/completions`.
+
+    `max_tokens` is the older name of `max_completion_tokens`. `reasoning_effort` and
+    `chat_template_kwargs` are the template's to use. From `store` on fields change nothing.
+    """
+
+    messages: Messages
+    model: str | None = None
+    max_completion_tokens: Count | None = None
+    max_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+    service_tier: str | None = None
+    parallel_tool_calls: bool | None = None
+    verbosity: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that might stand here. `bytes` are its UTF-8, or its part of a character's."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A generated token and the likeliest at its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry for each token."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model said."""
+
+    role: str = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/chat/completions`."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: CompletionUsage
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds to a message: its role at first, then text, nothing at last."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    refusal: UnsetType | None = UNSET
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A chunk of a stream. `usage` is absent, or with `include_usage` null until the last one."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: CompletionUsage | UnsetType | None

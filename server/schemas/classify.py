@@ -1,0 +1,49 @@
+"""`/v1/classify`, in vLLM's form."""
+
+import time
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from server.schemas.common import INT64_MAX, INT64_MIN, TextOrIds, Usage
+
+
+class ClassifyOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
+    """Options that clients know and this server does not serve: neutral values only."""
+
+    messages: None = None
+
+
+class ClassifyRequest(ClassifyOptionsNotServed, kw_only=True, frozen=True):
+    """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids.
+
+    `use_activation` false asks for the model's logits instead of probabilities.
+    """
+
+    input: TextOrIds
+    model: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    use_activation: bool | None = None
+    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    user: str | None = None
+
+
+class Classification(msgspec.Struct, frozen=True, kw_only=True):
+    """One input: its likeliest label, and the probability of every label in the model's order."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassificationList(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/classify`, in input order."""
+
+    id: str
+    object: str = "list"
+    created: int = msgspec.field(default_factory=lambda: int(time.time()))
+    model: str
+    data: list[Classification]
+    usage: Usage

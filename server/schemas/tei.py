@@ -1,0 +1,144 @@
+"""The endpoints of Hugging Face's text-embeddings-inference (TEI), in its own shapes."""
+
+from typing import Literal
+
+import msgspec
+
+from server.schemas.common import Count, TextOrIds
+
+Direction = Literal["left", "right", "Left", "Right"]
+
+
+class EmbedRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/embed`. Without `truncate` what is too long is an error."""
+
+    inputs: TextOrIds
+    normalize: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+    prompt_name: str | None = None
+    dimensions: Count | None = None
+
+
+class EmbedTokensRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/embed_all` or `/embed_sparse`."""
+
+    inputs: TextOrIds
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+    prompt_name: str | None = None
+
+
+class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
+    """One sentence, and those that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct, kw_only=True, frozen=True):
+    """How sentences are tokenized."""
+
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+    prompt_name: str | None = None
+
+
+class SimilarityRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/similarity`."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+class PredictRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/predict`: a text, a pair of texts, or a list of lists of one or two texts."""
+
+    inputs: str | list[str | list[str]]
+    raw_scores: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+
+
+class RerankTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/rerank` in TEI's form."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """A label and its score."""
+
+    score: float
+    label: str
+
+
+class SparseValue(msgspec.Struct, frozen=True):
+    """One number of a sparse vector."""
+
+    index: int
+    value: float
+
+
+class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One text's score; `index` is its place in the request, `text` only if asked for."""
+
+    index: int
+    text: str | None = None
+    score: float
+
+
+class EmbeddingType(msgspec.Struct, frozen=True):
+    """How an embedder pools."""
+
+    pooling: str
+
+
+class ClassifierType(msgspec.Struct, frozen=True):
+    """A classifier's labels by number, and their numbers."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One of the three."""
+
+    embedding: EmbeddingType | None = None
+    classifier: ClassifierType | None = None
+    reranker: ClassifierType | None = None
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/info`: the model behind TEI's endpoints, and what a request may ask of it."""
+
+    model_id: str
+    model_sha: str | None = None
+    model_dtype: str
+    served_model_name: str
+    model_type: ModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int | None = None
+    max_client_batch_size: int
+    auto_truncate: bool = False
+    tokenization_workers: int = 1
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
+
+
+TEIErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+class TEIError(msgspec.Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: str
+    error_type: TEIErrorType

@@ -1,0 +1,1 @@
+"""Hugging Face's text-embeddings-inference (TEI) in place: its endpoints, shapes and errors."""

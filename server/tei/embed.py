@@ -1,0 +1,172 @@
+"""`/embed`, `/embed_all`, `/embed_sparse` and `/similarity`."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from msgspec import Raw
+
+from engine_core.client_jobs import Encoded, EngineError, FloatArray
+from server.body import Body
+from server.disconnect import CancelOnDisconnect
+from server.embedding_plan import EmbeddingPlan, embedding_plan
+from server.encoding import encode
+from server.errors import APIError
+from server.gate import CLIENT_LEFT
+from server.prompts import check_count
+from server.registry import Model
+from server.relevance import Pairs, relevance
+from server.row_names import item_names, renamed
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.tei import (
+    EmbedRequest,
+    EmbedTokensRequest,
+    SimilarityParameters,
+    SimilarityRequest,
+    SparseValue,
+)
+from server.service import Service, service_of
+from server.tei.answers import as_json, side, whole_cut
+from server.tei.errors import EmptyBatchError, tei_errors
+from server.tei.models import embedder
+from server.tei.operations import NUMBERS, list_of, ref, tei_operation
+from server.text_prompts import text_prompt
+from server.vectors import shorten
+
+router = APIRouter()
+_embed_body = Body(EmbedRequest)
+_tokens_body = Body(EmbedTokensRequest)
+_similarity_body = Body(SimilarityRequest)
+
+# The answer of `/embed_all` is text; this many numbers are some 80 MB of it.
+_MAX_NUMBERS = 1 << 22
+
+
+@router.post("/embed", **tei_operation(list_of(NUMBERS), EmbedRequest))
+@tei_errors
+async def embed(request: Request) -> Response:
+    """A vector for each text, of length 1 unless `normalize` is false."""
+    service = service_of(request)
+    body = await _embed_body.read(request, service.limits.max_body_bytes)
+    model = embedder(service)
+    normalize = body.normalize is not False
+    if not normalize and model.served.engine.model.pooling.normalize:
+        message = f"normalize: vectors of model {model.name} have length 1 in any case"
+        raise APIError("invalid_request", message, "normalize")
+    plan = _plan(body, model, service, body.dimensions)
+    with CancelOnDisconnect(request.receive):
+        encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
+        vectors = shorten(encoded.vectors, plan.dimensions, normalize=False)
+        return as_json((_normalized(vectors) if normalize else vectors).tolist())
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+@router.post(
+    "/embed_sparse", **tei_operation(list_of(list_of(ref(SparseValue))), EmbedTokensRequest)
+)
+@tei_errors
+async def embed_sparse(request: Request) -> Response:
+    """Needs an embedder with SPLADE pooling, which is not served here."""
+    service = service_of(request)
+    await _tokens_body.read(request, service.limits.max_body_bytes)
+    embedder(service)
+    raise APIError("wrong_endpoint", "Model is not an embedding model with SPLADE pooling")
+
+
+@router.post("/embed_all", **tei_operation(list_of(list_of(NUMBERS)), EmbedTokensRequest))
+@tei_errors
+async def embed_all(request: Request) -> Response:
+    """The last hidden state of each token of each text, special tokens included."""
+    service = service_of(request)
+    body = await _tokens_body.read(request, service.limits.max_body_bytes)
+    model = embedder(service)
+    plan = _plan(body, model, service)
+    with CancelOnDisconnect(request.receive):
+        name = item_names("inputs", body.inputs)
+        encoded = await _encoded(service, model, plan, name, token_states=True)
+        if encoded.vectors.size > _MAX_NUMBERS:
+            message = f"inputs: {encoded.vectors.size} numbers; an answer takes {_MAX_NUMBERS}"
+            raise APIError("too_large", message, "inputs")
+        return as_json(await _told_by_token(encoded))
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+@router.post("/similarity", **tei_operation(NUMBERS, SimilarityRequest))
+@tei_errors
+async def similarity(request: Request) -> Response:
+    """The cosine of a sentence's vector with those of others."""
+    service = service_of(request)
+    body = await _similarity_body.read(request, service.limits.max_body_bytes)
+    model = embedder(service)
+    sentences = body.inputs.sentences
+    if not sentences:
+        raise EmptyBatchError("sentences")
+    check_count(len(sentences), "inputs.sentences", service.limits.max_inputs)
+    wishes = body.parameters or SimilarityParameters()
+    prompt = text_prompt(model, wishes.prompt_name, None)
+    cut = whole_cut(model, truncate=wishes.truncate, direction=wishes.truncation_direction)
+    pairs = Pairs(
+        queries=[prompt + body.inputs.source_sentence],
+        texts=[prompt + sentence for sentence in sentences],
+        query_name=lambda _: "inputs.source_sentence",
+        text_name=lambda index: f"inputs.sentences[{index}]",
+        cut_queries=cut,
+        cut_texts=cut,
+    )
+    with CancelOnDisconnect(request.receive):
+        return as_json((await relevance(service, model, pairs)).scores.tolist())
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+def _plan(
+    body: EmbedRequest | EmbedTokensRequest,
+    model: Model,
+    service: Service,
+    dimensions: int | None = None,
+) -> EmbeddingPlan:
+    """What `body` comes to in terms of `/v1/embeddings`. Raises APIError."""
+    if body.inputs == []:
+        raise EmptyBatchError("inputs")
+    request = EmbeddingRequest(
+        input=body.inputs,
+        dimensions=dimensions,
+        prompt_name=body.prompt_name,
+        truncation=body.truncate,
+        truncation_side=side(body.truncation_direction),
+    )
+    return embedding_plan(request, model, service.limits)
+
+
+async def _encoded(
+    service: Service,
+    model: Model,
+    plan: EmbeddingPlan,
+    name: Callable[[int], str],
+    *,
+    token_states: bool = False,
+) -> Encoded:
+    tokenization = plan.tokenization
+    try:
+        return await encode(
+            service, model, plan.items, tokenization=tokenization, token_states=token_states
+        )
+    except EngineError as error:
+        raise renamed(error, name) from None
+
+
+async def _told_by_token(encoded: Encoded) -> list[Raw]:
+    """Each item's vectors as JSON, with a pause after each: they are large."""
+    told: list[Raw] = []
+    first = 0
+    for count in encoded.prompt_tokens:
+        told.append(Raw(msgspec.json.encode(encoded.vectors[first : first + count].tolist())))
+        first += count
+        await asyncio.sleep(0)
+    return told
+
+
+def _normalized(vectors: FloatArray) -> FloatArray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)

@@ -1,0 +1,60 @@
+"""Errors of TEI's endpoints: its body, its statuses."""
+
+import functools
+import re
+from collections.abc import Mapping
+
+import msgspec
+from fastapi import Request, Response
+
+from engine_core.client_jobs import EngineError
+from server.errors import APIError, ErrorCode
+from server.gate import Handler
+from server.schemas.tei import TEIError, TEIErrorType
+
+_KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
+    "invalid_request": (422, "Validation"),
+    "context_length_exceeded": (413, "Validation"),
+    "too_large": (413, "Validation"),
+    "body_too_large": (413, "Validation"),
+    "overloaded": (429, "Overloaded"),
+    "not_ready": (503, "Unhealthy"),
+    "unhealthy": (503, "Unhealthy"),
+    "draining": (503, "Unhealthy"),
+}
+_BACKEND: tuple[int, TEIErrorType] = (424, "Backend")
+STATUSES = sorted({400, _BACKEND[0], *(status for status, _ in _KINDS.values())})
+
+
+class EmptyBatchError(APIError):
+    """A request with nothing in it."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__("invalid_request", f"`{field}` cannot be empty", field)
+
+
+def tei_errors(handler: Handler) -> Handler:
+    """`handler`, whose errors are answered as TEI answers them."""
+
+    @functools.wraps(handler)
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except APIError as error:
+            return tei_answer(error)
+        except EngineError as error:
+            return tei_answer(APIError.from_engine(error))
+
+    return answer
+
+
+def tei_answer(error: APIError) -> Response:
+    """The answer that `error` stands for."""
+    if isinstance(error, EmptyBatchError):
+        status, kind = 400, "Empty"
+    else:
+        status, kind = _KINDS.get(error.code, _BACKEND)
+    # What `/v1/embeddings` calls `input` is `inputs` here.
+    message = re.sub(r"^input(?=[\[: ])", "inputs", error.message)
+    body = msgspec.json.encode(TEIError(message, kind))
+    return Response(body, status, error.headers, "application/json")

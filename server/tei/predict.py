@@ -1,0 +1,106 @@
+"""`/predict`: the labels of texts, or of pairs of texts."""
+
+from typing import cast
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from engine_core.client_jobs import EngineError, FloatArray
+from engine_core.messages import Tokenization
+from server.body import Body
+from server.disconnect import CancelOnDisconnect
+from server.encoding import encode
+from server.errors import APIError
+from server.gate import CLIENT_LEFT
+from server.label_scores import probabilities
+from server.prompts import check_count, check_text, text_items
+from server.registry import Model
+from server.row_names import renamed
+from server.schemas.tei import Prediction, PredictRequest
+from server.service import Service, service_of
+from server.tei.answers import as_json, whole_cut
+from server.tei.errors import EmptyBatchError, tei_errors
+from server.tei.models import classifier
+from server.tei.operations import list_of, ref, tei_operation
+
+router = APIRouter()
+_body = Body(PredictRequest)
+_ANSWER = {"anyOf": [list_of(ref(Prediction)), list_of(list_of(ref(Prediction)))]}
+
+
+class Sequences(msgspec.Struct, frozen=True):
+    """What is to be classified: one or two texts each."""
+
+    items: list[list[str]]
+    in_batch: bool
+
+    def name(self, index: int) -> str:
+        """What the request calls an item."""
+        return f"inputs[{index}]" if self.in_batch else "inputs"
+
+
+@router.post("/predict", **tei_operation(_ANSWER, PredictRequest))
+@tei_errors
+async def predict(request: Request) -> Response:
+    """The labels of a text, a pair, or each of a list, those of the highest score first."""
+    service = service_of(request)
+    body = await _body.read(request, service.limits.max_body_bytes)
+    model = classifier(service)
+    sequences = _sequences(body.inputs, service.limits.max_documents)
+    cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
+    config = model.served.engine.model
+    with CancelOnDisconnect(request.receive):
+        logits = await _logits(service, model, sequences, cut)
+        scores = logits if body.raw_scores else probabilities(logits, config)
+        predictions = [_predictions(row, config.labels) for row in scores]
+        return as_json(predictions if sequences.in_batch else predictions[0])
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
+
+
+def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:
+    """A text, a pair, or a list of lists. Raises APIError for what is none of them."""
+    if isinstance(inputs, str):
+        found = Sequences([[inputs]], in_batch=False)
+    elif not inputs:
+        raise EmptyBatchError("inputs")
+    elif all(isinstance(item, str) for item in inputs):
+        found = Sequences([cast("list[str]", inputs)], in_batch=False)
+    elif all(isinstance(item, list) for item in inputs):
+        found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
+    else:
+        message = "inputs: a text, a pair of texts, or a list of lists of one or two"
+        raise APIError("invalid_request", message, "inputs")
+    check_count(len(found.items), "inputs", max_items)
+    for index, texts in enumerate(found.items):
+        if len(texts) not in (1, 2):
+            name = found.name(index)
+            raise APIError("invalid_request", f"{name}: {len(texts)} texts; one or two", name)
+        for text in texts:
+            check_text(text, found.name(index))
+    return found
+
+
+async def _logits(
+    service: Service, model: Model, sequences: Sequences, cut: Tokenization
+) -> FloatArray:
+    """float32[N, L]: single texts are one job, pairs another."""
+    logits = np.empty((len(sequences.items), model.served.engine.model.num_labels), np.float32)
+    for size in (1, 2):
+        places = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
+        if not places:
+            continue
+        items = [sequences.items[place] for place in places]
+        query = [first for first, _ in items] if size == 2 else None
+        last = text_items([texts[-1] for texts in items])
+        try:
+            encoded = await encode(service, model, last, query=query, tokenization=cut)
+        except EngineError as error:
+            raise renamed(error, lambda row, at=places: sequences.name(at[row])) from None
+        logits[places] = encoded.vectors
+    return logits
+
+
+def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[Prediction]:
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return [Prediction(float(scores[index]), labels[index]) for index in order]

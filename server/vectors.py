@@ -1,0 +1,54 @@
+"""Vectors as a client wants them: shorter, and of another type."""
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.client_jobs import FloatArray
+
+EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
+AnyArray = npt.NDArray[Any]
+
+_MAX_FLOAT16 = 65_504.0
+_MAX_INT8 = 127
+
+
+def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatArray:
+    """float32[N, D] -> float32[N, dimensions]: the first ones of a matryoshka model's vectors
+    (https://arxiv.org/abs/2205.13147), of length 1 again if `normalize`."""
+    if dimensions == vectors.shape[1]:
+        return vectors
+    short = vectors[:, :dimensions]
+    if not normalize:
+        return short
+    lengths = np.linalg.norm(short, axis=1, keepdims=True)
+    return np.divide(short, lengths, out=np.zeros_like(short), where=lengths > 0)
+
+
+def quantize(vectors: FloatArray, dtype: EmbedDtype) -> AnyArray:
+    """float32[N, D] -> [N, D] of `dtype`, or [N, ceil(D / 8)] of packed bits.
+
+    int8     round(127 x / max |x|), each vector with its own scale: no calibration, the same in any
+             batch, and of the same direction
+    ubinary  uint8: a bit for each number, 1 where it is above 0, the first the most significant;
+             zeros fill the last byte
+    binary   int8: ubinary less 128 (as sentence-transformers, Cohere and Voyage have it)
+    """
+    match dtype:
+        case "float32":
+            return vectors
+        case "float16":
+            return np.clip(vectors, -_MAX_FLOAT16, _MAX_FLOAT16).astype(np.float16)
+        case "int8":
+            return _to_int8(vectors)
+        case "ubinary":
+            return np.packbits(vectors > 0, axis=1)
+        case "binary":
+            return (np.packbits(vectors > 0, axis=1).astype(np.int16) - 128).astype(np.int8)
+
+
+def _to_int8(vectors: FloatArray) -> npt.NDArray[np.int8]:
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    scaled = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
+    return np.rint(scaled * _MAX_INT8).astype(np.int8)

@@ -1,0 +1,138 @@
+"""Completions of the demo model: scores, ends, priorities, deadlines, seeds in any company."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from server.demo import GENERATOR_NAME
+from tests.e2e.daemon import Daemon, wait_for
+
+PROMPT = "The function returns"
+
+
+def post(daemon: Daemon, **fields: Any) -> httpx.Response:
+    body = {"model": GENERATOR_NAME, "prompt": PROMPT} | fields
+    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=120)
+
+
+def complete(daemon: Daemon, **fields: Any) -> dict[str, Any]:
+    answer = post(daemon, **fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def choice(daemon: Daemon, **fields: Any) -> dict[str, Any]:
+    return complete(daemon, **fields)["choices"][0]
+
+
+def gauge(daemon: Daemon, name: str) -> float:
+    """A metric's value, over all models."""
+    lines = httpx.get(f"{daemon.url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
+
+
+def test_a_prompts_scores_are_those_of_generating_it(demo: Daemon) -> None:
+    """Echo, prompt_logprobs and generation tell the same numbers of the same tokens."""
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    said = choice(demo, **fields, logprobs=1, ignore_eos=True)
+    ids = said["prompt_token_ids"] + said["token_ids"]
+    scored = choice(demo, prompt=ids, max_tokens=0, echo=True, logprobs=1, prompt_logprobs=2)
+    assert scored["text"] == PROMPT + said["text"]
+    assert scored["finish_reason"] == "length"
+    told = scored["logprobs"]["token_logprobs"]
+    assert told[0] is None
+    assert told[-12:] == pytest.approx(said["logprobs"]["token_logprobs"], abs=1e-3)
+    assert scored["prompt_logprobs"][0] is None
+    entries = scored["prompt_logprobs"][1:]
+    for token, entry, value in zip(ids[1:], entries, told[1:], strict=True):
+        assert entry[str(token)]["logprob"] == value
+        better = sum(other["logprob"] > value for other in entry.values())
+        assert entry[str(token)]["rank"] >= better + 1
+    greedy = zip(ids[-12:], entries[-12:], strict=True)
+    assert {entry[str(token)]["rank"] for token, entry in greedy} == {1}
+    assert {len(entry) for entry in entries} <= {2, 3}
+
+
+def test_a_stop_token_waits_for_the_least_length(demo: Daemon) -> None:
+    """Another token is sampled in its place: the stop token is not just passed over."""
+    greedy = choice(demo, temperature=0, max_tokens=6, return_token_ids=True, ignore_eos=True)
+    ids = greedy["token_ids"]
+    stopped = choice(demo, temperature=0, max_tokens=6, stop_token_ids=[ids[2]])
+    assert (stopped["finish_reason"], stopped["text"]) != ("length", greedy["text"])
+    waits = choice(
+        demo, temperature=0, max_tokens=6, stop_token_ids=[ids[2]], min_tokens=4,
+        return_token_ids=True,
+    )  # fmt: skip
+    assert len(waits["token_ids"]) >= 4
+    assert ids[2] not in waits["token_ids"][:4]
+    assert waits["token_ids"][:2] == ids[:2]
+
+
+def test_cached_tokens_are_told(demo: Daemon) -> None:
+    prompt = "The server waits for the client to close the connection. " * 8
+    salt = str(time.time())
+    first = complete(demo, prompt=prompt, max_tokens=1, cache_salt=salt)["usage"]
+    again = complete(demo, prompt=prompt, max_tokens=1, cache_salt=salt)["usage"]
+    assert first["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert 0 < again["prompt_tokens_details"]["cached_tokens"] < again["prompt_tokens"]
+
+
+def test_truncation_and_special_tokens(demo: Daemon) -> None:
+    whole = choice(demo, max_tokens=1, return_token_ids=True)["prompt_token_ids"]
+    bare = choice(demo, max_tokens=1, return_token_ids=True, add_special_tokens=False)
+    assert bare["prompt_token_ids"] == whole[1:]
+    answer = complete(demo, max_tokens=1, return_token_ids=True, truncate_prompt_tokens=3)
+    assert answer["choices"][0]["prompt_token_ids"] == [whole[0], *whole[-2:]]
+    assert answer["usage"]["prompt_tokens"] == 3
+    long = complete(demo, prompt="word " * 5000, truncate_prompt_tokens=-1, max_tokens=2)
+    refused = post(demo, prompt="word " * 5000, max_tokens=2)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert long["usage"]["completion_tokens"] <= 2
+
+
+def test_best_of_tells_the_likeliest(demo: Daemon) -> None:
+    fields: dict[str, Any] = {"seed": 5, "max_tokens": 10, "logprobs": 0, "ignore_eos": True}
+
+    def mean(told: dict[str, Any]) -> float:
+        values = told["logprobs"]["token_logprobs"]
+        return sum(values) / len(values)
+
+    everyone = complete(demo, n=6, **fields)["choices"]
+    best = complete(demo, n=2, best_of=6, **fields)
+    expected = sorted(everyone, key=mean, reverse=True)[:2]
+    assert [told["text"] for told in best["choices"]] == [told["text"] for told in expected]
+    assert best["usage"]["completion_tokens"] == 60
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_deadline_ends_the_rows_in_the_engine(demo: Daemon, streamed: bool) -> None:
+    fields: dict[str, Any] = {"max_tokens": 450, "ignore_eos": True, "n": 16}
+    answer = post(demo, timeout=0.2, stream=streamed, **fields)
+    assert answer.status_code == 200
+    assert answer.text.count('"timeout"') == 16
+    wait_for(lambda: gauge(demo, "penstock_engine_running_rows") == 0, 10)
+    assert gauge(demo, "penstock_engine_waiting_rows") == 0
+    assert gauge(demo, "penstock_engine_kv_blocks_used") == 0
+
+
+def test_a_seed_gives_the_same_text_in_any_company(demo: Daemon) -> None:
+    fields: dict[str, Any] = {"seed": 42, "temperature": 1, "max_tokens": 40, "ignore_eos": True}
+    alone = choice(demo, **fields)["text"]
+    stop = threading.Event()
+
+    def disturb(number: int) -> None:
+        while not stop.is_set():
+            complete(demo, prompt=f"Number {number}", max_tokens=7 + number, n=3)
+
+    with ThreadPoolExecutor(6) as pool:
+        crowd = [pool.submit(disturb, number) for number in range(5)]
+        try:
+            among = {choice(demo, **fields, priority=priority)["text"] for priority in (-1, 0, 1)}
+        finally:
+            stop.set()
+        assert not [task.result() for task in crowd if task.result()]
+    assert among == {alone}

@@ -1,0 +1,664 @@
+"""Chat over HTTP, before engines that say what they are told."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.messages import Failed, GenerateJob
+from server.schemas.chat import ChatMessage, ChatRequest
+from server.strict_fields import strict
+from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_house
+from tests.server.conftest import House
+from tests.server.fake_engine import Script
+from tests.server.waiting import wait_until
+
+HELLO = [{"role": "user", "content": "Hello"}]
+PROMPT = "<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>[1]"
+PROMPT += "<|start_header_id|>assistant<|end_header_id|>\n\n"
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def open_house(tokenizer) -> Iterator[House]:
+    templates = {
+        "writer": LLAMA3,
+        "chatml": CHATML,
+        "mistral": MISTRAL,
+        "plain": None,
+        "broken": "{% if",
+        "endless": ENDLESS,
+        "org/deep/model": None,
+    }
+    with chat_house(tokenizer, templates) as house:
+        yield house
+
+
+@pytest.fixture
+def house(open_house) -> House:
+    for engine in open_house.engines.values():
+        # Chat goes on to the model's length: these say two tokens and end.
+        engine.script = Script(tokens=[40, 41, 1])
+        engine.received.clear()
+    return open_house
+
+
+def post(house: House, **fields) -> httpx.Response:
+    return house.post(PATH, {"model": "writer", "messages": HELLO, **fields})
+
+
+def chat(house: House, **fields) -> dict:
+    response = post(house, **fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def error(house: House, **fields) -> dict:
+    response = post(house, **fields)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+def chunks_of(house: House, **fields) -> list[dict]:
+    response = post(house, stream=True, **fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    *events, done, rest = response.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(line.removeprefix("data: ")) for line in events]
+
+
+def job_of(house: House, model: str = "writer") -> GenerateJob:
+    (job,) = house.engines[model].received
+    assert isinstance(job, GenerateJob)
+    return job
+
+
+def test_the_shape_of_an_answer(house, say):
+    ids = say(" world")
+    body = chat(house)
+    assert re.fullmatch(r"chatcmpl-\w{20,}", body.pop("id"))
+    assert abs(body.pop("created") - time.time()) < 5
+    usage = body.pop("usage")
+    assert body == {
+        "object": "chat.completion",
+        "model": "writer",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": " world", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+    }
+    assert usage["completion_tokens"] == len(ids) + 1
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_the_prompt_is_the_templates_and_gets_no_second_bos(house):
+    chat(house)
+    job = job_of(house)
+    assert job.texts == [PROMPT]
+    assert not job.tokenization.add_special_tokens
+    assert job.params.max_tokens is None
+    house.engines["writer"].received.clear()
+    chat(house, add_special_tokens=True)
+    assert job_of(house).tokenization.add_special_tokens
+
+
+def test_the_shape_of_a_stream(house, say):
+    text = "Water falls from the gate, and naïve cafés too."
+    say(text)
+    house.engines["writer"].script.step_seconds = 0.005
+    *chunks, last = chunks_of(house, stream_options={"include_usage": True})
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in [*chunks, last]}) == 1
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] > 1
+    assert all(chunk["usage"] is None for chunk in chunks)
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert choices[0] == {
+        "index": 0,
+        "delta": {"role": "assistant", "content": "", "refusal": None},
+        "logprobs": None,
+        "finish_reason": None,
+    }
+    assert choices[-1] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    assert all(set(choice["delta"]) == {"content"} for choice in choices[1:-1])
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == text
+    assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
+
+
+def test_usage_is_absent_from_a_stream_that_did_not_ask(house, say):
+    say("so")
+    assert all("usage" not in chunk for chunk in chunks_of(house))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_several_answers(house, say, streamed):
+    say("so")
+    if streamed:
+        seen: dict[int, list[dict]] = {}
+        for chunk in chunks_of(house, n=3):
+            (choice,) = chunk["choices"]
+            seen.setdefault(choice["index"], []).append(choice)
+        assert sorted(seen) == [0, 1, 2]
+        for parts in seen.values():
+            assert parts[0]["delta"]["role"] == "assistant"
+            assert "".join(part["delta"].get("content", "") for part in parts) == "so"
+            assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["stop"]
+    else:
+        choices = chat(house, n=3)["choices"]
+        assert [choice["index"] for choice in choices] == [0, 1, 2]
+        assert {choice["message"]["content"] for choice in choices} == {"so"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_logprobs(house, say, tokenizer, streamed):
+    text = "größer 漢 then"
+    ids = say(text)
+    fields = {"logprobs": True, "top_logprobs": 3}
+    if streamed:
+        choices = [choice for chunk in chunks_of(house, **fields) for choice in chunk["choices"]]
+        told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        entries = [entry for logprobs in told for entry in logprobs["content"]]
+        assert all(logprobs["refusal"] is None for logprobs in told)
+    else:
+        logprobs = chat(house, **fields)["choices"][0]["logprobs"]
+        assert logprobs["refusal"] is None
+        entries = logprobs["content"]
+    assert len(entries) == len(ids) + 1  # the end token too
+    assert {entry["logprob"] for entry in entries} == {-0.5}
+    spelled = b"".join(bytes(entry["bytes"]) for entry in entries[:-1])
+    assert spelled.decode() == text
+    assert entries[-1]["token"] == "</s>"
+    for entry in entries:
+        # The fake engine's likeliest are ids 0 and up.
+        assert [top["logprob"] for top in entry["top_logprobs"]] == [-1.0, -2.0, -3.0]
+        assert [top["token"] for top in entry["top_logprobs"]][:2] == ["<s>", "</s>"]
+        assert all(set(top) == {"token", "logprob", "bytes"} for top in entry["top_logprobs"])
+
+
+@pytest.mark.parametrize("fields", [{}, {"top_logprobs": 0}, {"top_logprobs": None}])
+def test_logprobs_of_the_tokens_alone(house, say, fields):
+    say("fox")
+    content = chat(house, logprobs=True, **fields)["choices"][0]["logprobs"]["content"]
+    assert content
+    assert all(entry["top_logprobs"] == [] for entry in content)
+    assert job_of(house).params.logprobs == 0
+
+
+def test_twenty_alternatives(house, say):
+    say("fox")
+    content = chat(house, logprobs=True, top_logprobs=20)["choices"][0]["logprobs"]["content"]
+    assert {len(entry["top_logprobs"]) for entry in content} == {20}
+
+
+def test_what_the_request_says_reaches_the_engine(house):
+    chat(
+        house,
+        max_completion_tokens=3,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.25,
+        seed=5,
+        n=2,
+        presence_penalty=0.5,
+        frequency_penalty=1.5,
+        logit_bias={"7": -100},
+        stop_token_ids=[9],
+        regex="a+",
+        cache_salt="tenant 7",
+        priority=3,
+    )
+    job = job_of(house)
+    params = job.params
+    assert (job.n, job.cache_salt, job.priority) == (2, "tenant 7", 3)
+    assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (3, 0.5, 0.9, 7)
+    assert (params.min_p, params.seed, params.logit_bias) == (0.25, 5, {7: -100.0})
+    assert (params.presence_penalty, params.frequency_penalty) == (0.5, 1.5)
+    assert params.grammar is not None
+    assert params.grammar.kind == "regex"
+    assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {9})
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_max_tokens_under_either_name(house, name):
+    body = chat(house, **{name: 2})
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 2
+    house.engines["writer"].script.refusal = Failed(
+        0, "context_length_exceeded", "too many", "max_tokens"
+    )
+    assert error(house, **{name: 2})["param"] == name
+
+
+def test_max_tokens_under_both_names(house):
+    assert chat(house, max_tokens=2, max_completion_tokens=2)
+    assert error(house, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string(house, say, streamed):
+    say("The quick brown fox", end=False)
+    if streamed:
+        choices = [choice for chunk in chunks_of(house, stop=" br") for choice in chunk["choices"]]
+        text = "".join(choice["delta"].get("content", "") for choice in choices)
+    else:
+        text = chat(house, stop=" br")["choices"][0]["message"]["content"]
+    assert text == "The quick"
+
+
+def test_parts_of_text_are_joined_by_line_breaks(house):
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
+    chat(house, messages=[{"role": "user", "content": parts}])
+    assert "\n\nHello\nthere<|eot_id|>" in job_of(house).texts[0]
+
+
+def test_a_developer_is_a_system_where_the_template_knows_none(house):
+    talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
+    chat(house, messages=talk)
+    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(house).texts[0]
+
+
+def test_what_an_sdk_sends_back(house):
+    """An answer as the SDK dumps it, with tool calls of some other server."""
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    talk = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "annotations": [],
+            "audio": None,
+            "function_call": None,
+            "tool_calls": [call],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+    ]
+    chat(house, model="chatml", messages=talk)
+    (text,) = job_of(house, "chatml").texts
+    assert '<call>{"name": "f", "arguments": {"a": 1}}</call>' in text
+    assert "None" not in text
+
+
+def test_variables_of_the_template(house):
+    chat(house, model="chatml", chat_template_kwargs={"enable_thinking": False, "x": [10**30]})
+    assert job_of(house, "chatml").texts[0].endswith("assistant\n<think></think>")
+
+
+def test_a_message_to_be_continued(house):
+    talk = [*HELLO, {"role": "assistant", "content": "The answer"}]
+    chat(house, model="chatml", messages=talk, continue_final_message=True)
+    assert job_of(house, "chatml").texts[0].endswith("<|im_start|>assistant\nThe answer")
+
+
+def test_no_generation_prompt(house):
+    chat(house, add_generation_prompt=False)
+    assert job_of(house).texts[0].endswith("<|eot_id|>[1]")
+
+
+NEUTRAL = {
+    "tools": [],
+    "tool_choice": "none",
+    "functions": [],
+    "function_call": "none",
+    "modalities": ["text"],
+    "best_of": 1,
+    "echo": False,
+    "store": False,
+    "metadata": {"a": "b"},
+    "service_tier": "auto",
+    "parallel_tool_calls": True,
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "safety_identifier": "someone",
+    "prompt_cache_key": "key",
+    "user": "someone",
+    "response_format": {"type": "text"},
+    "some_new_field": {"x": 1},
+}
+
+
+def test_options_that_change_nothing(house):
+    chat(house)
+    chat(house, **NEUTRAL)
+    chat(house, **dict.fromkeys(NEUTRAL))
+    plain, *others = house.engines["writer"].received
+    for other in others:
+        assert (other.params, other.texts) == (plain.params, plain.texts)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [TOOL]),
+        ("tool_choice", "auto"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+        ("functions", [{"name": "f"}]),
+        ("function_call", "auto"),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy", "format": "wav"}),
+        ("prediction", {"type": "content", "content": "x"}),
+        ("web_search_options", {}),
+        ("chat_template", "{{ messages }}"),
+        ("documents", [{"title": "a"}]),
+        ("best_of", 2),
+        ("echo", True),
+        ("use_beam_search", True),
+    ],
+)
+def test_known_but_not_served(house, field, value):
+    refused = error(house, **{field: value})
+    assert refused["param"] == field
+    assert "known but not served" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ("Hello", "messages"),
+        ([{"content": "a"}], "messages[0].role"),
+        ([*HELLO, {"role": "wizard", "content": "a"}], "messages[1].role"),
+        ([{"role": "function", "content": "a"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "tool", "content": None}], "messages[0].content"),
+        ([*HELLO, {"role": "user", "content": 3}], "messages[1].content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}],
+            "messages[0].content[1]",
+        ),
+        ([{"role": "user", "content": ["a"]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": "a\0b"}], "messages[0].content"),
+        ([{"role": "user", "content": "a", "name": 3}], "messages[0].name"),
+        ([{"role": "user", "content": "a", "tool_calls": [TOOL]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "refusal": "no"}], "messages[0].refusal"),
+    ],
+)
+def test_messages_at_fault(house, messages, param):
+    refused = error(house, messages=messages)
+    if param == "messages[0].tool_calls":
+        assert refused["param"].startswith(param)
+    else:
+        assert refused["param"] == param
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", '{"a": 1}', "[1]", "{", "1e999", "[" * 5000])
+def test_arguments_of_tool_calls(house, arguments):
+    call = {"function": {"name": "f", "arguments": arguments}}
+    talk = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
+    response = post(house, model="chatml", messages=talk)
+    if arguments in ("", "{}", '{"a": 1}'):
+        assert response.status_code == 200, response.text
+    else:
+        assert response.status_code == 400
+        param = "messages[1].tool_calls[0].function.arguments"
+        assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        (
+            {"continue_final_message": True, "messages": [{"role": "assistant"}]},
+            "continue_final_message",
+        ),
+        ({"stop_token_ids": [99999]}, "stop_token_ids[0]"),
+        ({"regex": "a", "choice": ["a"]}, "choice"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ],
+)
+def test_fields_at_fault(house, fields, param):
+    assert error(house, **fields)["param"] == param
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1e999}}',
+        b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": NaN}}',
+        b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": '
+        + b"[" * 5000
+        + b"]" * 5000
+        + b"}}",
+    ],
+)
+def test_bodies_at_fault(house, raw):
+    raw = raw.replace(b'{"messages"', b'{"model": "writer", "messages"', 1)
+    response = house.http.post(PATH, content=raw)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize("depth", range(400, 1400, 50))
+def test_variables_however_deep_get_an_answer(house, depth):
+    nested = "[" * depth + "]" * depth
+    raw = f'{{"model": "chatml", "messages": {json.dumps(HELLO)}, '
+    raw += f'"chat_template_kwargs": {{"x": {nested}}}}}'
+    assert house.http.post(PATH, content=raw.encode()).status_code in (200, 400)
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**63, -(2**63) - 1, 10**30, 0, -1])
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"), max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(
+    field=st.sampled_from([name for name in ChatRequest.__struct_fields__ if name != "model"]),
+    junk=JUNK,
+)
+def test_junk_in_any_field_is_answered_or_refused_by_name(house, field, junk):
+    response = post(house, **{"max_completion_tokens": 4, field: junk})
+    if response.status_code != 200:
+        assert response.status_code in (400, 404), response.text
+        refused = response.json()["error"]
+        assert refused["param"].split(".")[0].split("[")[0] in (field, "prompt", "stream_options")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(
+    field=st.sampled_from(ChatMessage.__struct_fields__),
+    role=st.sampled_from(["system", "developer", "user", "assistant", "tool", "wizard"]),
+    junk=JUNK,
+)
+def test_junk_in_any_message_is_answered_or_refused_by_place(house, field, role, junk):
+    message = {"role": role, "content": "a", field: junk}
+    response = post(house, model="chatml", messages=[*HELLO, message])
+    if response.status_code != 200:
+        assert response.status_code == 400, response.text
+        assert response.json()["error"]["param"].startswith("messages")
+
+
+def test_strict_fields_go_down_into_messages():
+    body = msgspec.json.Decoder(strict(ChatRequest))
+    assert body.decode(json.dumps({"messages": HELLO, "chat_template_kwargs": {"x": {"y": 1}}}))
+    with pytest.raises(msgspec.ValidationError, match="unknown field `cotent`"):
+        body.decode(json.dumps({"messages": [{"role": "user", "content": "a", "cotent": "b"}]}))
+
+
+def test_a_template_that_refuses(house):
+    refused = error(house, model="mistral", messages=[*HELLO, *HELLO])
+    assert refused["param"] == "messages"
+    assert "Roles must alternate user/assistant" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [("plain", "it has no chat template"), ("broken", "tokenizer_config.json): line 1")],
+)
+@pytest.mark.parametrize("path", [PATH, "/tokenize"])
+def test_models_that_cannot_chat(house, model, reason, path):
+    response = house.post(path, {"model": model, "messages": HELLO})
+    assert response.status_code == 400
+    refused = response.json()["error"]
+    assert refused["param"] == "model"
+    assert reason in refused["message"]
+    assert house.post("/v1/completions", {"model": model, "prompt": "a"}).status_code == 200
+
+
+def test_a_template_that_hangs_holds_up_nobody_else(house):
+    slow = {"model": "endless", "messages": [{"role": "user", "content": "hang"}]}
+    refused = house.post(PATH, slow).json()["error"]
+    assert "takes more than 2 s" in refused["message"]
+    with pytest.raises(httpx.ReadTimeout):
+        house.http.post(PATH, json=slow, timeout=0.2)  # one who does not wait
+    started = time.monotonic()
+    assert chat(house)["choices"]
+    assert time.monotonic() - started < 1.5
+    assert post(house, model="endless").status_code == 200
+
+
+def test_a_renderer_that_is_killed_is_replaced(house):
+    assert error(house, model="endless", messages=[{"role": "user", "content": "grow"}])
+    for _ in range(3):
+        assert post(house, model="endless").status_code == 200
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_engine_that_refuses_is_told_in_chats_names(house, streamed):
+    house.engines["writer"].script.refusal = Failed(
+        0, "context_length_exceeded", "2048 tokens fit; prompt has 3000", "prompt"
+    )
+    refused = error(house, stream=streamed)
+    assert (refused["param"], refused["code"]) == ("messages", "context_length_exceeded")
+
+
+def test_a_stream_that_fails_on_the_way(house, say):
+    say("The quick brown fox")
+    house.engines["writer"].script.fail_after = 2
+    house.engines["writer"].script.step_seconds = 0.01
+    response = post(house, stream=True)
+    assert response.status_code == 200
+    *_, last, rest = response.text.split("\n\n")
+    assert rest == ""
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "row_failed"
+
+
+def test_a_client_that_leaves_ends_its_job(house):
+    house.engines["writer"].script.held = True
+    with pytest.raises(httpx.ReadTimeout):
+        house.http.post(PATH, json={"model": "writer", "messages": HELLO}, timeout=0.3)
+    wait_until(lambda: house.engines["writer"].running == 0)
+
+
+def test_embedders_do_not_chat(shared_house):
+    body = {"model": "embedder", "messages": HELLO}
+    response = shared_house.post(PATH, body)
+    assert response.json()["error"]["code"] == "wrong_endpoint"
+
+
+@pytest.fixture
+def client(house) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{house.api.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_openai_chat(client, say):
+    say(" world")
+    answer = client.chat.completions.create(
+        model="writer", messages=HELLO, logprobs=True, top_logprobs=2, max_completion_tokens=20
+    )
+    choice = answer.choices[0]
+    assert (choice.message.role, choice.message.content) == ("assistant", " world")
+    assert choice.finish_reason == "stop"
+    assert choice.logprobs.content[0].top_logprobs[0].token == "<s>"
+    again = client.chat.completions.create(
+        model="writer", messages=[*HELLO, choice.message.model_dump(), *HELLO]
+    )
+    assert again.usage.prompt_tokens > answer.usage.prompt_tokens
+
+
+def test_openai_stream(client, say):
+    say("The quick brown fox")
+    with client.chat.completions.stream(model="writer", messages=HELLO) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == "The quick brown fox"
+    assert final.choices[0].finish_reason == "stop"
+
+
+def test_openai_parse(client, house, say):
+    pydantic = pytest.importorskip("pydantic")
+
+    class Thing(pydantic.BaseModel):
+        size: int
+
+    say('{"size": 3}')
+    answer = client.chat.completions.parse(model="writer", messages=HELLO, response_format=Thing)
+    assert answer.choices[0].message.parsed == Thing(size=3)
+    grammar = house.engines["writer"].received[-1].params.grammar
+    assert grammar.kind == "json_schema"
+
+
+@pytest.mark.parametrize("name", ["org/deep/model", "org%2Fdeep%2Fmodel", "org%2fdeep/model"])
+def test_one_model_by_its_id(house, name):
+    card = house.http.get(f"/v1/models/{name}").json()
+    (listed,) = [
+        entry
+        for entry in house.http.get("/v1/models").json()["data"]
+        if entry["id"] == "org/deep/model"
+    ]
+    assert card == listed
+
+
+def test_openai_retrieves_a_model(client):
+    assert client.models.retrieve("org/deep/model").id == "org/deep/model"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.models.retrieve("org/other")
+    assert missing.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "name", ["nobody", "writer/", "%00", "%FF", "{model:path}", "org", "a" * 9000]
+)
+def test_models_that_are_not_here(house, name):
+    response = house.http.get(f"/v1/models/{name}")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert response.headers["x-request-id"]
+
+
+def test_a_model_is_only_to_be_read(house):
+    response = house.http.delete("/v1/models/writer")
+    assert response.status_code == 405
+    assert response.json()["error"]["code"] == "method_not_allowed"

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+from engine_core.messages import Failed, Tokenization
+from tests.server.fake_engine import score_of, vector_of
+
+FIRST, SECOND = "red wine", ["red apples", "red wine and cheese", "nothing"]
+
+
+def score(house, **fields) -> dict:
+    response = house.post("/v1/score", fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def scores_of(body: dict) -> list[float]:
+    assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
+    assert {entry["object"] for entry in body["data"]} == {"score"}
+    return [entry["score"] for entry in body["data"]]
+
+
+def test_one_text_is_scored_against_many(house):
+    body = score(house, model="ranker", text_1=FIRST, text_2=SECOND)
+    assert scores_of(body) == [score_of(FIRST, text) for text in SECOND]
+    assert body["id"].startswith("score-")
+    assert (body["object"], body["model"]) == ("list", "ranker")
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 3
+    (job,) = house.engines["ranker"].received
+    assert (job.query, job.texts) == (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
+def test_as_many_texts_are_scored_pair_by_pair(house, names):
+    firsts = ["red", "red wine", "wine cheese"]
+    body = score(house, model="ranker", **dict(zip(names, (firsts, SECOND), strict=True)))
+    pairs = zip(firsts, SECOND, strict=True)
+    assert scores_of(body) == [score_of(*pair) for pair in pairs]
+    (job,) = house.engines["ranker"].received
+    assert (job.query, job.texts) == (firsts, SECOND)
+
+
+@pytest.mark.parametrize("firsts", ["red wine", ["red wine"], ["a", "b", "c"]])
+def test_an_embedder_scores_by_cosine(house, firsts):
+    body = score(house, model="embedder", text_1=firsts, text_2=SECOND)
+    queries = np.stack([vector_of(text, 8) for text in ([firsts] if firsts == FIRST else firsts)])
+    expected = (queries * np.stack([vector_of(text, 8) for text in SECOND])).sum(axis=1)
+    assert scores_of(body) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("model", ["ranker", "embedder"])
+@pytest.mark.parametrize(("asked", "limit"), [(None, None), (-1, 2048), (7, 7)])
+def test_texts_are_cut_if_asked_for(house, model, asked, limit):
+    score(house, model=model, text_1="a", text_2="b", truncate_prompt_tokens=asked, priority=2)
+    (job,) = house.engines[model].received
+    assert job.tokenization == Tokenization(truncate_to=limit)
+    assert job.priority == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text_1": None}, "text_1"),
+        ({"text_2": None}, "text_2"),
+        ({"text_1": []}, "text_1"),
+        ({"text_2": []}, "text_2"),
+        ({"text_1": ["a", "b"]}, "text_1"),
+        ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ({"queries": "a"}, "queries"),
+        ({"documents": "a"}, "documents"),
+        ({"text_2": ["a", 3]}, "text_2[1]"),
+        ({"text_2": ["a", "\0"]}, "text_2[1]"),
+        ({"text_1": "\0"}, "text_1"),
+        ({"text_2": ["a"] * 1001}, "text_2"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 2049}, "truncate_prompt_tokens"),
+        ({"data_1": "a"}, "data_1"),
+        ({"model": "writer"}, "model"),
+    ],
+)
+def test_bad_input(house, fields, param):
+    body = {"model": "ranker", "text_1": "a", "text_2": "b", **fields}
+    response = house.post("/v1/score", body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("model", "text_2", "engine_param", "param"),
+    [
+        ("ranker", "b", "documents", "text_2"),
+        ("ranker", ["b", "c"], "documents[1]", "text_2[1]"),
+        ("embedder", "b", "input[0]", "text_1"),
+        ("embedder", "b", "input[1]", "text_2"),
+    ],
+)
+def test_the_engines_complaint_is_told_in_the_requests_words(
+    house, model, text_2, engine_param, param
+):
+    message = f"{engine_param} has 9 tokens"
+    house.engines[model].script.refusal = Failed(
+        0, "context_length_exceeded", message, engine_param
+    )
+    response = house.post("/v1/score", {"model": model, "text_1": "a", "text_2": text_2})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert response.json()["error"]["message"] == f"{param} has 9 tokens"
