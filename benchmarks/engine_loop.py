@@ -5,8 +5,8 @@ import numpy as np
 from benchmarks.memory_core import MemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import GenerateJob, SamplingParams
+from server.configuration.model_setup import EngineOptions
 from server.demo import GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions
 from workers.messages import StepInput, StepOutput
 
 _STEP_US, _ROW_US = 150, 2

@@ -20,9 +20,9 @@ from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
 from engine_core.tokenizer import Tokenizer
 from server.bench.processes import daemon_of, running_part
-from server.config import Limits, ServedModel
+from server.configuration.config import Limits, ServedModel
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
 
 _REQUESTS_A_SECOND, _TOKENS_A_SECOND = 5_000, 50_000
 _CONNECTIONS, _STREAMS = 64, 256

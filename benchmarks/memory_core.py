@@ -21,9 +21,9 @@ from engine_core.structured.grammar import compiler_for
 from engine_core.tokenizer import Tokenizer
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.workflows import workflow_for
-from server.config import Limits
+from server.configuration.config import Limits
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.demo import GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
 from workers.messages import StepInput, StepMask, StepOutput
 
 _CLIENT = b"client"

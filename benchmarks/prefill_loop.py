@@ -5,8 +5,8 @@ import numpy as np
 from benchmarks.memory_core import MemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import EncodeJob
+from server.configuration.model_setup import EngineOptions
 from server.demo import EMBEDDER_NAME, demo_models
-from server.model_setup import EngineOptions
 from workers.messages import StepInput, StepOutput
 
 _TEXTS, _TEXT_TOKENS = 16_384, 32

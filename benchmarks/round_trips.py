@@ -14,9 +14,9 @@ from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client import EngineClient
 from engine_core.messages import SamplingParams
-from server.config import child_environment
+from server.configuration.config import child_environment
+from server.configuration.model_setup import EngineOptions
 from server.demo import GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions
 from server.processes import worker_config
 
 _ROUND_TRIPS, _HOPS = 3000, 500

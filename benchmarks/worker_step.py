@@ -19,9 +19,9 @@ from benchmarks.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
 from server.bench.processes import daemon_of
-from server.config import Limits
+from server.configuration.config import Limits
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.demo import GENERATOR_NAME, demo_models
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.processes import worker_config
 from workers.attention.registry import select_backend
 from workers.engine_link import EngineLink

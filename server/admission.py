@@ -5,8 +5,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from server.config import Limits
-from server.errors import APIError
+from server.configuration.config import Limits
+from server.http.errors import APIError
 
 
 def share(limits: Limits, processes: int) -> Limits:

@@ -18,10 +18,10 @@ import uvicorn
 import uvloop
 
 from server.app import create_app
-from server.config import ServerConfig
+from server.configuration.config import ServerConfig
+from server.http.wire import CoalescingProtocol
 from server.registry import Registry
 from server.service import Service
-from server.wire import CoalescingProtocol
 from workers.parent import exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.

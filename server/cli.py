@@ -11,13 +11,16 @@ import msgspec
 
 from server import __version__
 from server.bench.cli import add_bench
-from server.config import ServerConfig, api_key_from
-from server.config_file import read_config_file
-from server.daemon import START_ERRORS, serve
-from server.demo import demo_models
-from server.flags import add_engine_flags, add_http_flags, add_life_flags, add_model_flags
-from server.resolve import resolve
-from server.settings import (
+from server.configuration.config import ServerConfig, api_key_from
+from server.configuration.config_file import read_config_file
+from server.configuration.flags import (
+    add_engine_flags,
+    add_http_flags,
+    add_life_flags,
+    add_model_flags,
+)
+from server.configuration.resolve import resolve
+from server.configuration.settings import (
     EngineSettings,
     ModelSettings,
     ServeCommand,
@@ -25,6 +28,8 @@ from server.settings import (
     Spelling,
     flag,
 )
+from server.daemon import START_ERRORS, serve
+from server.demo import demo_models
 from server.welcome import describe
 
 _EXAMPLES = """\

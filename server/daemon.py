@@ -12,15 +12,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.config import ServerConfig
+from server.configuration.config import ServerConfig
+from server.configuration.devices import DeviceError
+from server.configuration.resolve import resolve
+from server.configuration.resolve_models import MODEL_ERRORS
+from server.configuration.settings import ServeCommand, SettingsError, Spelling
+from server.configuration.tls import unverified_context
 from server.demo import DemoModelMissingError
-from server.devices import DeviceError
 from server.processes import daemon_parts
-from server.resolve import resolve
-from server.resolve_models import MODEL_ERRORS
-from server.settings import ServeCommand, SettingsError, Spelling
 from server.supervisor import Supervisor, Timing
-from server.tls import unverified_context
 from server.welcome import describe, welcome
 
 _BACKLOG = 2048

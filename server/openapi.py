@@ -6,7 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from server.errors import ERRORS, ErrorBody
+from server.http.errors import ERRORS, ErrorBody
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from server.schemas.classify import ClassificationList, ClassifyRequest
 from server.schemas.common import Health, ModelCard, ModelList, Version
@@ -29,6 +29,8 @@ from server.schemas.tei import (
 from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
 
 _REF = "#/components/schemas/{name}"
+# Asked for only where the daemon was given keys.
+_KEY = {"type": "http", "scheme": "bearer"}
 _STRUCTS = (
     CompletionRequest,
     Completion,
@@ -77,16 +79,16 @@ def operation(
     """
     content = {"application/json": {"schema": _ref(answer)}}
     if chunk is not None:
-        content["text/event-stream"] = {"schema": _ref(chunk)}
+        content["text/event-stream"] = {"schema": _event(chunk)}
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": "Success", "content": content}
     }
-    statuses = sorted({kind.status for kind in ERRORS.values()}) if body else []
-    for status in statuses:
-        error = {"application/json": {"schema": _ref(ErrorBody)}}
-        responses[status] = {"description": _codes(status), "content": error}
+    error = {"application/json": {"schema": _ref(ErrorBody)}}
     if body is None:
+        responses["default"] = {"description": "Any error", "content": error}
         return {"responses": responses}
+    for status in sorted({kind.status for kind in ERRORS.values()}):
+        responses[status] = {"description": _codes(status), "content": error}
     request = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
     return {"responses": responses, "openapi_extra": {"requestBody": request}}
 
@@ -103,7 +105,8 @@ def describe(app: FastAPI) -> None:
                 routes=app.routes,
             )
             _, components = msgspec.json.schema_components(_STRUCTS, ref_template=_REF)
-            schema["components"] = {"schemas": components}
+            schema["components"] = {"schemas": components, "securitySchemes": {"key": _KEY}}
+            schema["security"] = [{"key": []}, {}]
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -112,6 +115,12 @@ def describe(app: FastAPI) -> None:
 
 def _ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {"$ref": _REF.format(name=struct.__name__)}
+
+
+def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
+    """One event of a stream. The last one's data are `[DONE]`, which is not JSON."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(chunk)}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _codes(status: int) -> str:

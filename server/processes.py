@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from engine_core.config import EngineConfig
-from server.config import ServerConfig, child_environment
-from server.devices import available_cores, stage_device
+from server.configuration.config import ServerConfig, child_environment
+from server.configuration.devices import available_cores, stage_device
 from workers.config import WorkerConfig
 
 Role = Literal["engine", "worker", "api"]

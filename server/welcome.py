@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from engine_core.messages import Task
 from engine_core.workflows import workflow_for
-from server.config import API_KEY_VARIABLE, ServedModel, ServerConfig
+from server.configuration.config import API_KEY_VARIABLE, ServedModel, ServerConfig
 
 _ENDPOINTS: dict[str, tuple[Task, dict[str, object]]] = {
     "completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),

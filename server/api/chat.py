@@ -9,19 +9,20 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
 from engine_core.client_jobs import EngineError
-from server.body import Body
 from server.chat.conversation import ChatOptions
 from server.chat.logprobs import ChatSpelling
 from server.chat.prompt import chat_prompt
-from server.disconnect import CancelOnDisconnect
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
-from server.generation import Generation, generation
+from server.generation.job import Generation, generation
+from server.generation.plan import GenerationPlan
+from server.generation.sampling import generation_plan, sampling_params, streams_usage
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
+from server.http.sse import DONE, EventStream, event
 from server.openapi import operation
-from server.plan import GenerationPlan
 from server.prompts import text_items
 from server.registry import Model
-from server.sampling import generation_plan, sampling_params, streams_usage
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -35,7 +36,6 @@ from server.schemas.chat import (
 )
 from server.schemas.completions import CompletionChoice, CompletionUsage
 from server.service import Service, json_answer, service_of
-from server.sse import DONE, EventStream, event
 
 router = APIRouter()
 _body = Body(ChatRequest, not_served=ChatOptionsNotServed)

@@ -3,14 +3,15 @@
 from fastapi import APIRouter, Request, Response
 
 from engine_core.client_jobs import EngineError, FloatArray
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.encoding import count_usage, encode
-from server.gate import CLIENT_LEFT
-from server.label_scores import label_scores
+from server.encoding.job import count_usage, encode
+from server.encoding.label_scores import label_scores
+from server.encoding.row_names import item_names, renamed
+from server.encoding.truncation import items_cut_to
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import parse_items
-from server.row_names import item_names, renamed
 from server.schemas.classify import (
     Classification,
     ClassificationList,
@@ -18,7 +19,6 @@ from server.schemas.classify import (
     ClassifyRequest,
 )
 from server.service import json_answer, service_of
-from server.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ClassifyRequest, not_served=ClassifyOptionsNotServed)

@@ -8,23 +8,24 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import SamplingParams
-from server.body import Body
-from server.config import Limits
-from server.disconnect import CancelOnDisconnect
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
-from server.generation import generation
-from server.openapi import operation
-from server.plan import GenerationPlan
-from server.prompts import parse_items
-from server.registry import Model
-from server.sampling import (
+from server.configuration.config import Limits
+from server.generation.job import generation
+from server.generation.plan import GenerationPlan
+from server.generation.sampling import (
     check_choices,
     choices,
     generation_plan,
     sampling_params,
     streams_usage,
 )
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
+from server.http.sse import DONE, EventStream, event
+from server.openapi import operation
+from server.prompts import parse_items
+from server.registry import Model
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
@@ -33,7 +34,6 @@ from server.schemas.completions import (
     CompletionUsage,
 )
 from server.service import Service, json_answer, service_of
-from server.sse import DONE, EventStream, event
 
 DEFAULT_MAX_TOKENS = 16
 

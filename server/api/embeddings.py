@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw
 
 from engine_core.client_jobs import Encoded
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding import count_usage, encode
-from server.gate import CLIENT_LEFT
+from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
+from server.encoding.job import count_usage, encode
+from server.encoding.vectors import AnyArray, quantize, shorten
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.registry import Model
 from server.schemas.embeddings import (
@@ -22,7 +23,6 @@ from server.schemas.embeddings import (
     EmbeddingRequest,
 )
 from server.service import json_answer, service_of
-from server.vectors import AnyArray, quantize, shorten
 
 router = APIRouter()
 _body = Body(EmbeddingRequest, not_served=EmbeddingOptionsNotServed)

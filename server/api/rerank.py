@@ -5,15 +5,15 @@ from fastapi import APIRouter, Request, Response
 
 from engine_core.client_jobs import FloatArray
 from engine_core.messages import Tokenization
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.encoding import texts_cut_to
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
+from server.encoding.job import texts_cut_to
+from server.encoding.relevance import Pairs, Relevance, relevance
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count
 from server.registry import Model
-from server.relevance import Pairs, Relevance, relevance
 from server.schemas.rerank import (
     APIVersion,
     BilledUnits,

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
 
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
+from server.encoding.relevance import Pairs, relevance
+from server.encoding.truncation import items_cut_to
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count
 from server.registry import Model
-from server.relevance import Pairs, relevance
 from server.schemas.score import Score, ScoreList, ScoreOptionsNotServed, ScoreRequest, Texts
 from server.service import json_answer, service_of
-from server.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ScoreRequest, not_served=ScoreOptionsNotServed)

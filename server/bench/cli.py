@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.argument_types import fraction, positive
 from server.bench.cases import Case
 from server.bench.commands import Wish, bench_offline, bench_running, bench_started
 from server.bench.workloads import GENERATION, HTTP, PREFILL
-from server.config import API_KEY_VARIABLE
-from server.model_setup import EngineOptions
+from server.configuration.argument_types import fraction, positive
+from server.configuration.config import API_KEY_VARIABLE
+from server.configuration.model_setup import EngineOptions
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine_core.client import EngineClient
 from server.bench.processes import daemon_of, running_parts
-from server.config import Limits, ServedModel
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.configuration.config import Limits, ServedModel
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""

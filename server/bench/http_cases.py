@@ -17,8 +17,8 @@ from server.bench.http_client import Address, HTTPClient
 from server.bench.load import Load
 from server.bench.progress import Progress
 from server.bench.prompts import SEED, single_token_words, texts_of
-from server.config import ServedModel
-from server.model_setup import EngineOptions
+from server.configuration.config import ServedModel
+from server.configuration.model_setup import EngineOptions
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3

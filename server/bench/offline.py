@@ -18,8 +18,8 @@ from server.bench.errors import BenchError
 from server.bench.latencies import milliseconds
 from server.bench.progress import Progress
 from server.bench.prompts import offline_prompts
-from server.config import ServedModel
-from server.model_setup import EngineOptions
+from server.configuration.config import ServedModel
+from server.configuration.model_setup import EngineOptions
 
 _PROMPTS_A_JOB = 64
 _SEQUENCES_A_JOB = 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from server.bench.errors import BenchError
-from server.config import Limits, ServedModel, ServerConfig
+from server.configuration.config import Limits, ServedModel, ServerConfig
 from server.processes import Part, daemon_parts
 
 _ProcessT = TypeVar("_ProcessT", bound="subprocess.Popen[str] | subprocess.Popen[bytes]")

@@ -15,7 +15,7 @@ from server.bench.dummy_models import shape_folder
 from server.bench.errors import BenchError
 from server.bench.machine import Machine
 from server.bench.report import CaseReport, failed, measured
-from server.config import ServedModel
+from server.configuration.config import ServedModel
 from server.daemon import START_ERRORS
 
 CaseT = TypeVar("CaseT", bound=Case)

@@ -4,10 +4,10 @@ import copy
 import re
 
 from engine_core.tokenizer import Tokenizer
+from server.generation.token_text import TokenText
 from server.registry import Model
 from server.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from server.schemas.completions import CompletionLogprobs
-from server.token_text import TokenText
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -21,8 +21,8 @@ from server.chat.protocol import (
     frame,
     frame_size,
 )
-from server.config import child_environment
-from server.errors import APIError
+from server.configuration.config import child_environment
+from server.http.errors import APIError
 
 _log = logging.getLogger(__name__)
 _COMMAND = (sys.executable, "-P", "-m", "server.chat.process")

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from server.encoding.text_prompts import INPUT_TYPES
+from server.encoding.vectors import EmbedDtype
 from server.schemas.common import INT64_MAX, INT64_MIN, Count, No, TextOrIds, Usage
-from server.text_prompts import INPUT_TYPES
-from server.vectors import EmbedDtype
 
 InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
 

@@ -9,16 +9,18 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Raw
 
 from engine_core.client_jobs import Encoded, EngineError, FloatArray
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding import encode
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
+from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
+from server.encoding.job import encode
+from server.encoding.relevance import Pairs, relevance
+from server.encoding.row_names import item_names, renamed
+from server.encoding.text_prompts import text_prompt
+from server.encoding.vectors import shorten
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model
-from server.relevance import Pairs, relevance
-from server.row_names import item_names, renamed
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -32,8 +34,6 @@ from server.tei.answers import as_json, side, whole_cut
 from server.tei.errors import EmptyBatchError, tei_errors
 from server.tei.models import embedder
 from server.tei.operations import NUMBERS, list_of, ref, tei_operation
-from server.text_prompts import text_prompt
-from server.vectors import shorten
 
 router = APIRouter()
 _embed_body = Body(EmbedRequest)

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import Request, Response
 
 from engine_core.client_jobs import EngineError
-from server.errors import APIError, ErrorCode
-from server.gate import Handler
+from server.http.errors import APIError, ErrorCode
+from server.http.gate import Handler
 from server.schemas.tei import TEIError, TEIErrorType
 
 _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {

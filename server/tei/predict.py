@@ -8,15 +8,15 @@ from fastapi import APIRouter, Request, Response
 
 from engine_core.client_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.body import Body
-from server.disconnect import CancelOnDisconnect
-from server.encoding import encode
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
-from server.label_scores import probabilities
+from server.encoding.job import encode
+from server.encoding.label_scores import probabilities
+from server.encoding.row_names import renamed
+from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count, check_text, text_items
 from server.registry import Model
-from server.row_names import renamed
 from server.schemas.tei import Prediction, PredictRequest
 from server.service import Service, service_of
 from server.tei.answers import as_json, whole_cut

@@ -8,14 +8,14 @@ from msgspec import Raw
 from engine_core.client_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.api.rerank import answer_reranking, rerank_body
-from server.body import Body, read_bytes
-from server.disconnect import CancelOnDisconnect
-from server.encoding import texts_cut_to
-from server.errors import APIError
-from server.gate import CLIENT_LEFT
+from server.encoding.job import texts_cut_to
+from server.encoding.relevance import Pairs, relevance
+from server.http.body import Body, read_bytes
+from server.http.disconnect import CancelOnDisconnect
+from server.http.errors import APIError
+from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model
-from server.relevance import Pairs, relevance
 from server.schemas.tei import Rank, RerankTextsRequest
 from server.service import service_of
 from server.tei.answers import as_json, side

@@ -5,10 +5,21 @@ from collections.abc import Generator
 import pytest
 
 from tests.e2e.daemon import Daemon, running
+from tests.e2e.full_house import KEY, write_models
 
 
 @pytest.fixture(scope="session")
 def demo() -> Generator[Daemon]:
     """`penstock serve` with the demo models, one thread."""
     with running("--threads", "1") as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def full_house(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
+    """A generator that chats, an embedder and a classifier, for those who have the key."""
+    models = write_models(tmp_path_factory.mktemp("models"))
+    names = [word for name in models for word in ("--served-model-name", name)]
+    paths = [str(path) for path in models.values()]
+    with running(*paths, *names, "--api-key", KEY, "--threads", "1") as daemon:
         yield daemon

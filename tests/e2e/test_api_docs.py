@@ -12,8 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from server.config import Limits
-from server.errors import ERRORS
+from server.configuration.config import Limits
+from server.http.errors import ERRORS
 from server.schemas.chat import ChatOptionsNotServed, ChatRequest
 from server.schemas.classify import ClassifyOptionsNotServed, ClassifyRequest
 from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import server.demo
 from server.bench.engine import running_engine
-from server.model_setup import EngineOptions
+from server.configuration.model_setup import EngineOptions
 from tests.e2e.endurance import Guests, footprint, until_idle
 
 DEMO = Path(server.demo.__file__).parent / "generator"

@@ -16,7 +16,7 @@ from engine_core.client_jobs import EngineError
 from engine_core.messages import Grammar, SamplingParams
 from engine_core.tokenizer import Tokenizer
 from server.bench.engine import running_engine
-from server.model_setup import EngineOptions
+from server.configuration.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
 from tests.workers.equivalence import DEMO
 

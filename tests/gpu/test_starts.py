@@ -16,8 +16,8 @@ import torch
 from engine_core.client import EngineError
 from server.bench.engine import running_engine
 from server.bench.errors import BenchError
-from server.devices import DeviceError
-from server.model_setup import EngineOptions
+from server.configuration.devices import DeviceError
+from server.configuration.model_setup import EngineOptions
 from tests.workers.attention_problems import attention_needs
 from tests.workers.equivalence import DEMO
 from workers.attention import registry
@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
     program = (
-        "from server.devices import resolve_device\n"
+        "from server.configuration.devices import resolve_device\n"
         "print(resolve_device('auto', 1))\n"
         "resolve_device('cuda', 1)\n"
     )

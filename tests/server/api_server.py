@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from server.config import ServerConfig
+from server.configuration.config import ServerConfig
 
 
 class ApiServer:

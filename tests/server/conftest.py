@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from engine_core.tokenizer import Tokenizer
-from server.config import ServedModel, ServerConfig
+from server.configuration.config import ServedModel, ServerConfig
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer

@@ -5,8 +5,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
-from server.api_keys import digests
-from server.config import GenerationDefaults, Limits, ServedModel, ServerConfig
+from server.configuration.api_keys import digests
+from server.configuration.config import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.config import Head
 from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
 

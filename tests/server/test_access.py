@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine_core.tokenizer import Tokenizer
-from server.api_keys import digests
+from server.configuration.api_keys import digests
 from tests.server.conftest import House, HouseBuilder
 from tests.server.support import server_config, write_tokenizer
 

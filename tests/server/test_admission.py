@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from server.admission import Admission, Ticket, share
-from server.config import Limits
-from server.errors import APIError
+from server.configuration.config import Limits
+from server.http.errors import APIError
 
 LIMITS = Limits(max_requests=4, max_rows=10, max_tokens=100)
 

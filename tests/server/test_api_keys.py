@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.api_keys import APIKeyError, KeyCheck, checked_key, digests, read_key_file
+from server.configuration.api_keys import APIKeyError, KeyCheck, checked_key, digests, read_key_file
 
 
 def write(folder: Path, content: bytes) -> Path:

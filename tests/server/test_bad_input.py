@@ -8,7 +8,7 @@ import threading
 import httpx
 import pytest
 
-from server.config import Limits
+from server.configuration.config import Limits
 from tests.server.support import server_config
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.messages import Failed, GenerateJob
+from server.http.strict_fields import strict
 from server.schemas.chat import ChatMessage, ChatRequest
-from server.strict_fields import strict
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_house
 from tests.server.conftest import House
 from tests.server.fake_engine import Script

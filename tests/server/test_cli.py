@@ -12,8 +12,14 @@ import msgspec
 import pytest
 
 from server import __version__, cli
-from server.config import Limits
-from server.settings import EngineSettings, ModelSettings, ServeCommand, Settings, flag
+from server.configuration.config import Limits
+from server.configuration.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    flag,
+)
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 
 

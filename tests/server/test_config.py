@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.config import (
+from server.configuration.config import (
     GenerationDefaults,
     Limits,
     api_key_from,

@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> Path:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """80 GiB each, for which torch is made."""
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.{module}.cuda_memory", lambda: (80 * GIB,) * 2)
-    monkeypatch.setattr("server.devices.version", lambda _: "2.13.0")
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 * GIB,) * 2)
+    monkeypatch.setattr("server.configuration.devices.version", lambda _: "2.13.0")
 
 
 class Penstock:

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from server.argument_types import size
-from server.config_file import read_config_file
-from server.settings import ModelSettings, Settings, SettingsError
+from server.configuration.argument_types import size
+from server.configuration.config_file import read_config_file
+from server.configuration.settings import ModelSettings, Settings, SettingsError
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.config_file import read_config_file
-from server.settings import ModelSettings, Settings, SettingsError
+from server.configuration.config_file import read_config_file
+from server.configuration.settings import ModelSettings, Settings, SettingsError
 
 EVERYTHING = """
 host: 0.0.0.0

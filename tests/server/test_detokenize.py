@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from engine_core.tokenizer import Tokenizer
-from server.detokenize import Detokenizer, StopStrings
+from server.generation.detokenize import Detokenizer, StopStrings
 from tests.server.support import WORDS
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.messages import EncodeJob, Tokenization
-from server.vectors import quantize
+from server.encoding.vectors import quantize
 from tests.server.conftest import House, HouseBuilder
 from tests.server.fake_engine import vector_of
 from tests.server.support import server_config

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.gate import Gate
+from server.http.gate import Gate
 from server.registry import Registry
 from server.service import Service
 from tests.server.support import served_model, server_config

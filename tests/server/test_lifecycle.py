@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from server.config import Limits
+from server.configuration.config import Limits
 from tests.server.conftest import House
 from tests.server.support import server_config
 from tests.server.test_ops import metric

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.memory_shares import SharesError, Tenant, divide
+from server.configuration.memory_shares import SharesError, Tenant, divide
 
 
 def on(first: int, stages: int = 1, share: float | None = None) -> Tenant:

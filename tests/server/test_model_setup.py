@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from engine_core.workflows import UnknownArchitectureError
-from server.config import Limits, ServedModel
-from server.devices import DeviceError
-from server.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.configuration.config import Limits, ServedModel
+from server.configuration.devices import DeviceError
+from server.configuration.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
 from server.processes import worker_config
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
@@ -23,9 +23,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, cuda: tuple[int, ...]) -> None:
-    monkeypatch.setattr("server.model_setup.available_cores", lambda: cores)
+    monkeypatch.setattr("server.configuration.model_setup.available_cores", lambda: cores)
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.{module}.cuda_memory", lambda: cuda)
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: cuda)
 
 
 def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: Any) -> ServedModel:
@@ -165,7 +165,7 @@ def test_auto_is_cuda_where_torch_can_use_one(
     expected: str,
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * devices)
-    monkeypatch.setattr("server.devices.version", lambda _: torch_version)
+    monkeypatch.setattr("server.configuration.devices.version", lambda _: torch_version)
     assert set_up(tmp_path, LLAMA).engine.device == expected
 
 

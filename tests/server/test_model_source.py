@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub.errors import IncompleteSnapshotError
 
 from engine_core.tokenizer import TokenizerError
+from server.configuration.model_source import ModelSourceError, check_checkpoint, model_folder
 from server.demo import DemoModelMissingError, demo_models
-from server.model_source import ModelSourceError, check_checkpoint, model_folder
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
 from workers.config import LoadFormat
 from workers.model_config import read_model_config
@@ -90,7 +90,7 @@ def fetch_offline(cache: Path, source: str) -> str:
     cache is: the folder, or the error."""
     code = """
 import sys
-from server.model_source import ModelSourceError, model_folder
+from server.configuration.model_source import ModelSourceError, model_folder
 try:
     print(model_folder(sys.argv[1], "auto"))
 except ModelSourceError as error:
@@ -136,7 +136,7 @@ def test_an_incomplete_snapshot_is_still_tried(
     def incomplete(*_: object, **__: object) -> str:
         raise IncompleteSnapshotError("not all of it", str(checkpoint))
 
-    monkeypatch.setattr("server.hub.snapshot_download", incomplete)
+    monkeypatch.setattr("server.configuration.hub.snapshot_download", incomplete)
     assert model_folder("someone/llama", "auto") == checkpoint
 
 
@@ -150,7 +150,7 @@ def test_only_what_is_read_is_downloaded(
         asked.update(patterns)
         return str(checkpoint)
 
-    monkeypatch.setattr("server.hub.snapshot_download", download)
+    monkeypatch.setattr("server.configuration.hub.snapshot_download", download)
     model_folder("someone/llama", load_format)
 
     def wanted(file: str) -> bool:

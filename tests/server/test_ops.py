@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
-from server.config import Limits
+from server.configuration.config import Limits
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
 

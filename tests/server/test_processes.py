@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from engine_core.config import EngineConfig
-from server.api_keys import digests
-from server.config import Limits, ServerConfig
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.configuration.api_keys import digests
+from server.configuration.config import Limits, ServerConfig
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.processes import Part, daemon_parts
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 from workers.config import WorkerConfig

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.config import TLS
-from server.tls import TLSError, checked_tls
+from server.configuration.config import TLS
+from server.configuration.tls import TLSError, checked_tls
 from tests.server.certificates import encrypt_key, make_certificate
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from server.config import Limits, ServerConfig
-from server.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.configuration.config import Limits, ServerConfig
+from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.welcome import describe, welcome
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 

@@ -6,7 +6,7 @@ One that is not given leaves no trace, so that a default can be told from a wish
 import argparse
 from typing import get_args
 
-from server.argument_types import (
+from server.configuration.argument_types import (
     api_key,
     device,
     fraction,
@@ -16,8 +16,8 @@ from server.argument_types import (
     seconds,
     size,
 )
-from server.config import API_KEY_VARIABLE, Limits
-from server.settings import AttentionBackend, LogLevel
+from server.configuration.config import API_KEY_VARIABLE, Limits
+from server.configuration.settings import AttentionBackend, LogLevel
 from workers.config import Dtype, LoadFormat
 
 

@@ -1,7 +1,7 @@
 """`truncate_prompt_tokens` of requests whose texts are read and not continued."""
 
 from engine_core.messages import Tokenization
-from server.errors import APIError
+from server.http.errors import APIError
 from server.registry import Model
 
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from server.api_keys import APIKeyError, checked_key, digests, read_key_file
-from server.config import API_KEY_VARIABLE, TLS, ServerConfig
-from server.resolve_models import resolve_models
-from server.settings import ServeCommand, Settings, SettingsError, Spelling
-from server.tls import TLSError, checked_tls
+from server.configuration.api_keys import APIKeyError, checked_key, digests, read_key_file
+from server.configuration.config import API_KEY_VARIABLE, TLS, ServerConfig
+from server.configuration.resolve_models import resolve_models
+from server.configuration.settings import ServeCommand, Settings, SettingsError, Spelling
+from server.configuration.tls import TLSError, checked_tls
 
 
 def resolve(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:

@@ -7,10 +7,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
-from server.detokenize import CONTEXT_TOKENS, Detokenizer, StopStrings
-from server.logprobs import LogprobsBuilder
-from server.plan import GenerationPlan
-from server.prompt_logprobs import PromptLogprobsBuilder
+from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopStrings
+from server.generation.logprobs import LogprobsBuilder
+from server.generation.plan import GenerationPlan
+from server.generation.prompt_logprobs import PromptLogprobsBuilder
 from server.registry import Model
 from server.schemas.completions import CompletionChoice, FinishReason
 

@@ -7,10 +7,10 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from engine_core.workflows import workflow_for
-from server.config import Limits, ServedModel, read_generation_defaults
-from server.devices import available_cores, cuda_memory, resolve_device
-from server.model_source import check_checkpoint
-from server.settings import EngineSettings, flag
+from server.configuration.config import Limits, ServedModel, read_generation_defaults
+from server.configuration.devices import available_cores, cuda_memory, resolve_device
+from server.configuration.model_source import check_checkpoint
+from server.configuration.settings import EngineSettings, flag
 from workers.config import Dtype, Head
 from workers.model_config import ModelConfig, read_model_config
 

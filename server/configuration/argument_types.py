@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from server.api_keys import APIKeyError, checked_key
+from server.configuration.api_keys import APIKeyError, checked_key
 
 _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from engine_core.client_jobs import Encoded, EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding import count_usage, encode
-from server.label_scores import label_scores, probabilities
+from server.encoding.job import count_usage, encode
+from server.encoding.label_scores import label_scores, probabilities
+from server.encoding.row_names import renamed
 from server.prompts import check_text, text_items
 from server.registry import Model
-from server.row_names import renamed
 from server.schemas.common import Usage
 from server.service import Service
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, cast, get_args, get_origin
 import msgspec
 import yaml
 
-from server.argument_types import device, origin, size
+from server.configuration.argument_types import device, origin, size
+from server.configuration.settings import ModelSettings, Settings, SettingsError
 from server.faults import Fault, fault_of
-from server.settings import ModelSettings, Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))

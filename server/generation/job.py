@@ -10,8 +10,8 @@ import msgspec
 
 from engine_core.client_jobs import GenerateStream
 from engine_core.messages import RowOutput
-from server.choice import Choice, Prompt
-from server.plan import GenerationPlan
+from server.generation.choice import Choice, Prompt
+from server.generation.plan import GenerationPlan
 from server.registry import Model
 from server.schemas.completions import CompletionUsage, PromptTokensDetails
 from server.service import Service

@@ -32,7 +32,7 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     if source.startswith((".", "/", "~")):
         raise ModelSourceError(f"there is no folder {source}")
     # Imported here: only those who name a hub id pay for it.
-    from server.hub import HubError, fetch  # noqa: PLC0415
+    from server.configuration.hub import HubError, fetch  # noqa: PLC0415
 
     weights = [] if load_format == "dummy" else [_WEIGHT_PATTERN]
     try:

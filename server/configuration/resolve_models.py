@@ -8,12 +8,18 @@ import msgspec
 
 from engine_core.tokenizer import TokenizerError
 from engine_core.workflows import UnknownArchitectureError
-from server.config import ServedModel
-from server.devices import DeviceError, resolve_device
-from server.memory_shares import SharesError, Tenant, divide
-from server.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
-from server.model_source import ModelSourceError, model_folder
-from server.settings import EngineSettings, ModelSettings, Settings, SettingsError, Spelling
+from server.configuration.config import ServedModel
+from server.configuration.devices import DeviceError, resolve_device
+from server.configuration.memory_shares import SharesError, Tenant, divide
+from server.configuration.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.configuration.model_source import ModelSourceError, model_folder
+from server.configuration.settings import (
+    EngineSettings,
+    ModelSettings,
+    Settings,
+    SettingsError,
+    Spelling,
+)
 from workers.model_config import ModelConfigError
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)

@@ -1,14 +1,14 @@
 """From what a request asks of its sampling, its prompt and its text to what the engine is told."""
 
 from engine_core.messages import SamplingParams, Tokenization
-from server.config import GenerationDefaults, Limits
-from server.errors import APIError
-from server.plan import GenerationPlan
+from server.configuration.config import GenerationDefaults, Limits
+from server.generation.plan import GenerationPlan
+from server.generation.structured import grammar_of
+from server.http.errors import APIError
 from server.prompts import Items, check_ids
 from server.registry import Model
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
-from server.structured import grammar_of
 
 
 def generation_plan(

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from server.config import TLS
+from server.configuration.config import TLS
 
 
 class TLSError(ValueError):

@@ -1,6 +1,6 @@
 """What a person may ask of the daemon, by flags or in a configuration file: one set of names.
 
-Nothing is decided here: what is left open follows from models and devices (`server.resolve`).
+Nothing is decided here: what is left open follows from models and devices (`resolve`).
 """
 
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from server.config import Limits
+from server.configuration.config import Limits
 from workers.config import Dtype, LoadFormat
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]

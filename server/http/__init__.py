@@ -1,0 +1,1 @@
+"""Between the socket and the handlers."""
