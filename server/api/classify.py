@@ -6,7 +6,6 @@ from engine_core.client_jobs import EngineError, FloatArray
 from server.encoding.job import count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.encoding.row_names import item_names, renamed
-from server.encoding.truncation import items_cut_to
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.gate import CLIENT_LEFT
@@ -19,6 +18,7 @@ from server.schemas.classify import (
     ClassifyRequest,
 )
 from server.service import json_answer, service_of
+from server.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ClassifyRequest, not_served=ClassifyOptionsNotServed)
@@ -31,7 +31,7 @@ async def create_classifications(request: Request) -> Response:
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/classify")
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
-    tokenization = items_cut_to(body.truncate_prompt_tokens, model)
+    tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     config = model.served.engine.model
     with CancelOnDisconnect(request.receive):
         try:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request, Response
 
 from server.encoding.relevance import Pairs, relevance
-from server.encoding.truncation import items_cut_to
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.errors import APIError
@@ -15,6 +14,7 @@ from server.prompts import check_count
 from server.registry import Model
 from server.schemas.score import Score, ScoreList, ScoreOptionsNotServed, ScoreRequest, Texts
 from server.service import json_answer, service_of
+from server.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ScoreRequest, not_served=ScoreOptionsNotServed)
@@ -56,7 +56,7 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
             "give one, or as many",
             first_name,
         )
-    cut = items_cut_to(body.truncate_prompt_tokens, model)
+    cut = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     return Pairs(
         queries=queries,
         texts=texts,

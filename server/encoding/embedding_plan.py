@@ -10,6 +10,7 @@ from server.http.errors import APIError
 from server.prompts import Items, parse_items, text_items
 from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
+from server.truncation import truncation_limit
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +65,7 @@ def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
     if body.truncation is False:
         message = f"truncation: is false, but {field} asks for it"
         raise APIError("invalid_request", message, "truncation")
-    if limit == -1:
-        return model_len
-    if limit == 0:
-        raise APIError("invalid_request", f"{field}: -1, or 1 and more", field)
-    if limit > model_len:
-        message = f"{field}: {limit} is more than this model's context length, {model_len}"
-        raise APIError("invalid_request", message, field)
-    return limit
+    return truncation_limit(limit, model_len, longest=model_len)
 
 
 def _dimensions(body: EmbeddingRequest, model: Model) -> int:

@@ -9,6 +9,7 @@ from server.prompts import Items, check_ids
 from server.registry import Model
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
+from server.truncation import truncation_limit
 
 
 def generation_plan(
@@ -33,7 +34,7 @@ def generation_plan(
         cache_salt=body.cache_salt or "",
         tokenization=Tokenization(
             add_special_tokens=add_special_tokens,
-            truncate_to=prompt_limit(body, model.max_model_len, params.max_tokens),
+            truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
             truncation_side="left",
         ),
         priority=body.priority or 0,
@@ -93,21 +94,6 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
         raise APIError("too_large", f"{field}: {count}; a request takes {limits.max_n}", field)
 
 
-def prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
-    """The tokens that a prompt is cut to, None for not at all. Raises APIError."""
-    field, limit = "truncate_prompt_tokens", body.truncate_prompt_tokens
-    if limit is None:
-        return None
-    if limit == -1:
-        return max(model_len - (1 if max_tokens is None else max_tokens), 1)
-    if limit == 0:
-        raise APIError("invalid_request", f"{field}: -1, or 1 and more", field)
-    if limit > model_len:
-        message = f"{field}: {limit} is more than this model's context length, {model_len}"
-        raise APIError("invalid_request", message, field)
-    return limit
-
-
 def streams_usage(body: SamplingOptions) -> bool:
     """Whether a stream ends with its usage. Raises APIError for stream options without a stream."""
     if body.stream_options is None:
@@ -117,6 +103,12 @@ def streams_usage(body: SamplingOptions) -> bool:
             "invalid_request", "stream_options: only with `stream`", param="stream_options"
         )
     return bool(body.stream_options.include_usage)
+
+
+def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
+    """The tokens that a prompt is cut to: at most so many that those to generate have room."""
+    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
+    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
 
 
 def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
