@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CLIENTS := .venv-clients
+CLIENTS_READY := $(CLIENTS)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench
@@ -18,7 +20,7 @@ help:
 run: $(READY)
 	@exec $(BIN)/penstock serve
 
-test: check
+test: check $(CLIENTS_READY)
 	$(BIN)/pytest -q
 
 check: $(READY)
@@ -38,4 +40,12 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP) torch==2.13.0
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The list is complete, so pip need not search for what fits: that takes it minutes.
+$(CLIENTS_READY): tests/clients/requirements.txt
+	@echo "Setting up $(CLIENTS): the clients that the tests drive. It takes about a minute."
+	@$(PYTHON) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --no-compile --only-binary :all: --requirement $<
 	@touch $@

@@ -118,8 +118,13 @@ def _ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
-    """One event of a stream. The last one's data are `[DONE]`, which is not JSON."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(chunk)}
+    """One event of a stream: a chunk, an error, or at the end of one that is whole `[DONE]`."""
+    json = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+    }
+    data = {"anyOf": [{"const": "[DONE]"}, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 

@@ -178,4 +178,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: CompletionUsage | UnsetType | None
+    usage: CompletionUsage | UnsetType | None = UNSET

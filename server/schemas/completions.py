@@ -102,4 +102,4 @@ class Completion(msgspec.Struct, kw_only=True, frozen=True):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: CompletionUsage | UnsetType | None
+    usage: CompletionUsage | UnsetType | None = UNSET

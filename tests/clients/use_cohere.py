@@ -1,0 +1,60 @@
+"""cohere: reranking, with both of its clients."""
+
+import asyncio
+
+import cohere
+import pytest
+
+QUERY = "What do pandas eat?"
+
+
+@pytest.fixture(scope="module", params=[cohere.Client, cohere.ClientV2])
+def client(request, daemon):
+    return request.param(api_key=daemon.key, base_url=daemon.url)
+
+
+def test_rerank(client, daemon, documents):
+    answer = client.rerank(model=daemon.embedder, query=QUERY, documents=documents, top_n=2)
+    assert answer.results[0].index == 1
+    assert len(answer.results) == 2
+    assert answer.results[0].relevance_score > answer.results[1].relevance_score
+    assert answer.id
+    assert answer.meta.billed_units.search_units == 1
+    assert answer.meta.api_version.version in ("1", "2")
+
+
+def test_rerank_cuts_documents(client, daemon, documents):
+    if isinstance(client, cohere.ClientV2):
+        answer = client.rerank(
+            model=daemon.embedder, query=QUERY, documents=["word " * 300, *documents],
+            max_tokens_per_doc=64,
+        )  # fmt: skip
+        assert len(answer.results) == 4
+    else:
+        answer = client.rerank(
+            model=daemon.embedder, query=QUERY, documents=[{"text": text} for text in documents],
+            return_documents=True,
+        )  # fmt: skip
+        assert answer.results[0].document.text == documents[1]
+
+
+def test_errors(client, daemon, documents):
+    with pytest.raises(cohere.BadRequestError) as caught:
+        client.rerank(model=daemon.embedder, query=QUERY, documents=documents, top_n=0)
+    assert caught.value.body["error"]["param"] == "top_n"
+    with pytest.raises(cohere.NotFoundError):
+        client.rerank(model="nobody", query=QUERY, documents=documents)
+
+
+def test_a_wrong_key(daemon, documents):
+    client = cohere.ClientV2(api_key="wrong", base_url=daemon.url)
+    with pytest.raises(cohere.UnauthorizedError):
+        client.rerank(model=daemon.embedder, query=QUERY, documents=documents)
+
+
+def test_async_client(daemon, documents):
+    async def ask():
+        async with cohere.AsyncClientV2(api_key=daemon.key, base_url=daemon.url) as client:
+            return await client.rerank(model=daemon.embedder, query=QUERY, documents=documents)
+
+    assert asyncio.run(ask()).results[0].index == 1

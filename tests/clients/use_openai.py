@@ -1,0 +1,146 @@
+"""openai, in the words of its readme."""
+
+import asyncio
+
+import openai
+import pytest
+
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "What does the function return?"},
+]
+
+
+@pytest.fixture(scope="module")
+def client(daemon):
+    with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.key, max_retries=0) as client:
+        yield client
+
+
+def test_models(client, daemon):
+    assert [m.id for m in client.models.list()] == [*daemon[2:]]
+    model = client.models.retrieve(daemon.embedder)
+    assert (model.id, model.object) == (daemon.embedder, "model")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nobody")
+
+
+def test_completion(client, daemon):
+    answer = client.completions.create(
+        model=daemon.generator, prompt="The function returns", max_tokens=8, temperature=0
+    )
+    assert answer.choices[0].text
+    assert answer.usage.completion_tokens == 8
+    assert answer.usage.prompt_tokens_details is not None
+
+
+def test_completion_stream(client, daemon):
+    asked = {"model": daemon.generator, "prompt": "The function returns", "max_tokens": 8}
+    whole = client.completions.create(**asked, temperature=0)
+    pieces = list(
+        client.completions.create(
+            **asked, temperature=0, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(choice.text for piece in pieces for choice in piece.choices)
+    assert text == whole.choices[0].text
+    assert pieces[-1].usage == whole.usage.model_copy(
+        update={"prompt_tokens_details": pieces[-1].usage.prompt_tokens_details}
+    )
+
+
+def test_chat(client, daemon):
+    answer = client.chat.completions.create(
+        model=daemon.generator, messages=MESSAGES, max_completion_tokens=8, temperature=0,
+        logprobs=True, top_logprobs=2,
+    )  # fmt: skip
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].message.content
+    assert len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens
+    assert all(len(token.top_logprobs) == 2 for token in answer.choices[0].logprobs.content)
+
+
+def test_chat_stream(client, daemon):
+    asked = {"model": daemon.generator, "messages": MESSAGES, "max_completion_tokens": 8}
+    whole = client.chat.completions.create(**asked, temperature=0)
+    pieces = list(client.chat.completions.create(**asked, temperature=0, stream=True))
+    assert pieces[0].choices[0].delta.role == "assistant"
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+    assert text == whole.choices[0].message.content
+    assert pieces[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_chat_stream_helper(client, daemon):
+    with client.chat.completions.stream(
+        model=daemon.generator, messages=MESSAGES, extra_body={"choice": ["A string."]}
+    ) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"chunk", "content.delta", "content.done"} <= kinds
+    assert final.choices[0].message.content == "A string."
+
+
+def test_chat_parsed(client, daemon):
+    """Structured output, from a pydantic model as in the SDK's guide."""
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Server(BaseModel):
+        mode: Literal["fast", "safe"]
+        backup: bool
+
+    answer = client.chat.completions.parse(
+        model=daemon.generator, messages=MESSAGES, response_format=Server, max_completion_tokens=60
+    )
+    assert isinstance(answer.choices[0].message.parsed, Server)
+
+
+def test_async_client(daemon):
+    async def ask():
+        async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.key) as client:
+            stream = await client.chat.completions.create(
+                model=daemon.generator, messages=MESSAGES, max_completion_tokens=4, stream=True
+            )
+            return [piece async for piece in stream]
+
+    assert asyncio.run(ask())[-1].choices[0].finish_reason in ("length", "stop")
+
+
+def test_embeddings(client, daemon, documents):
+    plain = client.embeddings.create(
+        model=daemon.embedder, input=documents, encoding_format="float"
+    )
+    # Left to itself, the SDK asks for base64 and decodes it.
+    decoded = client.embeddings.create(model=daemon.embedder, input=documents)
+    assert len(plain.data) == len(documents)
+    for one, other in zip(plain.data, decoded.data, strict=True):
+        assert one.embedding == pytest.approx(other.embedding)
+    assert plain.usage.prompt_tokens == plain.usage.total_tokens > len(documents)
+
+
+def test_errors_name_the_field(client, daemon):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=daemon.generator, messages=MESSAGES, temperature=-1)
+    assert (caught.value.param, caught.value.code) == ("temperature", "invalid_request")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.embeddings.create(model=daemon.embedder, input=["fine", "word " * 300])
+    assert (caught.value.param, caught.value.code) == ("input[1]", "context_length_exceeded")
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.completions.create(model="nobody", prompt="x")
+    assert caught.value.code == "model_not_found"
+
+
+def test_tools_are_refused_by_name(client, daemon):
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {}}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=daemon.generator, messages=MESSAGES, tools=[tool])
+    assert caught.value.param.startswith("tools")
+
+
+def test_a_wrong_key(daemon):
+    with (
+        openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="wrong", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        client.models.list()
