@@ -5,6 +5,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 from llama_index.postprocessor.cohere_rerank import CohereRerank
 
@@ -35,6 +36,11 @@ def test_chat(llm):
     text = llm.chat(messages).message.content
     assert text
     assert [piece.message.content for piece in llm.stream_chat(messages)][-1] == text
+
+
+def test_openai_class_knows_only_models_of_openai(daemon, access):
+    with pytest.raises(ValueError, match="Unknown model"):
+        OpenAI(model=daemon.generator, **access).complete("The function returns")
 
 
 @pytest.mark.parametrize("kind", [OpenAIEmbedding, OpenAILikeEmbedding])
