@@ -1,10 +1,9 @@
 """Tokenizing off the loop: threads that turn jobs' texts into ids, many texts a call."""
 
-import os
 import queue
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from tokenizers import Encoding
 
 from engine_core.job import Job
+from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
 from engine_core.tokenizer import Tokenizer
 
@@ -67,18 +67,24 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
 
 class TokenizingThreads:
     """Two lanes, so that no long text delays a short one. `take` gives finished jobs; `fileno`
-    becomes readable when there are some.
+    becomes readable when there are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._finished: deque[TokenizedJob] = deque()
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._short = _Lane("tokenize-short", tokenizer, self._finish)
-        self._long = _Lane("tokenize-long", tokenizer, self._finish)
+        self._finished: Mailbox[TokenizedJob] = Mailbox()
+        self._short, self._long = (
+            self._started_lane(name, tokenizer) for name in ("tokenize-short", "tokenize-long")
+        )
+
+    def _started_lane(self, name: str, tokenizer: Tokenizer) -> "_Lane":
+        lane = _Lane(tokenizer, self._finished)
+        threading.Thread(target=lane.run, name=name, daemon=True).start()
+        weakref.finalize(self, lane.put, None)
+        return lane
 
     def fileno(self) -> int:
         """For the loop's poller."""
-        return self._event
+        return self._finished.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> None:
         """Queue a job's texts."""
@@ -87,15 +93,7 @@ class TokenizingThreads:
 
     def take(self) -> list[TokenizedJob]:
         """The jobs whose texts are all done, since the last call."""
-        try:
-            os.eventfd_read(self._event)
-        except BlockingIOError:
-            return []
-        return [self._finished.popleft() for _ in range(len(self._finished))]
-
-    def _finish(self, jobs: list[TokenizedJob]) -> None:
-        self._finished.extend(jobs)
-        os.eventfd_write(self._event, 1)
+        return self._finished.take()
 
 
 class _Lane:
@@ -103,24 +101,23 @@ class _Lane:
     the tokenizer fans a batch out over its own threads.
     """
 
-    def __init__(
-        self, name: str, tokenizer: Tokenizer, finish: Callable[[list[TokenizedJob]], None]
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, finished: Mailbox[TokenizedJob]) -> None:
         self._tokenizer = tokenizer
-        self._finish = finish
-        self._queue: queue.SimpleQueue[TokenizedJob] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._finished = finished
+        self._queue: queue.SimpleQueue[TokenizedJob | None] = queue.SimpleQueue()
 
-    def put(self, job: TokenizedJob) -> None:
+    def put(self, job: TokenizedJob | None) -> None:
+        """Queue a job, or the end of the lane."""
         self._queue.put(job)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Work in this thread, until the end is taken from the queue."""
         active: deque[TokenizedJob] = deque()
         while True:
-            if not active:
-                active.append(self._queue.get())
-            while not self._queue.empty():
-                active.append(self._queue.get())
+            while not active or not self._queue.empty():
+                if (job := self._queue.get()) is None:
+                    return
+                active.append(job)
             self._turn(active)
 
     def _turn(self, active: deque[TokenizedJob]) -> None:
@@ -133,10 +130,9 @@ class _Lane:
             slices.append([] if jobs[-1].job.ended else jobs[-1].next_slice())
             size += sum(map(_length, slices[-1]))
         self._encode(jobs, slices)
-        finished = [job for job in jobs if _is_over(job)]
         active.extend(job for job in jobs if not _is_over(job))
-        if finished:
-            self._finish(finished)
+        if finished := [job for job in jobs if _is_over(job)]:
+            self._finished.put(*finished)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
         """One call for all neighbours that want special tokens, or do not."""

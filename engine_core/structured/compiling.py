@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from engine_core.job import Job, RefusalError
+from engine_core.mailbox import Mailbox
 from engine_core.messages import FailureCode, GenerateJob, Grammar, GrammarKind
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
 from engine_core.tokenizing import Tokenized
@@ -40,27 +40,28 @@ class _Fault:
     message: str
 
 
+_Report = tuple[_Key, CompiledGrammar | _Fault]
 _BUSY = _Fault("overloaded", "too many grammars are being compiled; try again later")
 _BROKEN = _Fault("invalid_request", "it cannot be compiled")
 
 
 class CompilingThreads:
     """Compiles the grammars of jobs. `take` gives finished jobs; `fileno` becomes readable when
-    there are some.
+    there are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
         """`compile_grammar` raises GrammarError; `time_limit` is in seconds, for each grammar."""
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._reports: deque[tuple[_Key, CompiledGrammar | _Fault]] = deque()
-        self._lanes = _Lanes(compile_grammar, time_limit, self._report)
+        self._reports: Mailbox[_Report] = Mailbox()
+        self._lanes = _Lanes(compile_grammar, time_limit, self._reports)
+        weakref.finalize(self, self._lanes.end)
         self._cache = _Cache()
         self._waiting: dict[_Key, list[tuple[Job, list[Tokenized]]]] = {}
         self._finished: list[CompiledJob] = []
 
     def fileno(self) -> int:
         """For the loop's poller."""
-        return self._event
+        return self._reports.fileno()
 
     def put(self, job: Job, tokenized: list[Tokenized], grammar: Grammar) -> None:
         """Queue a tokenized job; if its grammar is known, the next `take` gives it."""
@@ -75,28 +76,14 @@ class CompilingThreads:
 
     def take(self) -> list[CompiledJob]:
         """The jobs that have finished since the last call."""
-        for _ in range(self._num_reports()):
-            key, outcome = self._reports.popleft()
+        # Each grammar that is waited for is reported once, so nothing is missed without a look.
+        for key, outcome in self._reports.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
                 self._cache.put(key, outcome)
             for job, tokenized in self._waiting.pop(key):
                 self._finish(job, tokenized, outcome)
         finished, self._finished = self._finished, []
         return finished
-
-    def _num_reports(self) -> int:
-        # Each grammar that is waited for is reported once, so nothing is missed without a look.
-        if not self._waiting:
-            return 0
-        try:
-            return os.eventfd_read(self._event)
-        except BlockingIOError:
-            return 0
-
-    def _report(self, grammar: Grammar, outcome: CompiledGrammar | _Fault) -> None:
-        """In a lane's thread: exactly once for each grammar that it was given."""
-        self._reports.append(((grammar.kind, grammar.source), outcome))
-        os.eventfd_write(self._event, 1)
 
     def _finish(
         self, job: Job, tokenized: list[Tokenized], outcome: CompiledGrammar | _Fault
@@ -141,12 +128,12 @@ class _Lanes:
         self,
         compile_grammar: Compile,
         time_limit: float,
-        report: Callable[[Grammar, CompiledGrammar | _Fault], None],
+        reports: Mailbox[_Report],
     ) -> None:
         self._compile_grammar = compile_grammar
         self._time_limit = time_limit
-        self._report = report
-        self._queue: queue.SimpleQueue[tuple[Grammar, float]] = queue.SimpleQueue()
+        self._reports = reports
+        self._queue: queue.SimpleQueue[tuple[Grammar, float] | None] = queue.SimpleQueue()
         self._permits = threading.Semaphore(_NUM_LANES + _MAX_OVERDUE)
         self._started = False
 
@@ -158,14 +145,18 @@ class _Lanes:
                 threading.Thread(target=self._run, name=f"compile-{lane}", daemon=True).start()
         self._queue.put((grammar, time.monotonic()))
 
+    def end(self) -> None:
+        """Let the threads end, once the queue is empty."""
+        for _ in range(_NUM_LANES):
+            self._queue.put(None)
+
     def _run(self) -> None:
-        while True:
-            grammar, since = self._queue.get()
+        while (queued := self._queue.get()) is not None:
+            grammar, since = queued
             waited = time.monotonic() - since
-            if waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False):
-                self._report(grammar, _BUSY)
-            else:
-                self._report(grammar, self._attempt(grammar))
+            busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
+            outcome = _BUSY if busy else self._attempt(grammar)
+            self._reports.put(((grammar.kind, grammar.source), outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | _Fault:
         # What a thread leaves behind that dies of anything else.

@@ -2,6 +2,7 @@
 
 import os
 import time
+import weakref
 from collections import deque
 from typing import NoReturn
 
@@ -21,11 +22,18 @@ from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 from workers.messages import StepInput, StepMask, StepOutput
 
 
+def open_event(owner: object, value: int) -> int:
+    """A descriptor that is readable if `value` is not 0; it is closed when its owner goes."""
+    descriptor = os.eventfd(value)
+    weakref.finalize(owner, os.close, descriptor)
+    return descriptor
+
+
 class FakeClients:
     """Stands for the ROUTER socket. Its descriptor is always readable, so the loop never waits."""
 
     def __init__(self) -> None:
-        self.arrivals = os.eventfd(1)
+        self.arrivals = open_event(self, 1)
         self.sent: dict[bytes, list[FromCore]] = {}
         self.gone: set[bytes] = set()
         self._arrivals: deque[tuple[bytes, bytes]] = deque()
@@ -55,8 +63,8 @@ class FakeExecutor:
     """Finishes one step each time it is allowed to."""
 
     def __init__(self, runner) -> None:
-        self.results = os.eventfd(1)
-        self.losses = os.eventfd(0)
+        self.results = open_event(self, 1)
+        self.losses = open_event(self, 0)
         self.allowed = 1_000_000
         self.lost = False
         self._runner = runner

@@ -1,7 +1,6 @@
 """Constrained jobs through the loop: compiled before they are accepted, masked, ended once."""
 
 import json
-import os
 from pathlib import Path
 
 import msgspec
@@ -45,15 +44,6 @@ def assert_nothing_left(engine: Engine) -> None:
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
     assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
     engine.turn_until(lambda: not engine.core._compiling._waiting)
-    # Hundreds of engines come and go here.
-    for descriptor in (
-        engine.clients.arrivals,
-        engine.executor.results,
-        engine.executor.losses,
-        engine.tokenizing.fileno(),
-        engine.core._compiling.fileno(),
-    ):
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize("as_text", [False, True])

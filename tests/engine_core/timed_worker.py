@@ -1,6 +1,5 @@
 """An engine core whose worker runs by a simulated clock, as one on a GPU would."""
 
-import os
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +8,7 @@ import msgspec
 
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.tokenizer import Tokenizer
-from tests.engine_core.fake_transport import Engine
+from tests.engine_core.fake_transport import Engine, open_event
 from tests.engine_core.simulated_model import SimulatedModel
 from workers.messages import StepInput, StepOutput
 
@@ -22,7 +21,7 @@ class TimedWorker:
     how long its device was idle before each."""
 
     def __init__(self, max_running: int, seconds: Callable[[StepInput], float], lead: float):
-        self.results, self.losses = os.eventfd(1), os.eventfd(0)
+        self.results, self.losses = open_event(self, 1), open_event(self, 0)
         self.seconds, self.lead = seconds, lead
         self.now = 0.0
         self.submitted: list[StepInput] = []

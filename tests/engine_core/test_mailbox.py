@@ -1,0 +1,91 @@
+"""What threads leave for the loop, and that the threads go when nobody asks for them any more."""
+
+import gc
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine_core.job import Job
+from engine_core.mailbox import Mailbox
+from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
+from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.grammar import CompiledGrammar, GrammarError
+from engine_core.tokenizer import Tokenizer
+from engine_core.tokenizing import Tokenized, TokenizingThreads
+from tests.engine_core.test_tokenizing import raw_tokenizer
+
+
+def readable(mailbox: Mailbox[int], milliseconds: int = 0) -> bool:
+    poller = select.poll()
+    poller.register(mailbox.fileno(), select.POLLIN)
+    return bool(poller.poll(milliseconds))
+
+
+def test_it_is_readable_while_something_is_in_it() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    assert not readable(mailbox)
+    assert mailbox.take() == []
+    mailbox.put(1)
+    mailbox.put(2, 3)
+    assert readable(mailbox)
+    assert mailbox.take() == [1, 2, 3]
+    assert not readable(mailbox)
+
+
+def test_nothing_of_many_threads_is_lost_and_each_keeps_its_order() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    threads = [
+        threading.Thread(target=lambda first=first: [mailbox.put(first + i) for i in range(2000)])
+        for first in range(0, 8000, 2000)
+    ]
+    for thread in threads:
+        thread.start()
+    taken: list[int] = []
+    while len(taken) < 8000:
+        assert readable(mailbox, 10_000)
+        taken += mailbox.take()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(8000))
+    for first in range(0, 8000, 2000):
+        assert [item for item in taken if first <= item < first + 2000] == sorted(
+            item for item in taken if first <= item < first + 2000
+        )
+
+
+def tokenizing() -> TokenizingThreads:
+    threads = TokenizingThreads(Tokenizer(raw_tokenizer(None)))
+    threads.put(Job(b"", EncodeJob(1), 1, 0), ["a b c"])
+    return threads
+
+
+def compiling() -> CompilingThreads:
+    def refuse(grammar: Grammar) -> CompiledGrammar:
+        raise GrammarError("it is bad")
+
+    threads = CompilingThreads(refuse)
+    grammar = Grammar("regex", "a", "regex")
+    params = SamplingParams(grammar=grammar)
+    threads.put(Job(b"", GenerateJob(1, params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
+    return threads
+
+
+@pytest.mark.parametrize("start", [tokenizing, compiling])
+def test_threads_and_descriptors_go_with_their_owner(
+    start: Callable[[], TokenizingThreads | CompilingThreads],
+) -> None:
+    before = set(threading.enumerate())
+    owners = [start() for _ in range(20)]
+    threads = set(threading.enumerate()) - before
+    descriptors = [Path(f"/proc/self/fd/{owner.fileno()}") for owner in owners]
+    assert len(threads) >= 40
+    assert all(descriptor.exists() for descriptor in descriptors)
+    del owners
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not any(descriptor.exists() for descriptor in descriptors)
