@@ -102,7 +102,7 @@ async def similarity(request: Request) -> Response:
     model = embedder(service)
     sentences = body.inputs.sentences
     if not sentences:
-        raise EmptyBatchError("sentences")
+        raise EmptyBatchError("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service.limits.max_inputs)
     wishes = body.parameters or SimilarityParameters()
     prompt = text_prompt(model, wishes.prompt_name, None)

@@ -1,0 +1,209 @@
+"""Junk in every field of every endpoint, while another client goes on getting the same answers."""
+
+import copy
+import json
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, get_type_hints
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from server.schemas import tei
+from server.schemas.chat import ChatRequest
+from server.schemas.classify import ClassifyRequest
+from server.schemas.completions import CompletionRequest
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.rerank import RerankRequest
+from server.schemas.score import ScoreRequest
+from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from tests.e2e.daemon import Daemon
+from tests.e2e.full_house import CLASSIFIER_NAME, HEADERS
+
+JSON = dict[str, Any]
+Place = tuple[str, ...]
+
+
+class Endpoint(NamedTuple):
+    """A path, what it reads, and a body that it accepts."""
+
+    path: str
+    struct: type[msgspec.Struct]
+    body: JSON
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
+GENERATION: JSON = {
+    "max_tokens": 2, "temperature": 0, "stop": ["zz"], "stop_token_ids": [7],
+    "logit_bias": {"5": 1}, "response_format": FORM,
+}  # fmt: skip
+ENDPOINTS = [
+    Endpoint("/v1/completions", CompletionRequest, {"prompt": ["The", "A"], **GENERATION}),
+    Endpoint(
+        "/v1/chat/completions", ChatRequest,
+        {
+            "messages": [
+                {"role": "system", "content": "a"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "b"},
+            ],
+            **GENERATION,
+        },
+    ),
+    Endpoint("/v1/embeddings", EmbeddingRequest, {"input": ["a", "b"]}),
+    Endpoint("/v1/rerank", RerankRequest, {"query": "a", "documents": ["b", {"text": "c"}]}),
+    Endpoint("/v1/score", ScoreRequest, {"model": EMBEDDER_NAME, "text_1": "a", "text_2": ["b"]}),
+    Endpoint("/v1/classify", ClassifyRequest, {"model": CLASSIFIER_NAME, "input": ["a", "b"]}),
+    Endpoint("/tokenize", TokenizeRequest, {"model": GENERATOR_NAME, "prompt": "a"}),
+    Endpoint("/detokenize", DetokenizeRequest, {"model": GENERATOR_NAME, "tokens": [5, 6]}),
+    Endpoint("/embed", tei.EmbedRequest, {"inputs": ["a", "b"]}),
+    Endpoint("/embed_all", tei.EmbedTokensRequest, {"inputs": ["a", "b"]}),
+    Endpoint("/predict", tei.PredictRequest, {"inputs": [["a"], ["b"]]}),
+    Endpoint(
+        "/similarity", tei.SimilarityRequest,
+        {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": True}},
+    ),
+    Endpoint("/rerank", tei.RerankTextsRequest, {"query": "a", "texts": ["b", "c"]}),
+]  # fmt: skip
+
+UGLY_TEXTS = ["", "a\0b", "\ud800", "\U0010ffff" * 50, "x" * 5000, "nobody", "1"]
+UGLY_NUMBERS = [-1, 0, 2**31, 2**63, -(2**63) - 1, 10**40, 0.5, -0.0, 1e308, 5e-324]
+UGLY_VALUES: list[Any] = [
+    *UGLY_TEXTS, *UGLY_NUMBERS, None, True, False, [], {}, [[]], [None], [{}], [[1, "a"]], ["a", 1],
+    [-1], [10**40], {"": ""}, {"type": {}}, {"\0": "\ud800"}, {"a": {"b": [{}]}}, ["\ud800"],
+]  # fmt: skip
+# What json.dumps would not write.
+UGLY_FRAGMENTS = [
+    "NaN", "-Infinity", "1e309", "01", "0x1", "tru", "", '"\\u12"', '"\t"', "[" * 5000,
+    "[" * 200 + "]" * 200, "9" * 5000, '{"a": 1, "a": 2}',
+]  # fmt: skip
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+junk = st.recursive(
+    scalars | st.sampled_from(UGLY_VALUES),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+fragments = junk.map(json.dumps) | st.sampled_from(UGLY_FRAGMENTS)
+
+
+@pytest.fixture(scope="module")
+def http(full_house: Daemon) -> Generator[httpx.Client]:
+    with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def steady(full_house: Daemon) -> Generator[None]:
+    """Another client, which asks for the same text and the same vector all the while."""
+    stop = threading.Event()
+    seen: list[tuple[str, list[float]]] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+            while not stop.is_set():
+                seen.append(ask_steadily(client))
+                stop.wait(0.1)
+
+    thread = threading.Thread(target=ask)
+    with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+        text, vector = ask_steadily(client)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert seen
+    assert {said for said, _ in seen} == {text}
+    assert all(told == pytest.approx(vector, abs=1e-5) for _, told in seen)
+
+
+def ask_steadily(client: httpx.Client) -> tuple[str, list[float]]:
+    asked = {"prompt": "The function returns", "max_tokens": 12, "temperature": 0}
+    text = client.post("/v1/completions", json=asked).json()["choices"][0]["text"]
+    vector = client.post("/v1/embeddings", json={"input": "The cat sat."}).json()["data"][0]
+    return text, vector["embedding"]
+
+
+def places(endpoint: Endpoint) -> list[Place]:
+    """Every field that the endpoint knows, and every place within its body."""
+    return sorted({*((name,) for name in get_type_hints(endpoint.struct)), *within(endpoint.body)})
+
+
+def within(value: Any) -> Iterator[Place]:
+    members = enumerate(value) if isinstance(value, list) else value.items()
+    for key, member in members:
+        yield (str(key),)
+        if isinstance(member, list | dict):
+            yield from ((str(key), *place) for place in within(member))
+
+
+def planted(body: JSON, place: Place, fragment: str) -> bytes:
+    """`body` as JSON, with `fragment` as it stands at `place`."""
+    changed = copy.deepcopy(body)
+    value: Any = changed
+    for key in place[:-1]:
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    value[int(place[-1]) if isinstance(value, list) else place[-1]] = "\0here"
+    return json.dumps(changed).replace(json.dumps("\0here"), fragment).encode()
+
+
+def check(http: httpx.Client, endpoint: Endpoint, place: Place, fragment: str) -> None:
+    """Served, or refused in words that name the field, unless it is no JSON at all."""
+    answer = http.post(endpoint.path, content=planted(endpoint.body, place, fragment))
+    told = f"{place}: {fragment[:200]} -> {answer.status_code} {answer.text[:500]}"
+    if answer.status_code == 200:
+        return
+    assert answer.status_code in (400, 404, 413, 422, 424), told
+    message = answer.json()["error"]
+    if isinstance(message, dict):
+        message = f"{message['param']} {message['message']}"
+    # Without texts it is the `/rerank` of others than TEI's clients.
+    no_texts = (endpoint.path, place, fragment) == ("/rerank", ("texts",), "null")
+    named = "documents" if no_texts else place[0]
+    assert named in message or not is_json(fragment), told
+
+
+def is_json(fragment: str) -> bool:
+    try:
+        msgspec.json.decode(fragment.encode())
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_ugly_values_in_every_field(http: httpx.Client, endpoint: Endpoint) -> None:
+    fragments = [*map(json.dumps, UGLY_VALUES), *UGLY_FRAGMENTS]
+    for place in places(endpoint):
+        for fragment in fragments:
+            check(http, endpoint, place, fragment)
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+@settings(
+    max_examples=200, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(data=st.data())
+def test_random_junk(http: httpx.Client, endpoint: Endpoint, data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(places(endpoint)))
+    check(http, endpoint, place, data.draw(fragments))
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b'"a"', b"1", b"{", b"{}{}", b"\xff", b'{"\xff": 1}', b"[" * 100_000,
+     b"\xef\xbb\xbf{}", b"{\0}", b'{"model": 1e309}', "{}".encode("utf-16")],
+)  # fmt: skip
+def test_bodies_that_are_no_request(http: httpx.Client, endpoint: Endpoint, body: bytes) -> None:
+    answer = http.post(endpoint.path, content=body)
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.json()["error"]
