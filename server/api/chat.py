@@ -3,8 +3,8 @@
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
 
@@ -15,11 +15,12 @@ from server.chat.prompt import chat_prompt
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import generation_plan, sampling_params, streams_usage
+from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
-from server.http.sse import DONE, EventStream, event
+from server.http.sse import EventStream
 from server.openapi import operation
 from server.prompts import text_items
 from server.registry import Model
@@ -53,7 +54,7 @@ async def create_chat_completion(request: Request) -> Response:
         answers = _Answers(service, model, plan)
         try:
             if body.stream:
-                return await EventStream.begin(_events(answers, with_usage=with_usage))
+                return await EventStream.begin(answers.events(with_usage=with_usage))
             return json_answer(await _complete(answers))
         except EngineError as error:
             raise _of_chat(error, body) from None
@@ -66,21 +67,6 @@ async def _complete(answers: "_Answers") -> ChatCompletion:
             pass
         news = [choice.news() for choice in job.choices]
         return answers.completion([piece for piece in news if piece is not None], job.usage())
-
-
-async def _events(answers: "_Answers", *, with_usage: bool) -> AsyncGenerator[bytes]:
-    """An empty item once the engine has accepted, then the news of each step in one item."""
-    encode = msgspec.json.Encoder().encode
-    usage = None if with_usage else UNSET
-    async with answers.generation() as job:
-        yield b""
-        while touched := await job.news():
-            pieces = [piece for choice in touched if (piece := choice.news()) is not None]
-            choices = [choice for piece in pieces for choice in answers.chunks(piece)]
-            if choices:
-                yield b"".join([event(encode(answers.chunk([one], usage))) for one in choices])
-        last = event(encode(answers.chunk([], job.usage()))) if with_usage else b""
-    yield last + DONE
 
 
 class _Answers:
@@ -97,6 +83,15 @@ class _Answers:
         """The job behind the answer."""
         model = self._spelling.by_ids if self._spelling is not None else self._model
         return generation(self._service, model, self._plan)
+
+    def events(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
+        """The answer as a stream."""
+        usage = None if with_usage else UNSET
+        return stream_events(
+            self.generation(),
+            lambda piece: (self._chunk([choice], usage) for choice in self._parts(piece)),
+            partial(self._chunk, []) if with_usage else None,
+        )
 
     def completion(self, pieces: list[CompletionChoice], usage: CompletionUsage) -> ChatCompletion:
         """The whole answer."""
@@ -117,10 +112,9 @@ class _Answers:
             usage=usage,
         )
 
-    def chunk(
+    def _chunk(
         self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
     ) -> ChatChunk:
-        """A part of a stream."""
         return ChatChunk(
             id=self._id,
             created=self._created,
@@ -129,7 +123,7 @@ class _Answers:
             usage=usage,
         )
 
-    def chunks(self, piece: CompletionChoice) -> Iterator[ChunkChoice]:
+    def _parts(self, piece: CompletionChoice) -> Iterator[ChunkChoice]:
         """The role before a message's first piece, the piece, how it ended behind the last."""
         if piece.index not in self._begun:
             self._begun.add(piece.index)

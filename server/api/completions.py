@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -9,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from engine_core.messages import SamplingParams
 from server.configuration.config import Limits
-from server.generation.job import generation
+from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import (
     check_choices,
@@ -18,11 +20,12 @@ from server.generation.sampling import (
     sampling_params,
     streams_usage,
 )
+from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
-from server.http.sse import DONE, EventStream, event
+from server.http.sse import EventStream
 from server.openapi import operation
 from server.prompts import parse_items
 from server.registry import Model
@@ -52,8 +55,8 @@ async def create_completion(request: Request) -> Response:
     answers = _Answers(service, model)
     with CancelOnDisconnect(request.receive):
         if body.stream:
-            events = _events(service, model, plan, answers, with_usage=with_usage)
-            return await EventStream.begin(events)
+            job = generation(service, model, plan)
+            return await EventStream.begin(answers.events(job, with_usage=with_usage))
         return json_answer(await _complete(service, model, plan, answers))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
@@ -68,28 +71,6 @@ async def _complete(
         return answers.completion([piece for piece in news if piece is not None], job.usage())
 
 
-async def _events(
-    service: Service,
-    model: Model,
-    plan: GenerationPlan,
-    answers: "_Answers",
-    *,
-    with_usage: bool,
-) -> AsyncGenerator[bytes]:
-    """An empty item once the engine has accepted, then the news of each step in one item."""
-    encode = msgspec.json.Encoder().encode
-    usage = None if with_usage else UNSET
-    async with generation(service, model, plan) as job:
-        yield b""
-        while touched := await job.news():
-            pieces = [piece for choice in touched if (piece := choice.news()) is not None]
-            if pieces:
-                chunks = (answers.completion([piece], usage) for piece in pieces)
-                yield b"".join([event(encode(chunk)) for chunk in chunks])
-        last = event(encode(answers.completion([], job.usage()))) if with_usage else b""
-    yield last + DONE
-
-
 class _Answers:
     """What the chunks of one answer share."""
 
@@ -97,6 +78,17 @@ class _Answers:
         self._id = service.new_id("cmpl")
         self._created = int(time.time())
         self._model = model.name
+
+    def events(
+        self, job: AbstractAsyncContextManager[Generation], *, with_usage: bool
+    ) -> AsyncGenerator[bytes]:
+        """The answer as a stream."""
+        usage = None if with_usage else UNSET
+        return stream_events(
+            job,
+            lambda piece: (self.completion([piece], usage),),
+            partial(self.completion, []) if with_usage else None,
+        )
 
     def completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
@@ -71,8 +72,8 @@ class Gate:
             broken = error_answer(APIError("internal_error", "the server failed; its log says why"))
             await broken(scope, receive, send_with_id)
         finally:
-            endpoint = scope["path"] if scope["path"] in self._paths else "other"
-            self._service.metrics.answered(endpoint, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._service.metrics.answered(self._endpoint(scope), status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._handlers.get((scope["method"], scope["path"]))
@@ -86,6 +87,13 @@ class Gate:
         except EngineError as error:
             response = error_answer(APIError.from_engine(error))
         await response(scope, receive, send)
+
+    def _endpoint(self, scope: Scope) -> str:
+        """The path as metrics know it: of a path with parameters its pattern."""
+        if scope["path"] in self._paths:
+            return scope["path"]
+        route = scope.get("route")
+        return route.path if isinstance(route, Route) else "other"
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         return path in _OPEN_PATHS or self._keys.admits(headers.get(b"authorization", b""))

@@ -68,6 +68,17 @@ def test_unknown_paths_share_one_label(house):
     assert after - before == 3
 
 
+def test_models_share_one_label(house):
+    def counted() -> float:
+        endpoint = "/v1/models/{model:path}"
+        return metric(house, "penstock_http_requests_total", endpoint=endpoint, status="200")
+
+    before = counted()
+    for name in ("writer", "ranker"):
+        house.http.get(f"/v1/models/{name}")
+    wait_until(lambda: counted() - before == 2)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
