@@ -36,6 +36,8 @@ _EXAMPLES = """\
 examples:
   penstock serve
       the two demo models: text generation, embeddings and reranking
+  penstock serve --served-model-name penstock-demo,gpt-4o-mini --served-model-name minilm
+      the same under other names, of which a program may know one already
   penstock serve ./llama-3.1-8b BAAI/bge-base-en-v1.5 --port 9000
       a folder and a model of the Hugging Face hub, each with an engine of its own
   penstock serve ./llama-3.1-8b --served-model-name chat --device cuda --pipeline-stages 2
@@ -94,7 +96,7 @@ def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> Serve
     server |= {key: tuple(server[key]) for key in _LISTS if key in server}
     sources: list[str] = server.pop("models")
     engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
-    names: list[str] = given.get("names", [])
+    names: list[tuple[str, ...]] = given.get("names", [])
     if given["config"] is None:
         settings = Settings(models=_models(parser, sources, names, engine), **server)
         spelling = Spelling()
@@ -109,20 +111,24 @@ def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> Serve
 
 
 def _models(
-    parser: argparse.ArgumentParser, sources: list[str], names: list[str], engine: dict[str, Any]
+    parser: argparse.ArgumentParser,
+    sources: list[str],
+    names: list[tuple[str, ...]],
+    engine: dict[str, Any],
 ) -> tuple[ModelSettings, ...]:
-    """Raises DemoModelMissingError if none is named."""
-    if names and len(names) != len(sources):
-        parser.error(f"{len(names)} --served-model-name for {len(sources)} models")
+    """Raises DemoModelMissingError if no model is named."""
     for source in sources:
         if source.endswith((".yaml", ".yml")):
             parser.error(f"{source} is no model; a configuration file goes with --config")
     if not sources:
         demo = demo_models()
-        names, sources = list(demo), list(map(str, demo.values()))
+        sources = list(map(str, demo.values()))
+        names = names or [(name,) for name in demo]
+    if names and len(names) != len(sources):
+        parser.error(f"{len(names)} --served-model-name for {len(sources)} models")
     return tuple(
-        ModelSettings(model=source, names=tuple(names[index : index + 1]), **engine)
-        for index, source in enumerate(sources)
+        ModelSettings(model=source, names=own, **engine)
+        for source, own in zip(sources, names or [()] * len(sources), strict=True)
     )
 
 

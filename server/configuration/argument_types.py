@@ -15,6 +15,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """One, or several with commas between them."""
+    return tuple(name.strip() for name in text.split(","))
+
+
 def port(text: str) -> int:
     """0 to 65535."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65_535:

@@ -10,6 +10,7 @@ from server.configuration.argument_types import (
     api_key,
     device,
     fraction,
+    names,
     origin,
     port,
     positive,
@@ -32,9 +33,11 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--served-model-name",
         dest="names",
         action="append",
-        metavar="NAME",
-        help="what requests call the model; once for each MODEL, in the same order "
-        "(default: the folder's name, or the hub id)",
+        type=names,
+        metavar="NAMES",
+        help="what requests call the model: a name, or several with commas, of which answers tell "
+        "the first; once for each MODEL, in the same order (default: the folder's name, or the "
+        "hub id)",
     )
     group.add_argument(
         "--max-model-len",

@@ -58,3 +58,24 @@ def test_async_client(daemon, documents):
             return await client.rerank(model=daemon.embedder, query=QUERY, documents=documents)
 
     assert asyncio.run(ask()).results[0].index == 1
+
+
+def test_quick_start(daemon, monkeypatch):
+    """The reference's program, with the base URL."""
+    monkeypatch.setenv("CO_API_KEY", daemon.key)
+    co = cohere.ClientV2(base_url=daemon.url)
+    docs = [
+        "Carson City is the capital city of the American state of Nevada.",
+        "The capital of the Northern Mariana Islands is Saipan.",
+        "Washington, D.C. is the capital of the United States. It is a federal district.",
+        "Capitalization is the use of a capital letter at the start of a word.",
+        "Capital punishment has existed in the United States since before it was a country.",
+    ]
+    response = co.rerank(
+        model="rerank-v3.5",
+        query="What is the capital of the United States?",
+        documents=docs,
+        top_n=3,
+    )
+    assert response.results[0].index == 2
+    assert len(response.results) == 3

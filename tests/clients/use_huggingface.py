@@ -46,3 +46,14 @@ def test_errors(daemon):
     with pytest.raises(HfHubHTTPError, match="inputs") as caught:
         client_of(daemon, "/embed").feature_extraction("word " * 300)
     assert caught.value.response.status_code == 413
+
+
+def test_quick_start(daemon):
+    """The guide's programs, with the base URL."""
+    client = InferenceClient(base_url=f"{daemon.url}/v1", api_key=daemon.key)
+    output = client.chat.completions.create(
+        model="gpt-4o", messages=[{"role": "user", "content": "Count to 10"}], max_tokens=64
+    )
+    assert output.choices[0].finish_reason in ("stop", "length")
+    embedder = InferenceClient(model=daemon.url, token=daemon.key)
+    assert embedder.feature_extraction("Hi, who are you?").shape == (1, 384)

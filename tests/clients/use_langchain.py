@@ -92,3 +92,20 @@ def test_rerank(daemon, documents):
     best = rerank.compress_documents([Document(text) for text in documents], QUERY)
     assert best[0].page_content == documents[1]
     assert len(best) == 2
+
+
+def test_quick_start(daemon, documents, monkeypatch):
+    """The documentation's programs; Cohere's piece has to be told the base URL."""
+    monkeypatch.setenv("OPENAI_API_BASE", f"{daemon.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", daemon.key)
+    monkeypatch.setenv("COHERE_API_KEY", daemon.key)
+    llm = ChatOpenAI(model="gpt-4o", temperature=0, max_tokens=None, timeout=None, max_retries=2)
+    messages = [
+        ("system", "You are a helpful translator. Translate the user sentence to French."),
+        ("human", "I love programming."),
+    ]
+    assert llm.invoke(messages).content
+    assert OpenAI(model="gpt-3.5-turbo-instruct").invoke("Hello how are you?") is not None
+    rerank = CohereRerank(model="rerank-english-v3.0", base_url=daemon.url)
+    best = rerank.compress_documents([Document(text) for text in documents], QUERY)
+    assert best[0].page_content == documents[1]

@@ -105,3 +105,27 @@ def test_errors(daemon, access):
         )
     with pytest.raises(litellm.NotFoundError):
         litellm.completion(model="openai/nobody", messages=MESSAGES, **access)
+
+
+def test_quick_start(daemon, monkeypatch):
+    """The readme's programs as they are: the environment says where."""
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{daemon.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", daemon.key)
+    monkeypatch.setenv("COHERE_API_BASE", f"{daemon.url}/v2/rerank")
+    monkeypatch.setenv("COHERE_API_KEY", daemon.key)
+    messages = [{"content": "Hello, how are you?", "role": "user"}]
+    whole = litellm.completion(model="openai/gpt-4o", messages=messages)
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    pieces = litellm.completion(model="openai/gpt-4o", messages=messages, stream=True)
+    assert list(pieces)[-1].choices[0].finish_reason in ("stop", "length")
+    embedded = litellm.embedding(
+        model="text-embedding-ada-002", input=["good morning from litellm"]
+    )
+    assert len(embedded.data) == 1
+    ranked = litellm.rerank(
+        model="cohere/rerank-english-v3.0",
+        query="What is the capital of the United States?",
+        documents=["Carson City is in Nevada.", "Washington, D.C. is the United States' capital."],
+        top_n=3,
+    )
+    assert ranked.results[0]["index"] == 1

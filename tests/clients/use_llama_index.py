@@ -59,3 +59,20 @@ def test_rerank(daemon, documents):
     best = rerank.postprocess_nodes(nodes, query_str=QUERY)
     assert best[0].node.text == documents[1]
     assert len(best) == 2
+
+
+def test_quick_start(daemon, documents, monkeypatch):
+    """The documentation's programs; Cohere's piece has to be told the base URL."""
+    monkeypatch.setenv("OPENAI_API_BASE", f"{daemon.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", daemon.key)
+    monkeypatch.setenv("COHERE_API_KEY", daemon.key)
+    assert OpenAI(model="gpt-4o-mini").complete("Paul Graham is ").text is not None
+    messages = [
+        ChatMessage(role="system", content="You are a pirate with a colorful personality"),
+        ChatMessage(role="user", content="What is your name"),
+    ]
+    assert OpenAI(model="gpt-4o-mini").chat(messages).message.role == "assistant"
+    assert len(OpenAIEmbedding().get_text_embedding(documents[0])) == 384
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in documents]
+    best = CohereRerank(top_n=2, base_url=daemon.url).postprocess_nodes(nodes, query_str=QUERY)
+    assert best[0].node.text == documents[1]

@@ -18,7 +18,7 @@ def client(daemon):
 
 
 def test_models(client, daemon):
-    assert [m.id for m in client.models.list()] == [*daemon[2:]]
+    assert set(daemon[2:]) <= {model.id for model in client.models.list()}
     model = client.models.retrieve(daemon.embedder)
     assert (model.id, model.object) == (daemon.embedder, "model")
     with pytest.raises(openai.NotFoundError):
@@ -144,3 +144,35 @@ def test_a_wrong_key(daemon):
         pytest.raises(openai.AuthenticationError),
     ):
         client.models.list()
+
+
+@pytest.fixture
+def environment(daemon, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{daemon.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", daemon.key)
+
+
+@pytest.mark.usefixtures("environment")
+def test_quick_start():
+    """The readme's and the guides' programs as they are: the environment says where."""
+    client = openai.OpenAI()
+    completion = client.chat.completions.create(
+        model="gpt-4o",
+        messages=[
+            {"role": "developer", "content": "Talk like a pirate."},
+            {"role": "user", "content": "How do I check if a Python object is an instance?"},
+        ],
+    )
+    assert completion.choices[0].finish_reason in ("stop", "length")
+    stream = client.chat.completions.create(
+        model="gpt-4o", messages=[{"role": "user", "content": "Say this is a test"}], stream=True
+    )
+    assert list(stream)[-1].choices[0].finish_reason in ("stop", "length")
+    embedded = client.embeddings.create(
+        input="Your text string goes here", model="text-embedding-3-small"
+    )
+    assert len(embedded.data[0].embedding) == 384
+    written = client.completions.create(
+        model="gpt-3.5-turbo-instruct", prompt="Write a tagline for an ice cream shop."
+    )
+    assert written.choices[0].finish_reason in ("stop", "length")

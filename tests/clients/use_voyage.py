@@ -51,3 +51,17 @@ def test_errors_have_a_message(client, daemon, documents):
         client.rerank(QUERY, documents, model=daemon.embedder, top_k=0)
     with pytest.raises(voyageai.error.AuthenticationError, match="key"):
         voyageai.Client(api_key="wrong", base_url=f"{daemon.url}/v1").embed(["x"], model="x")
+
+
+def test_quick_start(daemon, monkeypatch):
+    """The readme's program, with the base URL."""
+    monkeypatch.setenv("VOYAGE_API_KEY", daemon.key)
+    vo = voyageai.Client(base_url=f"{daemon.url}/v1")
+    documents = [
+        "The Mediterranean diet emphasizes fish, olive oil, and vegetables.",
+        "Photosynthesis in plants converts light energy into glucose.",
+        "Shakespeare's works, like 'Hamlet' and 'A Midsummer Night's Dream,' endure in literature.",
+    ]
+    assert len(vo.embed(documents, model="voyage-3.5", input_type="document").embeddings) == 3
+    reranking = vo.rerank("Which diet has olive oil?", documents, model="rerank-2.5", top_k=3)
+    assert reranking.results[0].document == documents[0]

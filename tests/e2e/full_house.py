@@ -12,31 +12,20 @@ KEY = "sesame-5f0c1e"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 CLASSIFIER_NAME = "moods"
 
-_TEMPLATE = """\
-{{- bos_token }}
-{%- for message in messages %}
-    {{- '<|' + message.role + '|>' + (message.content or '') + '\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}
-"""
+PUBLISHED_NAMES = {
+    GENERATOR_NAME: ["gpt-4o", "gpt-4o-mini", "gpt-3.5-turbo-instruct"],
+    EMBEDDER_NAME: [
+        "text-embedding-3-small", "text-embedding-ada-002", "voyage-3.5", "rerank-v3.5",
+        "rerank-english-v3.0", "rerank-2.5",
+    ],
+}  # fmt: skip
+"""The models that clients' own examples name."""
 
 
 def write_models(folder: Path) -> dict[str, Path]:
-    """Name -> folder: the demo models, of which the generator chats, and a classifier."""
-    return {
-        GENERATOR_NAME: _write_chat_model(folder / "chat"),
-        EMBEDDER_NAME: demo_models()[EMBEDDER_NAME],
-        CLASSIFIER_NAME: _write_classifier(folder / "moods"),
-    }
-
-
-def _write_chat_model(folder: Path) -> Path:
-    """The demo generator with a chat template."""
-    shutil.copytree(demo_models()[GENERATOR_NAME], folder)
-    file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text()) | {"chat_template": _TEMPLATE}
-    file.write_text(json.dumps(settings))
-    return folder
+    """Names, with commas -> folder: the demo models and a classifier."""
+    models = demo_models() | {CLASSIFIER_NAME: _write_classifier(folder / "moods")}
+    return {",".join([name, *PUBLISHED_NAMES.get(name, [])]): path for name, path in models.items()}
 
 
 def _write_classifier(folder: Path) -> Path:

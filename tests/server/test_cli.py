@@ -50,6 +50,13 @@ def test_defaults(commands: list[ServeCommand]) -> None:
         assert model == ModelSettings(model=model.model, names=model.names)
 
 
+def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None:
+    names = ["--served-model-name", "chat, gpt-4o", "--served-model-name", "embed"]
+    assert cli.main(["serve", *names]) == 0
+    models = commands[0].settings.models
+    assert [model.names for model in models] == [("chat", "gpt-4o"), ("embed",)]
+
+
 def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     flags = (
         "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
@@ -154,7 +161,7 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--drain-timeout", "nan"], "'nan' is not a number of seconds"),
         (["--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
         (["--dtype", "int3"], "invalid choice: 'int3'"),
-        (["--served-model-name", "a"], "1 --served-model-name for 0 models"),
+        (["--served-model-name", "a"], "1 --served-model-name for 2 models"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
 )

@@ -69,7 +69,7 @@ def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
     cert, key = make_certificate(folder)
     (folder / "keys").write_text("one\ntwo\n")
     flags = (
-        f"{folder}/llama {folder}/bert --served-model-name chat --served-model-name embed "
+        f"{folder}/llama {folder}/bert --served-model-name chat,gpt-4o --served-model-name embed "
         "--device cpu --pipeline-stages 2 --threads 3 --max-running 4 --max-step-tokens 55 "
         f"--kv-cache-memory 1MiB --max-model-len 32 --port 9000 --api-key-file {folder}/keys "
         f"--tls-cert {cert} --tls-key {key} --cors-origin https://a --strict-fields "
@@ -80,7 +80,7 @@ def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
         "kv_cache_memory: 1MiB, max_model_len: 32"
     )
     text = (
-        f"models:\n- {{model: llama, names: [chat], {model}}}\n"
+        f"models:\n- {{model: llama, names: [chat, gpt-4o], {model}}}\n"
         f"- {{model: ./bert, names: [embed], {model}}}\n"
         "port: 9000\napi_key_files: [keys]\ntls_cert: server.crt\ntls_key: server.key\n"
         "cors_origins: [https://a]\nstrict_fields: true\nmax_body_size: 1MiB\nmax_inputs: 9\n"
