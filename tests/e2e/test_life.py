@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, is_alive, running, wait_for
+from tests.e2e.daemon import Daemon, is_alive, metric, running, wait_for
 
 LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
 
@@ -91,7 +91,8 @@ def test_a_port_in_use_fails_the_start(generator: str) -> None:
 
 
 def open_stream(daemon: Daemon, lines: list[str]) -> threading.Thread:
-    """Read a long completion's events into `lines` until the stream ends or breaks."""
+    """Read a long completion's events into `lines` until the stream ends or breaks; returns once
+    it has begun."""
 
     def read() -> None:
         with (
@@ -100,10 +101,11 @@ def open_stream(daemon: Daemon, lines: list[str]) -> threading.Thread:
                 "POST", f"{daemon.url}/v1/completions", json=LONG | {"stream": True}, timeout=60
             ) as answer,
         ):
-            lines.extend(line for line in answer.iter_lines() if line)
+            lines.extend(filter(None, answer.iter_lines()))
 
     reader = threading.Thread(target=read)
     reader.start()
+    wait_for(lambda: lines, 20)
     return reader
 
 
@@ -119,7 +121,7 @@ def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, v
             )
         )
         waiting.start()
-        time.sleep(0.3)
+        wait_for(lambda: metric(daemon.url, "penstock_engine_running_rows") == 2, 10)
         (pid,) = daemon.children()[victim]
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -138,7 +140,6 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> N
     with running(generator) as daemon:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
-        time.sleep(0.3)
         daemon.process.send_signal(signal.SIGTERM)
         wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 3)
         refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
@@ -153,7 +154,6 @@ def test_the_drain_has_a_deadline(generator: str) -> None:
     with running(generator, "--drain-timeout", "0.2") as daemon:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
-        time.sleep(0.3)
         daemon.process.send_signal(signal.SIGTERM)
         reader.join(10)
         assert "error" in json.loads(lines[-1].removeprefix("data: "))
@@ -163,9 +163,8 @@ def test_the_drain_has_a_deadline(generator: str) -> None:
 def test_a_second_signal_ends_at_once(generator: str) -> None:
     with running(generator, "--drain-timeout", "60") as daemon:
         reader = open_stream(daemon, [])
-        time.sleep(0.3)
         daemon.process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 5)
         daemon.process.send_signal(signal.SIGINT)
         assert daemon.exit_code(2) == 130
         reader.join(5)
