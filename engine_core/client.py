@@ -5,7 +5,14 @@ import itertools
 
 import msgspec
 
-from engine_core.client_jobs import EncodeCall, Encoded, EngineError, GenerateStream, StatesCall
+from engine_core.client_jobs import (
+    EncodeCall,
+    Encoded,
+    EngineError,
+    GenerateStream,
+    SparseCall,
+    StatesCall,
+)
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -105,17 +112,17 @@ class EngineClient:
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = (StatesCall if token_states else EncodeCall)(len(texts) + len(ids), info.vector_size)
+        call = _call(info, len(texts) + len(ids), token_states=token_states)
         message = EncodeJob(
             job, texts, ids, query, tokenization or Tokenization(), priority, token_states
         )
         accepted = await self._submit(job, call, message)
         try:
             await call.done
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, EngineError):
             self._drop(job)
             raise
-        return Encoded(call.vectors, accepted.prompt_tokens, accepted.dropped)
+        return call.result(accepted)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send unless the engine is gone: then every job has its answer already."""
@@ -192,3 +199,9 @@ class EngineClient:
 
     def _death(self) -> EngineError:
         return EngineError("engine_dead", "the engine of this model has stopped")
+
+
+def _call(info: EngineInfo, rows: int, *, token_states: bool) -> EncodeCall:
+    if "embed_sparse" in info.tasks:
+        return SparseCall(rows)
+    return (StatesCall if token_states else EncodeCall)(rows, info.vector_size)

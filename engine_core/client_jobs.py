@@ -17,6 +17,11 @@ from engine_core.messages import (
 )
 
 FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+MAX_SPARSE_ENTRIES = 1 << 21
+"""What is not zero in all vectors of a job. Only a model that is not sparse comes near: a row of a
+few tokens may then have as many as its vocabulary."""
 
 
 class EngineError(Exception):
@@ -33,11 +38,14 @@ class Encoded(msgspec.Struct, frozen=True):
     """An encode job's answer: vectors float32[N, D], the token count of each of the N items.
 
     `dropped` counts the tokens that were cut off each item; it is empty where nothing was.
+    Of sparse vectors there is what is not zero: float32[E, 2] of indices, ascending in an item, and
+    values, and how many are each item's, `counts`.
     """
 
     vectors: FloatArray
     prompt_tokens: list[int]
     dropped: list[int] = []
+    counts: list[int] = []
 
 
 class PendingJob:
@@ -160,15 +168,20 @@ class EncodeCall(PendingJob):
     def push(self, part: Vectors) -> bool:
         """Place finished rows; True once none is missing."""
         rows = np.frombuffer(part.rows, np.int32)
-        self.place(rows, np.frombuffer(part.data, np.float32).reshape(-1, self.vectors.shape[1]))
+        data = np.frombuffer(part.data, np.float32).reshape(-1, self.vectors.shape[1])
+        self.place(rows, data, np.frombuffer(part.counts, np.int32))
         self._missing -= len(rows)
         if self._missing == 0 and not self.done.done():
             self.done.set_result(None)
         return self._missing == 0
 
-    def place(self, rows: npt.NDArray[np.int32], data: FloatArray) -> None:
+    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
         """Put the results of `rows` where they belong."""
         self.vectors[rows] = data
+
+    def result(self, accepted: Accepted) -> Encoded:
+        """The answer, once it is whole."""
+        return Encoded(self.vectors, accepted.prompt_tokens, accepted.dropped)
 
     def fail(self, error: EngineError) -> None:
         super().fail(error)
@@ -190,9 +203,37 @@ class StatesCall(EncodeCall):
         self.vectors = np.empty((self._offsets[-1], self.vectors.shape[1]), np.float32)
         super().accept(message)
 
-    def place(self, rows: npt.NDArray[np.int32], data: FloatArray) -> None:
+    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
         read, places = 0, cast("list[int]", rows.tolist())
         for row in places:
             first, last = self._offsets[row], self._offsets[row + 1]
             self.vectors[first:last] = data[read : read + last - first]
             read += last - first
+
+
+class SparseCall(EncodeCall):
+    """The rows of one encode job whose vectors are sparse."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, 2)
+        self._entries: list[FloatArray] = [self.vectors[:0]] * rows
+        self._room = MAX_SPARSE_ENTRIES
+
+    def push(self, part: Vectors) -> bool:
+        self._room -= len(part.data) // 8
+        if self._room >= 0:
+            return super().push(part)
+        self._entries.clear()
+        message = f"the vectors have more than {MAX_SPARSE_ENTRIES} entries; ask for fewer at once"
+        self.fail(EngineError("too_large", message))
+        return False  # the engine still runs the job: whoever waits for it aborts it
+
+    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
+        places = cast("list[int]", rows.tolist())
+        for row, entries in zip(places, np.split(data, np.cumsum(counts)[:-1]), strict=True):
+            self._entries[row] = entries
+
+    def result(self, accepted: Accepted) -> Encoded:
+        counts = [len(entries) for entries in self._entries]
+        vectors = np.concatenate(self._entries)
+        return Encoded(vectors, accepted.prompt_tokens, accepted.dropped, counts)

@@ -13,7 +13,7 @@ import msgspec
 from workers.messages import Logprobs
 
 Finish = Literal["stop", "length", "abort"]
-Task = Literal["generate", "embed", "score"]
+Task = Literal["generate", "embed", "embed_sparse", "score"]
 
 FailureCode = Literal[
     "invalid_request",  # the client's fault: 400
@@ -149,7 +149,8 @@ class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"
 
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
-    """What a ready engine serves. `vector_size` is 0 for a generator."""
+    """What a ready engine serves. `vector_size` is 0 for a generator; of sparse vectors it is the
+    size of the vocabulary."""
 
     tasks: list[Task]
     max_model_len: int
@@ -201,11 +202,15 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
 
 class Vectors(msgspec.Struct, array_like=True, frozen=True):
     """Finished rows of an encode job: `rows` int32[N], `data` float32[N, D], or, of a job that asks
-    for token states, float32[T, D] with those of all tokens of the N rows, one after another."""
+    for token states, float32[T, D] with those of all tokens of the N rows, one after another.
+
+    Of sparse vectors `data` is float32[E, 2]: index and value of what is not zero, and `counts`
+    int32[N] tells how many are each row's."""
 
     job: int
     rows: bytes
     data: bytes
+    counts: bytes = b""
 
 
 class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):

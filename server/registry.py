@@ -19,6 +19,7 @@ Endpoint = Literal[
     "/v1/rerank",
     "/v1/score",
     "/v1/classify",
+    "/embed_sparse",
     "/tokenize",
     "/detokenize",
 ]
@@ -150,6 +151,8 @@ def _endpoints(served: ServedModel) -> tuple[Endpoint, ...]:
         return ("/v1/completions", "/v1/chat/completions", *tokens)
     if engine.head == "embed":
         return ("/v1/embeddings", "/v1/rerank", "/v1/score", *tokens)
+    if engine.head == "embed_sparse":
+        return ("/embed_sparse", *tokens)
     # Only a single label is a relevance.
     relevance = ("/v1/rerank", "/v1/score") if engine.model.num_labels == 1 else ()
     return (*relevance, "/v1/classify", *tokens)

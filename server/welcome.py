@@ -8,15 +8,16 @@ from engine_core.workflows import workflow_for
 from server.configuration.config import API_KEY_VARIABLE, ServedModel, ServerConfig
 
 _ENDPOINTS: dict[str, tuple[Task, dict[str, object]]] = {
-    "completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),
-    "embeddings": ("embed", {"input": "The cat sat on the mat."}),
-    "rerank": (
+    "/v1/completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),
+    "/v1/embeddings": ("embed", {"input": "The cat sat on the mat."}),
+    "/v1/rerank": (
         "score",
         {
             "query": "What do pandas eat?",
             "documents": ["The giant panda lives on bamboo.", "Paris is the capital of France."],
         },
     ),
+    "/embed_sparse": ("embed_sparse", {"inputs": "The cat sat on the mat."}),
 }
 
 
@@ -43,7 +44,8 @@ def welcome(config: ServerConfig, seconds: float) -> str:
     for endpoint, (task, body) in _ENDPOINTS.items():
         name = _first_for(task, config.models)
         if name is not None:
-            lines += ["", _curl(f"{url}/v1/{endpoint}", {"model": name} | body, config)]
+            named = {"model": name} if endpoint.startswith("/v1/") else {}
+            lines += ["", _curl(url + endpoint, named | body, config)]
     return "\n".join([*lines, ""])
 
 

@@ -35,14 +35,16 @@ class _TensorFile(Protocol):
 class Checkpoint:
     """Where each tensor of a folder is: in `model.safetensors`, or in the files of its index.
 
-    `canonical_name` maps the checkpoint's tensor names to those that are asked for. Raises
-    CheckpointError where no weights are found, or where one of the index's files is absent.
+    `canonical_name` maps the checkpoint's tensor names to those that are asked for; of several for
+    one, the tensor that has the very name counts. Raises CheckpointError where no weights are
+    found, or where one of the index's files is absent.
     """
 
     def __init__(self, folder: Path, canonical_name: Callable[[str], str]) -> None:
         self._folder = folder
         files = _single_file(folder) if (folder / SINGLE_FILE).exists() else _indexed_files(folder)
-        self._places = {canonical_name(name): (file, name) for name, file in files.items()}
+        names = sorted(files, key=lambda name: canonical_name(name) == name)
+        self._places = {canonical_name(name): (files[name], name) for name in names}
 
     def read(
         self, targets: Mapping[str, torch.Tensor], read_one: Callable[[torch.Tensor], None]

@@ -8,7 +8,7 @@ from workers.model_config import ModelConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
-Head = Literal["generate", "embed", "classify"]
+Head = Literal["generate", "embed", "embed_sparse", "classify"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from workers.messages import StepOutput
-from workers.model_config import PoolingConfig
+from workers.model_config import PoolingConfig, SpladeConfig
 from workers.model_input import ModelInput, ScoringInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
@@ -16,6 +16,7 @@ from workers.sampling.parameters import SamplingTable
 from workers.sampling.rehearsal import rehearse
 from workers.sampling.sampler import sample
 from workers.slots import SlotTable
+from workers.splade import sparse_vectors
 from workers.transfer import to_bytes
 
 SCORED_AT_ONCE = 512
@@ -26,13 +27,14 @@ SCORED_AT_ONCE = 512
 class HeadResult:
     """`StepOutput`, while its parts are still tensors: what the step has none of is None.
 
-    tokens int32[S], pooled float32[R, D].
+    tokens int32[S], pooled float32[R, D], or, of sparse vectors, float32[E, 2] and counts int32[R].
     """
 
     tokens: torch.Tensor | None = None
     sampled: TokenLogprobs | None = None
     scored: TokenLogprobs | None = None
     pooled: torch.Tensor | None = None
+    counts: torch.Tensor | None = None
 
     def to_host(self) -> "HeadResult":
         """The same on the host, where it is once the current stream has come to it.
@@ -44,6 +46,7 @@ class HeadResult:
             sampled=None if self.sampled is None else self.sampled.to_host(),
             scored=None if self.scored is None else self.scored.to_host(),
             pooled=None if self.pooled is None else self.pooled.to("cpu", non_blocking=True),
+            counts=None if self.counts is None else self.counts.to("cpu", non_blocking=True),
         )
 
     def to_output(self, step: int) -> StepOutput:
@@ -54,6 +57,7 @@ class HeadResult:
             sampled=None if self.sampled is None else self.sampled.to_message(),
             scored=None if self.scored is None else self.scored.to_message(),
             pooled=b"" if self.pooled is None else to_bytes(self.pooled),
+            counts=b"" if self.counts is None else to_bytes(self.counts),
         )
 
 
@@ -136,6 +140,21 @@ class EmbedHead:
             states = hidden[: batch.tensors.num_tokens].float()
             pooled = torch.cat([pooled, states]).index_select(0, batch.told)
         return HeadResult(pooled=pooled)
+
+
+class SparseHead:
+    """One sparse vector a row, from the logits of all its tokens."""
+
+    def __init__(self, model: StageModel, pooling: SpladeConfig) -> None:
+        self._model = model
+        self._pooling = pooling
+
+    def __call__(
+        self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
+        lens = batch.tensors.query_lens.tolist()
+        vectors = sparse_vectors(hidden, lens, self._model.head, self._pooling)
+        return HeadResult(pooled=vectors.entries, counts=vectors.counts)
 
 
 class ClassifyHead:

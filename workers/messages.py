@@ -113,7 +113,9 @@ class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
     sampled   log-probabilities of the S sampled tokens, if any row of the step asked for them
     scored    log-probabilities of the positions with a target, if the step has targets
     pooled    float32[R, D] vectors (or logits, D = number of labels); a failed row holds NaN. A row
-              whose states are told has as many vectors as tokens
+              whose states are told has as many vectors as tokens. Of sparse vectors float32[E, 2]:
+              index and value of what is not zero, rows one after another, indices ascending
+    counts    int32[R]     of sparse vectors alone: how many of the E are each row's
     busy_us   time the last stage spent on the step, in microseconds
     idle_us   time for which the device had nothing to do before it began the step, in
               microseconds; -1 where that is not measured
@@ -124,6 +126,7 @@ class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
     sampled: Logprobs | None = None
     scored: Logprobs | None = None
     pooled: bytes = b""
+    counts: bytes = b""
     busy_us: int = 0
     idle_us: int = -1
 

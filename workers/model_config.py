@@ -7,6 +7,8 @@ import msgspec
 from msgspec import Meta
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
+SpladeStrategy = Literal["max", "sum"]
+SpladeActivation = Literal["relu", "log1p_relu"]
 ValueT = TypeVar("ValueT")
 RopeType = Literal["default", "linear", "llama3"]
 
@@ -16,6 +18,8 @@ _POOLING_FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "last",
 }
+_MASKED_LM = "BertForMaskedLM"
+_SPLADE_MODULES = ("Transformer", "MLMTransformer", "SpladePooling")
 
 
 class ModelConfigError(ValueError):
@@ -45,6 +49,14 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     mode: PoolingMode = "mean"
     normalize: bool = True
     include_prompt: bool = True
+
+
+class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a masked language model's logits become one sparse vector: over a text's tokens the
+    `strategy` of log(1 + relu(x)), or with `log1p_relu` of log(1 + log(1 + relu(x)))."""
+
+    strategy: SpladeStrategy = "max"
+    activation: SpladeActivation = "relu"
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +105,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     sigmoid_scores: bool
     pooling: PoolingConfig
+    splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
 
 
@@ -133,9 +146,11 @@ def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
     hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     max_position = int(raw["max_position_embeddings"])
     sentence = _optional_json(path / "sentence_bert_config.json")
+    modules = _modules(path)
+    architecture = _architecture(architectures[0], modules)
     return ModelConfig(
         path=str(path),
-        architecture=architectures[0],
+        architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
         hidden_size=hidden,
         intermediate_size=int(raw["intermediate_size"]),
@@ -149,7 +164,7 @@ def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
         norm_eps=float(raw.get("rms_norm_eps", raw.get("layer_norm_eps", 1e-12))),
         initializer_range=float(raw.get("initializer_range", 0.02)),
         checkpoint_dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", architecture == _MASKED_LM)),
         attention_bias=bool(raw.get("attention_bias", False)),
         mlp_bias=bool(raw.get("mlp_bias", False)),
         rope=_rope_config(raw),
@@ -157,7 +172,8 @@ def _model_config(path: Path, raw: dict[str, Any]) -> ModelConfig:
         num_labels=_num_labels(raw),
         labels=_labels(raw),
         sigmoid_scores=_sigmoid_scores(raw),
-        pooling=_pooling_config(path),
+        pooling=_pooling_config(path, modules),
+        splade=_splade_config(path, modules) if architecture == _MASKED_LM else SpladeConfig(),
         embedding=_embedding_config(path, raw),
     )
 
@@ -209,20 +225,27 @@ class _Module(msgspec.Struct):
     path: str
 
 
-def _pooling_config(path: Path) -> PoolingConfig:
+def _modules(path: Path) -> dict[str, str]:
+    """The modules of a sentence-transformers folder: class name -> folder; empty of any other."""
+    file = path / "modules.json"
+    modules = _decoded(file, list[_Module]) if file.exists() else []
+    return {module.type.rsplit(".", 1)[-1]: module.path for module in modules}
+
+
+def _architecture(declared: str, modules: dict[str, str]) -> str:
+    """What is to be built: of a masked language model whose states are pooled, the encoder."""
+    return "BertModel" if declared == _MASKED_LM and "Pooling" in modules else declared
+
+
+def _pooling_config(path: Path, modules: dict[str, str]) -> PoolingConfig:
     """The Pooling and Normalize modules of a sentence-transformers folder.
 
     A folder without them is pooled by the mean and not normalised, as sentence-transformers does.
     """
-    modules_file = path / "modules.json"
-    if not modules_file.exists():
-        return PoolingConfig(mode="mean", normalize=False)
-    modules = _decoded(modules_file, list[_Module])
-    kinds = {module.type.rsplit(".", 1)[-1]: module.path for module in modules}
-    raw = read_json(path / kinds["Pooling"] / "config.json") if "Pooling" in kinds else {}
+    raw = read_json(path / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
     return PoolingConfig(
         mode=_pooling_mode(raw),
-        normalize="Normalize" in kinds,
+        normalize="Normalize" in modules,
         include_prompt=bool(raw.get("include_prompt", True)),
     )
 
@@ -237,6 +260,26 @@ def _pooling_mode(raw: dict[str, Any]) -> PoolingMode:
             return known
     known = ", ".join(_POOLING_FLAGS.values())
     raise ModelConfigError(f"pooling {modes} is not supported (one of {known})")
+
+
+class _SpladePooling(msgspec.Struct):
+    """The keys of a SpladePooling module's configuration that are obeyed."""
+
+    pooling_strategy: SpladeStrategy = "max"
+    activation_function: SpladeActivation = "relu"
+
+
+def _splade_config(path: Path, modules: dict[str, str]) -> SpladeConfig:
+    """The SpladePooling module of a sentence-transformers folder; its defaults where there are no
+    modules at all. Raises ModelConfigError for modules that change what it makes."""
+    if not modules:
+        return SpladeConfig()
+    others = sorted(set(modules) - set(_SPLADE_MODULES))
+    if others or "SpladePooling" not in modules:
+        what = f"{', '.join(others)} is not supported" if others else "no pooling"
+        raise ModelConfigError(f"{path / 'modules.json'}: {what} (of {_MASKED_LM}: SpladePooling)")
+    raw = _decoded(path / modules["SpladePooling"] / "config.json", _SpladePooling)
+    return SpladeConfig(strategy=raw.pooling_strategy, activation=raw.activation_function)
 
 
 class _Prompts(msgspec.Struct):

@@ -6,7 +6,7 @@ from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
 from workers.forward import forward
-from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult
+from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
 from workers.messages import StepInput
@@ -150,5 +150,7 @@ def _head(
             return GenerateHead(model, slots, sampling)
         case "embed":
             return EmbedHead(config.model.pooling)
+        case "embed_sparse":
+            return SparseHead(model, config.model.splade)
         case "classify":
             return ClassifyHead(model)

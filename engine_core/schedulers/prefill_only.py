@@ -110,18 +110,22 @@ class PrefillOnlyScheduler:
 
     def update(self, batch: EncoderBatch, output: StepOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
-        ends = [0, *np.cumsum(batch.sizes).tolist()]
-        pooled = np.frombuffer(output.pooled, np.float32).reshape(ends[-1], -1)
+        counts = np.frombuffer(output.counts, np.int32)
+        sizes = counts if len(counts) else batch.sizes
+        ends = [0, *np.cumsum(sizes).tolist()]
+        numbers = np.frombuffer(output.pooled, np.float32)
+        # Sparse vectors may all be empty.
+        pooled = numbers.reshape(ends[-1], len(numbers) // max(ends[-1], 1))
         finite = bool(np.isfinite(pooled).all())
         first = 0
         for job, rows in batch.parts:
             last = first + len(rows)
-            data = pooled[ends[first] : ends[last]]
+            data, own_counts = pooled[ends[first] : ends[last]], counts[first:last]
             first = last
             if job.ended:
                 continue
             if finite or np.isfinite(data).all():
-                part = Vectors(job.message.id, rows.tobytes(), data.tobytes())
+                part = Vectors(job.message.id, rows.tobytes(), data.tobytes(), own_counts.tobytes())
                 outbox.vectors(job, part, len(rows))
             else:
                 outbox.fail_not_finite(job)

@@ -7,6 +7,7 @@ from engine_core.workflows.base import Workflow
 _WORKFLOW_OF = {
     "LlamaForCausalLM": "decoder",
     "BertModel": "encoder",
+    "BertForMaskedLM": "sparse_encoder",
     "BertForSequenceClassification": "cross_encoder",
 }
 

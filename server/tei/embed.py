@@ -32,7 +32,7 @@ from server.schemas.tei import (
 from server.service import Service, service_of
 from server.tei.answers import as_json, side, whole_cut
 from server.tei.errors import EmptyBatchError, tei_errors
-from server.tei.models import embedder
+from server.tei.models import embedder, sparse_embedder
 from server.tei.operations import NUMBERS, list_of, ref, tei_operation
 
 router = APIRouter()
@@ -68,11 +68,15 @@ async def embed(request: Request) -> Response:
 )
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
-    """Needs an embedder with SPLADE pooling, which is not served here."""
+    """What is not zero in the vector of each text, which has the size of the vocabulary."""
     service = service_of(request)
-    await _tokens_body.read(request, service.limits.max_body_bytes)
-    embedder(service)
-    raise APIError("wrong_endpoint", "Model is not an embedding model with SPLADE pooling")
+    body = await _tokens_body.read(request, service.limits.max_body_bytes)
+    model = sparse_embedder(service)
+    plan = _plan(body, model, service)
+    with CancelOnDisconnect(request.receive):
+        encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
+        return as_json(await _told(encoded.vectors, encoded.counts, _sparse_values))
+    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 @router.post("/embed_all", **tei_operation(list_of(list_of(NUMBERS)), EmbedTokensRequest))
@@ -89,7 +93,7 @@ async def embed_all(request: Request) -> Response:
         if encoded.vectors.size > _MAX_NUMBERS:
             message = f"inputs: {encoded.vectors.size} numbers; an answer takes {_MAX_NUMBERS}"
             raise APIError("too_large", message, "inputs")
-        return as_json(await _told_by_token(encoded))
+        return as_json(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
@@ -156,15 +160,27 @@ async def _encoded(
         raise renamed(error, name) from None
 
 
-async def _told_by_token(encoded: Encoded) -> list[Raw]:
-    """Each item's vectors as JSON, with a pause after each: they are large."""
+async def _told(
+    vectors: FloatArray, counts: list[int], tell: Callable[[FloatArray], object]
+) -> list[Raw]:
+    """Each item's part of `vectors`, so many of them, as JSON, with a pause after each: they are
+    large."""
     told: list[Raw] = []
     first = 0
-    for count in encoded.prompt_tokens:
-        told.append(Raw(msgspec.json.encode(encoded.vectors[first : first + count].tolist())))
+    for count in counts:
+        told.append(Raw(msgspec.json.encode(tell(vectors[first : first + count]))))
         first += count
         await asyncio.sleep(0)
     return told
+
+
+def _lists(vectors: FloatArray) -> list[list[float]]:
+    return vectors.tolist()
+
+
+def _sparse_values(entries: FloatArray) -> list[SparseValue]:
+    indices, values = entries[:, 0].astype(int).tolist(), entries[:, 1].tolist()
+    return [SparseValue(*entry) for entry in zip(indices, values, strict=True)]
 
 
 def _normalized(vectors: FloatArray) -> FloatArray:

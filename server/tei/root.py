@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.schemas.tei import EmbedRequest
 from server.service import service_of
-from server.tei.embed import embed
+from server.tei.embed import embed, embed_sparse
 from server.tei.errors import tei_errors
 from server.tei.models import described
 from server.tei.operations import ANYTHING, tei_operation
@@ -17,9 +17,12 @@ router = APIRouter()
 @router.post("/", **tei_operation(ANYTHING, EmbedRequest))
 @tei_errors
 async def answer(request: Request) -> Response:
-    """`/embed` where there is an embedder, or else `/predict` or, of a reranker, `/rerank`."""
+    """`/embed` where there is an embedder, or else `/embed_sparse`, `/predict` or, of a reranker,
+    `/rerank`."""
     model = described(service_of(request))
     if model.served.engine.head == "embed":
         return await embed(request)
+    if model.served.engine.head == "embed_sparse":
+        return await embed_sparse(request)
     one_label = model.served.engine.model.num_labels == 1
     return await (rerank if one_label else predict)(request)

@@ -34,6 +34,7 @@ from workers.messages import Logprobs
 TASKS: dict[str, list[Task]] = {
     "generate": ["generate"],
     "embed": ["embed", "score"],
+    "embed_sparse": ["embed_sparse"],
     "classify": ["score"],
 }
 
@@ -48,6 +49,16 @@ def vector_of(item: str | bytes, size: int) -> np.ndarray:
 def states_of(item: str | bytes, tokens: int) -> np.ndarray:
     """float32[tokens, 8]: the item's vector, times 1, 2, 3, ..."""
     return vector_of(item, 8) * np.arange(1, tokens + 1, dtype=np.float32)[:, None]
+
+
+def sparse_of(item: str | bytes) -> np.ndarray:
+    """float32[E, 2] of indices and values: those of the item's vector that are above zero, 1000
+    times its index; of "nothing" none, of "everything" 30,000."""
+    if item == "everything":
+        return np.ones((30_000, 2), np.float32)
+    vector = vector_of(item, 8)
+    indices = np.flatnonzero(vector > 0) if item != "nothing" else np.empty(0, np.int64)
+    return np.stack([1000.0 * indices, vector[indices]], axis=1).astype(np.float32)
 
 
 def score_of(query: str, text: str) -> float:
@@ -292,16 +303,21 @@ class FakeEngine:
         if not job.open_rows:
             self._jobs.pop((job.client, job.message.id), None)
 
-    def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes]:
+    def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes, bytes]:
         items = message.texts or message.ids
+        told = b""
         if self._head == "classify":
             data = self._logits(message)
+        elif self._head == "embed_sparse":
+            entries = [sparse_of(item) for item in items]
+            data = np.concatenate(entries)
+            told = np.array([len(own) for own in entries], np.int32).tobytes()
         elif message.token_states:
             counts = [len(ids) // 4 for ids in self._ids(message)]
             data = np.concatenate([states_of(*each) for each in zip(items, counts, strict=True)])
         else:
             data = np.stack([vector_of(item, self._info.vector_size) for item in items])
-        return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes()
+        return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes(), told
 
     def _logits(self, message: EncodeJob) -> np.ndarray:
         labels, queries = self._info.vector_size, message.query

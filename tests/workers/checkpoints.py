@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
     LlamaConfig,
@@ -59,6 +60,19 @@ def save_bert(folder: Path, *, labels: int = 0, **changes: Any) -> Any:
     config = BertConfig(**BERT | changes)
     model = BertForSequenceClassification(config) if labels else BertModel(config)
     return _save(model.eval(), folder, "1GB")
+
+
+def save_masked_lm(folder: Path, *, bias: float = 0.0, **changes: Any) -> Any:
+    """Write a BERT with the head of a masked language model, all of whose logits are raised by
+    `bias`; returns the model."""
+    torch.manual_seed(7)
+    model = BertForMaskedLM(BertConfig(**BERT | changes)).eval()
+    _save(model, folder, "1GB")
+    if bias:
+        with torch.no_grad():
+            model.cls.predictions.bias.add_(bias)
+        model.save_pretrained(folder)
+    return model
 
 
 def _save(model: Any, folder: Path, shard_size: str) -> Any:

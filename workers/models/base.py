@@ -53,7 +53,7 @@ class StageModel(Protocol):
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], or scores [N, num_labels] of
-        first tokens for a classifier; an embedder's states pass unchanged. Padded inside to at
+        first tokens for a classifier; a dense embedder's states pass unchanged. Padded inside to at
         least four rows on the CPU."""
         ...
 

@@ -1,4 +1,5 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder, alone or with a classifier."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder, alone, with a classifier, or with the
+head of a masked language model."""
 
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ from workers.model_config import ModelConfig
 from workers.models.partition import stage_layers
 from workers.step_tensors import StepTensors
 
+_WORDS = "embeddings.word_embeddings"
+_HEAD = "cls.predictions"
+_DECODER = f"{_HEAD}.decoder"
 _OLD_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
@@ -23,7 +27,7 @@ class BertEmbeddings(Layer):
 
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
         size = config.hidden_size
-        self._words = Embedding("embeddings.word_embeddings", config.vocab_size, size, placement)
+        self.words = Embedding(_WORDS, config.vocab_size, size, placement)
         self._positions = Embedding(
             "embeddings.position_embeddings", config.max_position, size, placement
         )
@@ -35,10 +39,10 @@ class BertEmbeddings(Layer):
     def __call__(self, step: StepTensors) -> torch.Tensor:
         """[T', hidden_size]"""
         types = self._types.weight[0] if step.token_types is None else self._types(step.token_types)
-        return self._norm(self._words(step.tokens) + types + self._positions(step.positions))
+        return self._norm(self.words(step.tokens) + types + self._positions(step.positions))
 
     def parts(self) -> Sequence[Layer]:
-        return self._words, self._positions, self._types, self._norm
+        return self.words, self._positions, self._types, self._norm
 
 
 class BertLayer(Layer):
@@ -97,7 +101,10 @@ class BertModel(Layer):
 
     @staticmethod
     def canonical_name(name: str) -> str:
-        """Without the "bert." of models with a head; norms' weights as they are called today."""
+        """Without the "bert." of models with a head; norms' weights as they are called today; one
+        name for the bias of a masked language model, which checkpoints have under two."""
+        if name == f"{_HEAD}.bias":
+            return f"{_DECODER}.bias"
         *path, last = name.removeprefix("bert.").split(".")
         return ".".join([*path, _OLD_NORM_NAMES.get(last, last)])
 
@@ -123,3 +130,54 @@ class BertForSequenceClassification(BertModel):
     def parts(self) -> Sequence[Layer]:
         head = (self._pooler, self._classifier)
         return [*super().parts(), *(part for part in head if part is not None)]
+
+
+class MaskedLMHead(Layer):
+    """Logits of the token that stands at each position, from its final state.
+
+    The decoder's weight is that of the words' embedding where the two are tied.
+    """
+
+    def __init__(
+        self, config: ModelConfig, words: torch.Tensor | None, placement: Placement
+    ) -> None:
+        """`words` is the weight of the words' embedding, None if that is on another stage."""
+        size, tied = config.hidden_size, config.tie_word_embeddings
+        self._dense = Linear(size, {f"{_HEAD}.transform.dense": size}, placement, bias=True)
+        self._activation = activation(config.hidden_act)
+        norm = f"{_HEAD}.transform.LayerNorm"
+        self._norm = LayerNorm(norm, size, config.norm_eps, placement)
+        self._decoder_name = _WORDS if tied else _DECODER
+        decoder, shared = {self._decoder_name: config.vocab_size}, words if tied else None
+        self._decoder = Linear(size, decoder, placement, bias=True, tied=shared)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, hidden_size] -> [N, vocab_size]"""
+        return self._decoder(self._norm(self._activation(self._dense(hidden))))
+
+    def parts(self) -> Sequence[Layer]:
+        return self._dense, self._norm, self._decoder
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        weights = super().weights()
+        weights[f"{_DECODER}.bias"] = weights.pop(f"{self._decoder_name}.bias")
+        return weights
+
+
+class BertForMaskedLM(BertModel):
+    """A BERT that tells which token stands at a position: SPLADE pools what it says."""
+
+    def __init__(
+        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
+    ) -> None:
+        super().__init__(config, stage, num_stages, placement)
+        words = None if self._embeddings is None else self._embeddings.words.weight
+        last = stage == num_stages - 1
+        self._head = MaskedLMHead(config, words, placement) if last else None
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert self._head is not None, "only the last stage has the head"
+        return self._head(pad_rows(hidden))[: hidden.shape[0]]
+
+    def parts(self) -> Sequence[Layer]:
+        return super().parts() if self._head is None else [*super().parts(), self._head]

@@ -7,6 +7,7 @@ from workers.models.base import StageModel
 _ARCHITECTURES: dict[str, str] = {
     "LlamaForCausalLM": "workers.models.llama:LlamaForCausalLM",
     "BertModel": "workers.models.bert:BertModel",
+    "BertForMaskedLM": "workers.models.bert:BertForMaskedLM",
     "BertForSequenceClassification": "workers.models.bert:BertForSequenceClassification",
 }
 

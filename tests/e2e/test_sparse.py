@@ -1,0 +1,100 @@
+"""`/embed_sparse` of a real daemon, in two stages, beside sentence-transformers, in float32."""
+
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from server.demo import EMBEDDER_NAME, demo_models
+from tests.e2e.daemon import Daemon, running
+from tests.workers.checkpoints import save_masked_lm
+
+VOCABULARY = 30_522
+TEXTS = ["The cat sat on the mat.", "A kitten rests on a rug.", "Water."]
+LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(30))
+PROMPT = "Represent this question: "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model, and what sentence-transformers saves beside it."""
+    from sentence_transformers import SparseEncoder
+
+    folder: Path = tmp_path_factory.mktemp("models")
+    bare, saved = folder / "bare", folder / "splade"
+    save_masked_lm(bare, bias=-2.0, vocab_size=VOCABULARY, num_hidden_layers=2)
+    for file in demo_models()[EMBEDDER_NAME].glob("*token*.json"):
+        shutil.copy(file, bare)
+    encoder = SparseEncoder(str(bare), device="cpu", prompts={"query": PROMPT, "document": ""})
+    encoder.save(str(saved))
+    return saved
+
+
+@pytest.fixture(scope="module")
+def daemon(folder: Path) -> Generator[Daemon]:
+    with running(str(folder), "--threads", "1", "--pipeline-stages", "2") as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Any:
+    from sentence_transformers import SparseEncoder
+
+    return SparseEncoder(str(folder), device="cpu")
+
+
+def post(daemon: Daemon, path: str, **body: Any) -> httpx.Response:
+    return httpx.post(daemon.url + path, json=body, timeout=20)
+
+
+def sparse(daemon: Daemon, inputs: Any, **fields: Any) -> np.ndarray:
+    """float32[N, V] of an answer whose indices ascend and which holds no zeros."""
+    response = post(daemon, "/embed_sparse", inputs=inputs, **fields)
+    assert response.status_code == 200, response.text
+    vectors = np.zeros((len(response.json()), VOCABULARY), np.float32)
+    for vector, entries in zip(vectors, response.json(), strict=True):
+        indices = [entry["index"] for entry in entries]
+        assert indices == sorted(set(indices))
+        vector[indices] = [entry["value"] for entry in entries]
+        assert np.count_nonzero(vector) == len(entries)
+    return vectors
+
+
+def test_vectors(daemon, reference) -> None:
+    for fields, prompt_name in (({}, None), ({"prompt_name": "query"}, "query")):
+        expected = reference.encode(
+            TEXTS, prompt_name=prompt_name, convert_to_sparse_tensor=False
+        ).numpy()
+        assert 0.5 < (expected == 0).mean() < 1
+        np.testing.assert_allclose(sparse(daemon, TEXTS, **fields), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_truncation(daemon, reference, side) -> None:
+    reference.tokenizer.truncation_side = side
+    expected = reference.encode([LONG], convert_to_sparse_tensor=False).numpy()
+    found = sparse(daemon, [LONG], truncate=True, truncation_direction=side)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_is_refused(daemon) -> None:
+    too_long = post(daemon, "/embed_sparse", inputs=["a", LONG])
+    assert too_long.status_code == 413
+    assert "inputs[1]" in too_long.json()["error"]
+    assert post(daemon, "/embed", inputs="a").status_code == 424
+    embeddings = post(daemon, "/v1/embeddings", model="splade", input="a")
+    assert embeddings.json()["error"]["code"] == "wrong_endpoint"
+
+
+def test_info(daemon) -> None:
+    info = httpx.get(f"{daemon.url}/info").json()
+    assert info["model_type"] == {"embedding": {"pooling": "splade"}}
+    assert info["max_input_length"] == 128
+
+
+def test_the_ready_message_says_how_to_try_it(daemon) -> None:
+    assert f"{daemon.url}/embed_sparse" in "".join(daemon.log)
