@@ -19,6 +19,9 @@ from engine_core.messages import (
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
+MAX_STATE_NUMBERS = 1 << 22
+"""Of a job that asks for token states: as text, some 80 MB."""
+
 MAX_SPARSE_ENTRIES = 1 << 21
 """What is not zero in all vectors of a job. Only a model that is not sparse comes near: a row of a
 few tokens may then have as many as its vocabulary."""
@@ -167,6 +170,8 @@ class EncodeCall(PendingJob):
 
     def push(self, part: Vectors) -> bool:
         """Place finished rows; True once none is missing."""
+        if self.done.done():
+            return False  # it has failed here; the engine has yet to hear of that
         rows = np.frombuffer(part.rows, np.int32)
         data = np.frombuffer(part.data, np.float32).reshape(-1, self.vectors.shape[1])
         self.place(rows, data, np.frombuffer(part.counts, np.int32))
@@ -198,10 +203,15 @@ class StatesCall(EncodeCall):
         self._offsets: list[int] = [0]
 
     def accept(self, message: Accepted) -> None:
+        super().accept(message)
         ends: list[int] = np.cumsum(message.prompt_tokens).tolist()
         self._offsets = [0, *ends]
-        self.vectors = np.empty((self._offsets[-1], self.vectors.shape[1]), np.float32)
-        super().accept(message)
+        size = self.vectors.shape[1]
+        if (numbers := ends[-1] * size) > MAX_STATE_NUMBERS:
+            text = f"{numbers} numbers; an answer takes {MAX_STATE_NUMBERS}: ask for fewer at once"
+            self.fail(EngineError("too_large", text))
+        else:
+            self.vectors = np.empty((ends[-1], size), np.float32)
 
     def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
         read, places = 0, cast("list[int]", rows.tolist())
@@ -224,9 +234,9 @@ class SparseCall(EncodeCall):
         if self._room >= 0:
             return super().push(part)
         self._entries.clear()
-        message = f"the vectors have more than {MAX_SPARSE_ENTRIES} entries; ask for fewer at once"
+        message = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer at once"
         self.fail(EngineError("too_large", message))
-        return False  # the engine still runs the job: whoever waits for it aborts it
+        return False
 
     def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
         places = cast("list[int]", rows.tolist())

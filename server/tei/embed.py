@@ -40,9 +40,6 @@ _embed_body = Body(EmbedRequest)
 _tokens_body = Body(EmbedTokensRequest)
 _similarity_body = Body(SimilarityRequest)
 
-# The answer of `/embed_all` is text; this many numbers are some 80 MB of it.
-_MAX_NUMBERS = 1 << 22
-
 
 @router.post("/embed", **tei_operation(list_of(NUMBERS), EmbedRequest))
 @tei_errors
@@ -90,9 +87,6 @@ async def embed_all(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
         encoded = await _encoded(service, model, plan, name, token_states=True)
-        if encoded.vectors.size > _MAX_NUMBERS:
-            message = f"inputs: {encoded.vectors.size} numbers; an answer takes {_MAX_NUMBERS}"
-            raise APIError("too_large", message, "inputs")
         return as_json(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine_core import client_jobs
 from engine_core.batches import EncoderBatch
+from engine_core.client_jobs import EngineError
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Accepted, EncodeJob, Outputs, Vectors
+from engine_core.messages import Abort, Accepted, EncodeJob, Outputs, Vectors
 from engine_core.outbox import Outbox
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows.cross_encoder import CrossEncoderProcessor
@@ -81,6 +83,21 @@ async def test_states_are_placed_by_item(tmp_path: Path) -> None:
         encoded = await asyncio.wait_for(call, 5)
         assert encoded.vectors.tolist() == [[number, -number] for number in range(6)]
         assert encoded.prompt_tokens == [2, 1, 3]
+
+
+async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(client_jobs, "MAX_STATE_NUMBERS", 11)
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b"], token_states=True))
+        job = await script.job()
+        part = Vectors(job.id, np.array([1], np.int32).tobytes(), np.ones(6, np.float32).tobytes())
+        await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], vectors=[part]))
+        with pytest.raises(EngineError, match="12 numbers; an answer takes 11") as refused:
+            await asyncio.wait_for(call, 5)
+        assert refused.value.code == "too_large"
+        assert await script.receive() == Abort([job.id])
 
 
 @pytest.mark.parametrize(
