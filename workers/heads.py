@@ -11,10 +11,11 @@ from workers.model_input import ModelInput, ScoringInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
 from workers.sampling.adjustments import TokenMask
-from workers.sampling.logprobs import TokenLogprobs, log_probabilities, ranks
+from workers.sampling.logprobs import log_probabilities, ranks
 from workers.sampling.parameters import SamplingTable
 from workers.sampling.rehearsal import rehearse
 from workers.sampling.sampler import sample
+from workers.sampling.token_logprobs import TokenLogprobs
 from workers.slots import SlotTable
 from workers.splade import sparse_vectors
 from workers.transfer import to_bytes

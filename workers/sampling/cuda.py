@@ -13,9 +13,9 @@ from workers.kernels.sampling_draw import draw_tokens
 from workers.kernels.sampling_rows import LogitRows
 from workers.kernels.sampling_statistics import group_statistics
 from workers.sampling.adjustments import Adjustments, TokenMask
-from workers.sampling.logprobs import TokenLogprobs
 from workers.sampling.parameters import SamplingRows
 from workers.sampling.token_counts import TokenCounts
+from workers.sampling.token_logprobs import TokenLogprobs
 from workers.sampling.uniforms import uniforms
 from workers.transfer import to_device
 
