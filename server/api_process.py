@@ -19,7 +19,7 @@ import uvloop
 
 from server.app import create_app
 from server.configuration.config import ServerConfig
-from server.http.wire import CoalescingProtocol
+from server.http.wire import WireProtocol
 from server.registry import Registry
 from server.service import Service
 from workers.parent import exit_with_parent
@@ -58,7 +58,7 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
     service = Service(config, Registry.load(config.models))
     uvicorn_config = uvicorn.Config(
         create_app(service),
-        http=CoalescingProtocol,
+        http=WireProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -64,7 +64,9 @@ def create_app(service: Service) -> ASGIApp:
         if isinstance(route, APIRoute) and not route.param_convertors
         for method in route.methods or ()
     }
-    return with_cors(Gate(service, handlers, others=app), service.config.cors_origins)
+    # The HTTP server leaves the body out.
+    heads = {("HEAD", path): get for (method, path), get in handlers.items() if method == "GET"}
+    return with_cors(Gate(service, handlers | heads, others=app), service.config.cors_origins)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:

@@ -94,6 +94,13 @@ def test_wrong_routes_in_the_error_shape(house, method, path, status, code):
     assert ("allow" in response.headers) == (status == 405)
 
 
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/version"])
+def test_a_head_is_that_of_the_get(house, path):
+    asked, got = house.http.head(path), house.http.get(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers["content-length"] == got.headers["content-length"]
+
+
 def test_the_request_id_comes_back_cleaned(house):
     def echoed(value: str | None) -> str:
         headers = {} if value is None else {"X-Request-Id": value}

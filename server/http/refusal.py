@@ -1,0 +1,70 @@
+"""The last answer on a connection: to what cannot be read as a request."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from server.http.errors import APIError
+from server.http.gate import error_answer
+
+# A socket that is closed with bytes unread is reset, and the client may lose the answer.
+_LINGER_S = 2
+
+
+def refuse(connection: HttpToolsProtocol, error: APIError) -> None:
+    """Answer with `error`, in its turn behind the requests that came before, and close.
+
+    The caller drops what is received from now on.
+    """
+    last = cast("RequestResponseCycle | None", connection.cycle)
+    end = partial(_end, connection, error)
+    if last is None or last.response_complete:
+        end()
+    elif not last.more_body:
+        last.on_response = end
+    else:  # it is the body of the last that is at fault
+        last.disconnected = True
+        if connection.pipeline:
+            connection.pipeline[0] = (last, _app(end))
+        elif last.response_started:
+            connection.transport.close()
+        else:
+            last.message_event.set()
+            end()
+
+
+def _app(end: Callable[[], None]) -> ASGI3Application:
+    async def app(*_: Any) -> None:
+        end()
+
+    return app
+
+
+def _end(connection: HttpToolsProtocol, error: APIError) -> None:
+    transport = connection.transport
+    if transport.is_closing():
+        return
+    transport.write(_answer(connection, error))
+    if transport.can_write_eof():
+        transport.write_eof()
+        connection.loop.call_later(_LINGER_S, transport.close)
+    else:  # TLS
+        transport.close()
+
+
+def _answer(connection: HttpToolsProtocol, error: APIError) -> bytes:
+    answer = error_answer(error)
+    headers = [
+        *connection.server_state.default_headers,
+        *answer.raw_headers,
+        (b"connection", b"close"),
+    ]
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    return b"".join([STATUS_LINE[error.status], *lines, b"\r\n", error.body()])
