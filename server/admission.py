@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from server.configuration.config import Limits
-from server.http.errors import APIError
+from server.errors import APIError
 
 
 def share(limits: Limits, processes: int) -> Limits:

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp
 
 from server import __version__
 from server.api import chat, classify, completions, embeddings, ops, rerank, score, tokenize
+from server.errors import APIError
 from server.http.cors import with_cors
-from server.http.errors import APIError
 from server.http.gate import Gate, error_answer
 from server.openapi import describe
 from server.service import Service

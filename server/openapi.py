@@ -6,7 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from server.http.errors import ERRORS, ErrorBody
+from server.errors import ERRORS, ErrorBody
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from server.schemas.classify import ClassificationList, ClassifyRequest
 from server.schemas.common import Health, ModelCard, ModelList, Version

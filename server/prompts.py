@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from server.http.errors import APIError
+from server.errors import APIError
 from server.registry import Model
 
 

@@ -9,8 +9,8 @@ from engine_core.client_jobs import EngineError
 from engine_core.tokenizer import Tokenizer
 from server.chat.renderer import ChatRenderer
 from server.configuration.config import ServedModel
+from server.errors import APIError
 from server.generation.token_text import TokenText
-from server.http.errors import APIError
 
 Endpoint = Literal[
     "/v1/completions",

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from engine_core.client_jobs import EngineError
 from server.admission import Admission, share
 from server.configuration.config import ServerConfig
-from server.http.errors import APIError
+from server.errors import APIError
 from server.metrics import Metrics
 from server.registry import Endpoint, Model, Registry
 

@@ -1,7 +1,7 @@
 """`truncate_prompt_tokens`: what a request's prompts or texts are cut to."""
 
 from engine_core.messages import Tokenization
-from server.http.errors import APIError
+from server.errors import APIError
 
 _FIELD = "truncate_prompt_tokens"
 

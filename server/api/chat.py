@@ -12,13 +12,13 @@ from engine_core.client_jobs import EngineError
 from server.chat.conversation import ChatOptions
 from server.chat.logprobs import ChatSpelling
 from server.chat.prompt import chat_prompt
+from server.errors import APIError
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import generation_plan, sampling_params, streams_usage
 from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.http.sse import EventStream
 from server.openapi import operation

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from engine_core.messages import SamplingParams
 from server.configuration.config import Limits
+from server.errors import APIError
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import (
@@ -23,7 +24,6 @@ from server.generation.sampling import (
 from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.http.sse import EventStream
 from server.openapi import operation

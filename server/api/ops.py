@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
-from server.http.errors import APIError
+from server.errors import APIError
 from server.openapi import operation
 from server.registry import Model, Registry
 from server.schemas.common import Health, ModelCard, ModelList, Version

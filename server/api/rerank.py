@@ -7,9 +7,9 @@ from engine_core.client_jobs import FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.job import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, relevance
+from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count

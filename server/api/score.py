@@ -5,9 +5,9 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request, Response
 
 from server.encoding.relevance import Pairs, relevance
+from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 
 from server.chat.conversation import ChatOptions
 from server.chat.prompt import chat_prompt
+from server.errors import APIError
 from server.http.body import Body
-from server.http.errors import APIError
 from server.openapi import operation
 from server.prompts import check_ids
 from server.registry import Model

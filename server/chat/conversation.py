@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from server.chat.protocol import ChatTemplate, Conversation
-from server.http.errors import APIError
+from server.errors import APIError
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 
 _OWN_NAMES = {

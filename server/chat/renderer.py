@@ -22,7 +22,7 @@ from server.chat.protocol import (
     frame_size,
 )
 from server.configuration.config import child_environment
-from server.http.errors import APIError
+from server.errors import APIError
 
 _log = logging.getLogger(__name__)
 _COMMAND = (sys.executable, "-P", "-m", "server.chat.process")

@@ -6,7 +6,7 @@ from engine_core.messages import Tokenization
 from server.configuration.config import Limits
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import EmbedDtype
-from server.http.errors import APIError
+from server.errors import APIError
 from server.prompts import Items, parse_items, text_items
 from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest

@@ -5,7 +5,7 @@ from typing import Literal
 
 from engine_core.client_jobs import Encoded
 from engine_core.messages import Tokenization
-from server.http.errors import APIError
+from server.errors import APIError
 from server.prompts import Items
 from server.registry import Model
 from server.schemas.common import Usage

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from engine_core.client_jobs import EngineError
-from server.http.errors import APIError
+from server.errors import APIError
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from server.http.errors import APIError
+from server.errors import APIError
 from server.registry import Model
 
 # The names under which models keep the prompt of a kind of text, the likeliest first.

@@ -2,9 +2,9 @@
 
 from engine_core.messages import SamplingParams, Tokenization
 from server.configuration.config import GenerationDefaults, Limits
+from server.errors import APIError
 from server.generation.plan import GenerationPlan
 from server.generation.structured import grammar_of
-from server.http.errors import APIError
 from server.prompts import Items, check_ids
 from server.registry import Model
 from server.schemas.common import INT64_MAX

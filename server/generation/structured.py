@@ -3,7 +3,7 @@
 import msgspec
 
 from engine_core.messages import Grammar
-from server.http.errors import APIError
+from server.errors import APIError
 from server.schemas.sampling import SamplingOptions
 from server.schemas.structured import (
     MAX_GRAMMAR_CHARS,

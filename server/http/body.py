@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from server.errors import APIError
 from server.faults import Fault, fault_of
-from server.http.errors import APIError
 from server.http.strict_fields import strict
 from server.service import service_of
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
 from server.configuration.api_keys import KeyCheck
-from server.http.errors import APIError
+from server.errors import APIError
 from server.service import Service
 
 _log = logging.getLogger(__name__)

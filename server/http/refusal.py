@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from server.http.errors import APIError
+from server.errors import APIError
 from server.http.gate import error_answer
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
+from server.errors import APIError
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 
 DONE = b"data: [DONE]\n\n"
 

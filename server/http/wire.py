@@ -8,8 +8,8 @@ from typing import cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from server.errors import APIError
 from server.http.coalescing import CoalescingTransport
-from server.http.errors import APIError
 from server.http.refusal import refuse
 from server.http.unframed import unframe
 

@@ -15,9 +15,9 @@ from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import shorten
+from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model

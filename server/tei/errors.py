@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request, Response
 
 from engine_core.client_jobs import EngineError
-from server.http.errors import APIError, ErrorCode
+from server.errors import APIError, ErrorCode
 from server.http.gate import Handler
 from server.schemas.tei import TEIError, TEIErrorType
 

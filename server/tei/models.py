@@ -1,6 +1,6 @@
 """The model that a TEI request means: it names none, so only one may fit."""
 
-from server.http.errors import APIError
+from server.errors import APIError
 from server.registry import Endpoint, Model
 from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
 from server.service import Service

@@ -11,9 +11,9 @@ from engine_core.messages import Tokenization
 from server.encoding.job import encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
+from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count, check_text, text_items
 from server.registry import Model

@@ -10,9 +10,9 @@ from engine_core.messages import Tokenization
 from server.api.rerank import answer_reranking, rerank_body
 from server.encoding.job import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
+from server.errors import APIError
 from server.http.body import Body, read_bytes
 from server.http.disconnect import CancelOnDisconnect
-from server.http.errors import APIError
 from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from server.configuration.config import Limits
-from server.http.errors import ERRORS
+from server.errors import ERRORS
 from server.schemas.chat import ChatOptionsNotServed, ChatRequest
 from server.schemas.classify import ClassifyOptionsNotServed, ClassifyRequest
 from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from server.admission import Admission, Ticket, share
 from server.configuration.config import Limits
-from server.http.errors import APIError
+from server.errors import APIError
 
 LIMITS = Limits(max_requests=4, max_rows=10, max_tokens=100)
 

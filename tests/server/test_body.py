@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import server.api
+from server.errors import APIError
 from server.http.body import Body
-from server.http.errors import APIError
 from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest
 from server.schemas.rerank import RerankRequest
 

@@ -11,7 +11,7 @@ from server.chat.files import NoChatTemplateError, read_chat_template
 from server.chat.jinja import compile_template, render
 from server.chat.protocol import ChatTemplate, Conversation
 from server.chat.renderer import ChatRenderer
-from server.http.errors import APIError
+from server.errors import APIError
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, write_template
 
 USER = {"role": "user", "content": " What falls <b>from</b> the gate? "}

@@ -12,7 +12,7 @@ from engine_core.messages import EncodeJob
 from engine_core.tokenizer import Tokenizer
 from engine_core.tokenizing import TokenizingThreads
 from server.encoding.job import texts_cut_to
-from server.http.errors import APIError
+from server.errors import APIError
 from server.registry import Model
 from tests.server.support import served_model
 

@@ -5,7 +5,7 @@ import pytest
 
 from engine_core.client_jobs import EngineError
 from engine_core.messages import FailureCode
-from server.http.errors import ERRORS, APIError, ErrorCode
+from server.errors import ERRORS, APIError, ErrorCode
 
 
 def test_every_code_of_server_and_engine_is_in_the_table():
