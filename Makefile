@@ -11,14 +11,15 @@ CLIENTS_READY := $(CLIENTS)/.installed
 .PHONY: help run test check bench
 
 help:
-	@echo "make run    start the daemon with the demo models on http://127.0.0.1:8000"
+	@echo "make run    start the daemon with the demo models on http://127.0.0.1:8000;"
+	@echo "            ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test   the checks, then the whole test suite"
 	@echo "make check  ruff, pyright and the import rules"
 	@echo "make bench  measure the daemon on this machine (needs wrk)"
 	@echo "Each sets up .venv first if need be, with \$$PYTHON ($(PYTHON))."
 
 run: $(READY)
-	@exec $(BIN)/penstock serve
+	@exec $(BIN)/penstock serve $(ARGS)
 
 test: check $(CLIENTS_READY)
 	$(BIN)/pytest -q
