@@ -174,14 +174,14 @@ class EncodeCall(PendingJob):
             return False  # it has failed here; the engine has yet to hear of that
         rows = np.frombuffer(part.rows, np.int32)
         data = np.frombuffer(part.data, np.float32).reshape(-1, self.vectors.shape[1])
-        self.place(rows, data, np.frombuffer(part.counts, np.int32))
+        self.place(rows, data, part)
         self._missing -= len(rows)
         if self._missing == 0 and not self.done.done():
             self.done.set_result(None)
         return self._missing == 0
 
-    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
-        """Put the results of `rows` where they belong."""
+    def place(self, rows: IntArray, data: FloatArray, part: Vectors) -> None:
+        """Put the results of `rows` where they belong: `data`, as numbers, of `part`."""
         self.vectors[rows] = data
 
     def result(self, accepted: Accepted) -> Encoded:
@@ -213,7 +213,7 @@ class StatesCall(EncodeCall):
         else:
             self.vectors = np.empty((ends[-1], size), np.float32)
 
-    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
+    def place(self, rows: IntArray, data: FloatArray, part: Vectors) -> None:
         read, places = 0, cast("list[int]", rows.tolist())
         for row in places:
             first, last = self._offsets[row], self._offsets[row + 1]
@@ -238,8 +238,9 @@ class SparseCall(EncodeCall):
         self.fail(EngineError("too_large", message))
         return False
 
-    def place(self, rows: IntArray, data: FloatArray, counts: IntArray) -> None:
+    def place(self, rows: IntArray, data: FloatArray, part: Vectors) -> None:
         places = cast("list[int]", rows.tolist())
+        counts = np.frombuffer(part.counts, np.int32)
         for row, entries in zip(places, np.split(data, np.cumsum(counts)[:-1]), strict=True):
             self._entries[row] = entries
 

@@ -1,7 +1,8 @@
 """Every Prometheus name of the daemon, in one place."""
 
+import asyncio
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,6 +35,19 @@ _HISTOGRAMS: Final = (
         _NEXT_TOKEN_S,
     ),
 )
+
+
+# What is in the house changes several times a request: others see it this much later.
+_HOUSE_S: Final = 0.25
+
+
+class GenerationMetrics(NamedTuple):
+    """What is counted of one model's texts."""
+
+    prompt_tokens: Counter
+    generated_tokens: Counter
+    first_token_seconds: Histogram
+    next_token_seconds: Histogram
 
 
 class Metrics:
@@ -69,27 +83,56 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
-        self._house_requests = house.labels("requests")
-        self._house_rows = house.labels("rows")
-        self._house_tokens = house.labels("tokens")
+        self._gauges = [house.labels(what) for what in ("requests", "rows", "tokens")]
+        self._house = (0, 0, 0)
+        self._house_timer: asyncio.TimerHandle | None = None
+        # Looking labels up takes longer than counting.
+        self._of_model: dict[str, GenerationMetrics] = {}
+        self._of_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._page.register(_EngineCollector(registry))
         if own is None:
             MultiProcessCollector(self._page)
 
+    def generation(self, model: str) -> GenerationMetrics:
+        """Those of one model."""
+        found = self._of_model.get(model)
+        if found is None:
+            found = self._of_model[model] = GenerationMetrics(
+                self.prompt_tokens.labels(model),
+                self.generated_tokens.labels(model),
+                self.first_token_seconds.labels(model),
+                self.next_token_seconds.labels(model),
+            )
+        return found
+
     def house(self, requests: int, rows: int, tokens: int) -> None:
         """What is in the house from now on."""
-        self._house_requests.set(requests)
-        self._house_rows.set(rows)
-        self._house_tokens.set(tokens)
+        self._house = (requests, rows, tokens)
+        if self._house_timer is None:
+            self._house_timer = asyncio.get_running_loop().call_later(_HOUSE_S, self._on_timer)
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
         """A request has had its answer."""
-        self.requests.labels(endpoint, status).inc()
-        self.request_seconds.labels(endpoint).observe(seconds)
+        found = self._of_answer.get((endpoint, status))
+        if found is None:
+            found = self.requests.labels(endpoint, status), self.request_seconds.labels(endpoint)
+            self._of_answer[endpoint, status] = found
+        answers, latency = found
+        answers.inc()
+        latency.observe(seconds)
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
+        self._tell_house()
         return generate_latest(self._page)
+
+    def _on_timer(self) -> None:
+        self._house_timer = None
+        self._tell_house()
+
+    def _tell_house(self) -> None:
+        for gauge, value in zip(self._gauges, self._house, strict=True):
+            gauge.set(value)
 
 
 class _EngineCollector(Collector):

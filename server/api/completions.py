@@ -115,7 +115,7 @@ def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPl
     )
     return msgspec.structs.replace(
         plan,
-        best_of=best_of,
+        width=best_of,
         echo=bool(body.echo),
         prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),

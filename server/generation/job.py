@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 
@@ -33,10 +33,7 @@ class Generation:
     ) -> None:
         """`stream` is None if the deadline came before the engine accepted the job; `started` is
         when the request came, by time.perf_counter()."""
-        metrics = service.metrics
-        self._first_token_seconds = metrics.first_token_seconds.labels(model.name)
-        self._next_token_seconds = metrics.next_token_seconds.labels(model.name)
-        self._generated_tokens = metrics.generated_tokens.labels(model.name)
+        self._metrics = service.metrics.generation(model.name)
         self._told_at = started
         self._told_before = False
         self._plan = plan
@@ -48,7 +45,7 @@ class Generation:
             plan = msgspec.structs.replace(plan, echo=False)
         prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
         self.choices = _choices(model, plan, prompt_ids)
-        metrics.prompt_tokens.labels(model.name).inc(sum(self._prompt_tokens))
+        self._metrics.prompt_tokens.inc(sum(self._prompt_tokens))
 
     async def news(self) -> Collection[Choice]:
         """Wait for the engine's news, or the deadline; the choices that they touched, none once all
@@ -114,10 +111,11 @@ class Generation:
 
     def _count(self, tokens: int) -> None:
         now = time.perf_counter()
-        histogram = self._next_token_seconds if self._told_before else self._first_token_seconds
+        metrics = self._metrics
+        histogram = metrics.next_token_seconds if self._told_before else metrics.first_token_seconds
         histogram.observe(now - self._told_at)
         self._told_at, self._told_before = now, True
-        self._generated_tokens.inc(tokens)
+        metrics.generated_tokens.inc(tokens)
 
 
 @asynccontextmanager
@@ -130,40 +128,55 @@ async def generation(
     Raises APIError or EngineError where the house or the engine refuses it.
     """
     started = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    deadline = None if plan.timeout is None else loop.time() + plan.timeout
     limit = model.max_model_len
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
-        stream = await _submit(model, plan, deadline)
+        if plan.timeout is None:
+            deadline, stream = None, await _submitted(model, plan)
+        else:
+            deadline = asyncio.get_running_loop().time() + plan.timeout
+            stream = await _submitted_by(deadline, model, plan)
         if stream is None:
             yield Generation(service, model, plan, None, started)
             return
-        with stream, ExitStack() as stack:
+        with stream:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
             job = Generation(service, model, plan, stream, started)
-            if deadline is not None:
-                stack.callback(loop.call_at(deadline, job.expire).cancel)
-            yield job
+            with nullcontext() if deadline is None else _expiring(job, deadline):
+                yield job
 
 
-async def _submit(
-    model: Model, plan: GenerationPlan, deadline: float | None
+async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
+    """The job, once the engine has accepted it."""
+    return await model.client.generate(
+        plan.params,
+        texts=plan.prompts.texts,
+        ids=plan.prompts.ids,
+        n=plan.width,
+        cache_salt=plan.cache_salt,
+        tokenization=plan.tokenization,
+        priority=plan.priority,
+    )
+
+
+async def _submitted_by(
+    deadline: float, model: Model, plan: GenerationPlan
 ) -> GenerateStream | None:
-    """The job, once the engine has accepted it; None if it has not by `deadline` (loop time)."""
+    """None if the engine has not accepted the job by `deadline` (loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
-            return await model.client.generate(
-                plan.params,
-                texts=plan.prompts.texts,
-                ids=plan.prompts.ids,
-                n=plan.width,
-                cache_salt=plan.cache_salt,
-                tokenization=plan.tokenization,
-                priority=plan.priority,
-            )
+            return await _submitted(model, plan)
     except TimeoutError:
         return None
+
+
+@contextmanager
+def _expiring(job: Generation, deadline: float) -> Generator[None]:
+    timer = asyncio.get_running_loop().call_at(deadline, job.expire)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

@@ -9,13 +9,14 @@ from server.prompts import Items
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a request asks of a generator, and how its text is to be told.
 
-    `n` choices of each prompt are told, of `best_of` that are generated (0: no more than those).
+    `n` choices of each prompt are told, of `width` that are generated.
     `logprobs` and `prompt_logprobs` count the alternatives to tell, None is none at all; `params`
     may ask the engine for more. `timeout` is in seconds from the request's arrival.
     """
 
     prompts: Items
     n: int
+    width: int
     params: SamplingParams
     stops: tuple[str, ...]
     logprobs: int | None
@@ -24,16 +25,10 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenization: Tokenization = Tokenization()
     priority: int = 0
     timeout: float | None = None
-    best_of: int = 0
     include_stop: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
-
-    @property
-    def width(self) -> int:
-        """Choices that are generated of each prompt."""
-        return max(self.n, self.best_of)
 
     @property
     def rows(self) -> int:

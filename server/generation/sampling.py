@@ -24,9 +24,11 @@ def generation_plan(
 ) -> GenerationPlan:
     """The request with all options that every request for text has. Raises APIError."""
     check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
+    n = choices(body, limits)
     return GenerationPlan(
         prompts=prompts,
-        n=choices(body, limits),
+        n=n,
+        width=n,
         params=params,
         stops=stop_strings(body),
         logprobs=logprobs,
