@@ -37,7 +37,7 @@ _HISTOGRAMS: Final = (
 )
 
 
-# What is in the house changes several times a request: others see it this much later.
+# What is in the house changes several times a request: the gauges follow so many seconds later.
 _HOUSE_S: Final = 0.25
 
 
