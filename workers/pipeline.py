@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -98,18 +99,20 @@ def connect(config: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
         world_size=config.num_stages,
     )
     # Every stage takes part in making every group, in the same order.
-    edges = [dist.new_group([k, k + 1]) for k in range(config.num_stages - 1)]
+    edges = [_edge(k) for k in range(config.num_stages - 1)]
     dtype = TORCH_DTYPES[config.dtype]
     row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=config.device)
     previous = next_stage = None
     if config.stage > 0:
-        group = edges[config.stage - 1]
-        assert isinstance(group, dist.ProcessGroup)
-        previous = ActivationReceiver(config.stage - 1, group, row)
+        previous = ActivationReceiver(config.stage - 1, edges[config.stage - 1], row)
         previous.receive(1)
     if config.stage < config.num_stages - 1:
-        group = edges[config.stage]
-        assert isinstance(group, dist.ProcessGroup)
-        next_stage = ActivationSender(config.stage + 1, group, config.depth, on_failure)
+        edge = edges[config.stage]
+        next_stage = ActivationSender(config.stage + 1, edge, config.depth, on_failure)
         next_stage.send(row)
     return Neighbours(previous, next_stage)
+
+
+def _edge(first: int) -> dist.ProcessGroup:
+    """The group of a stage and the next; to a stage beside them it is a placeholder."""
+    return cast("dist.ProcessGroup", dist.new_group([first, first + 1]))
