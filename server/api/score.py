@@ -1,10 +1,9 @@
 """`/v1/score`: how well second texts fit first ones, pair by pair."""
 
-from collections.abc import Callable
-
 from fastapi import APIRouter, Request, Response
 
 from server.encoding.relevance import Pairs, relevance
+from server.encoding.row_names import item_names
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -60,8 +59,8 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
     return Pairs(
         queries=queries,
         texts=texts,
-        query_name=_names(first_name, firsts),
-        text_name=_names(second_name, seconds),
+        query_name=item_names(first_name, firsts),
+        text_name=item_names(second_name, seconds),
         cut_queries=cut,
         cut_texts=cut,
     )
@@ -80,8 +79,3 @@ def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> t
 
 def _listed(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
-
-
-def _names(field: str, value: Texts) -> Callable[[int], str]:
-    """What the request calls the texts of a field, by index."""
-    return lambda index: field if isinstance(value, str) else f"{field}[{index}]"

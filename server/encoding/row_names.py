@@ -1,7 +1,7 @@
 """What a request calls the rows of its job, for the engine's complaints."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine_core.client_jobs import EngineError
 from server.errors import APIError
@@ -18,7 +18,7 @@ def renamed(error: EngineError, name: Callable[[int], str]) -> APIError:
     return APIError(error.code, error.message.replace(row[0], field, 1), field)
 
 
-def item_names(field: str, value: str | list[str | int | list[int]]) -> Callable[[int], str]:
+def item_names(field: str, value: str | Sequence[str | int | list[int]]) -> Callable[[int], str]:
     """The names of the items of `field`: itself for one item, with an index in a list of them."""
     one = isinstance(value, str) or isinstance(value[0], int)
     return lambda row: field if one else f"{field}[{row}]"

@@ -20,10 +20,13 @@ def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatAr
     if dimensions == vectors.shape[1]:
         return vectors
     short = vectors[:, :dimensions]
-    if not normalize:
-        return short
-    lengths = np.linalg.norm(short, axis=1, keepdims=True)
-    return np.divide(short, lengths, out=np.zeros_like(short), where=lengths > 0)
+    return normalized(short) if normalize else short
+
+
+def normalized(vectors: FloatArray) -> FloatArray:
+    """float32[N, D] -> float32[N, D] of length 1; zeros stay what they are."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
 def quantize(vectors: FloatArray, dtype: EmbedDtype) -> AnyArray:

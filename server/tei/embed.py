@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw
 
@@ -14,7 +13,7 @@ from server.encoding.job import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import text_prompt
-from server.encoding.vectors import shorten
+from server.encoding.vectors import normalized, shorten
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -29,11 +28,11 @@ from server.schemas.tei import (
     SimilarityRequest,
     SparseValue,
 )
-from server.service import Service, service_of
-from server.tei.answers import as_json, side, whole_cut
+from server.service import Service, json_answer, service_of
 from server.tei.errors import EmptyBatchError, tei_errors
 from server.tei.models import embedder, sparse_embedder
 from server.tei.operations import NUMBERS, list_of, ref, tei_operation
+from server.tei.truncation import side, whole_cut
 
 router = APIRouter()
 _embed_body = Body(EmbedRequest)
@@ -56,7 +55,7 @@ async def embed(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=False)
-        return as_json((_normalized(vectors) if normalize else vectors).tolist())
+        return json_answer((normalized(vectors) if normalize else vectors).tolist())
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
@@ -72,7 +71,7 @@ async def embed_sparse(request: Request) -> Response:
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
-        return as_json(await _told(encoded.vectors, encoded.counts, _sparse_values))
+        return json_answer(await _told(encoded.vectors, encoded.counts, _sparse_values))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
@@ -87,7 +86,7 @@ async def embed_all(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
         encoded = await _encoded(service, model, plan, name, token_states=True)
-        return as_json(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
+        return json_answer(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
@@ -114,7 +113,7 @@ async def similarity(request: Request) -> Response:
         cut_texts=cut,
     )
     with CancelOnDisconnect(request.receive):
-        return as_json((await relevance(service, model, pairs)).scores.tolist())
+        return json_answer((await relevance(service, model, pairs)).scores.tolist())
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
@@ -175,8 +174,3 @@ def _lists(vectors: FloatArray) -> list[list[float]]:
 def _sparse_values(entries: FloatArray) -> list[SparseValue]:
     indices, values = entries[:, 0].astype(int).tolist(), entries[:, 1].tolist()
     return [SparseValue(*entry) for entry in zip(indices, values, strict=True)]
-
-
-def _normalized(vectors: FloatArray) -> FloatArray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)

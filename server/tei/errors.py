@@ -2,15 +2,17 @@
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ParamSpec
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Response
 
 from engine_core.client_jobs import EngineError
 from server.errors import APIError, ErrorCode
-from server.http.gate import Handler
 from server.schemas.tei import TEIError, TEIErrorType
+
+P = ParamSpec("P")
 
 _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
     "invalid_request": (422, "Validation"),
@@ -33,22 +35,22 @@ class EmptyBatchError(APIError):
         super().__init__("invalid_request", f"`{field}` cannot be empty", field)
 
 
-def tei_errors(handler: Handler) -> Handler:
+def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
     """`handler`, whose errors are answered as TEI answers them."""
 
     @functools.wraps(handler)
-    async def answer(request: Request) -> Response:
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
         try:
-            return await handler(request)
+            return await handler(*args, **kwargs)
         except APIError as error:
-            return tei_answer(error)
+            return _answer(error)
         except EngineError as error:
-            return tei_answer(APIError.from_engine(error))
+            return _answer(APIError.from_engine(error))
 
     return answer
 
 
-def tei_answer(error: APIError) -> Response:
+def _answer(error: APIError) -> Response:
     """The answer that `error` stands for."""
     if isinstance(error, EmptyBatchError):
         status, kind = 400, "Empty"

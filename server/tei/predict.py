@@ -18,11 +18,11 @@ from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count, check_text, text_items
 from server.registry import Model
 from server.schemas.tei import Prediction, PredictRequest
-from server.service import Service, service_of
-from server.tei.answers import as_json, whole_cut
+from server.service import Service, json_answer, service_of
 from server.tei.errors import EmptyBatchError, tei_errors
 from server.tei.models import classifier
 from server.tei.operations import list_of, ref, tei_operation
+from server.tei.truncation import whole_cut
 
 router = APIRouter()
 _body = Body(PredictRequest)
@@ -54,7 +54,7 @@ async def predict(request: Request) -> Response:
         logits = await _logits(service, model, sequences, cut)
         scores = logits if body.raw_scores else probabilities(logits, config)
         predictions = [_predictions(row, config.labels) for row in scores]
-        return as_json(predictions if sequences.in_batch else predictions[0])
+        return json_answer(predictions if sequences.in_batch else predictions[0])
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 

@@ -5,23 +5,22 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw
 
-from engine_core.client_jobs import EngineError, FloatArray
+from engine_core.client_jobs import FloatArray
 from engine_core.messages import Tokenization
 from server.api.rerank import answer_reranking, rerank_body
 from server.encoding.job import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
-from server.errors import APIError
 from server.http.body import Body, read_bytes
 from server.http.disconnect import CancelOnDisconnect
 from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model
 from server.schemas.tei import Rank, RerankTextsRequest
-from server.service import service_of
-from server.tei.answers import as_json, side
-from server.tei.errors import EmptyBatchError, tei_answer
+from server.service import json_answer, service_of
+from server.tei.errors import EmptyBatchError, tei_errors
 from server.tei.models import reranker
 from server.tei.operations import either_operation
+from server.tei.truncation import side
 
 router = APIRouter()
 _texts_body = Body(RerankTextsRequest)
@@ -58,18 +57,10 @@ def _has_texts(raw: bytes) -> bool:
     return kind.texts != _NULL and kind.documents == _NULL
 
 
+@tei_errors
 async def _tei_rerank(request: Request, raw: bytes) -> Response:
-    try:
-        strictly = service_of(request).config.strict_fields
-        return await _rank(request, _texts_body.decode(raw, strictly=strictly))
-    except APIError as error:
-        return tei_answer(error)
-    except EngineError as error:
-        return tei_answer(APIError.from_engine(error))
-
-
-async def _rank(request: Request, body: RerankTextsRequest) -> Response:
     service = service_of(request)
+    body = _texts_body.decode(raw, strictly=service.config.strict_fields)
     model = reranker(service)
     if not body.texts:
         raise EmptyBatchError("texts")
@@ -85,7 +76,7 @@ async def _rank(request: Request, body: RerankTextsRequest) -> Response:
         found = await relevance(service, model, pairs)
         scores = found.raw if body.raw_scores else found.probabilities
         best = np.argsort(-found.raw, kind="stable").tolist()
-        return as_json(_ranks(scores, best, body.texts if body.return_text else None))
+        return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
     return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 

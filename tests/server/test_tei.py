@@ -1,6 +1,7 @@
 """Shapes and errors are those of huggingface/text-embeddings-inference 1.7 (router/src/http)."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import House, HouseBuilder
 from tests.server.fake_engine import (
+    FakeEngine,
     Script,
     logits_of,
     score_of,
@@ -83,6 +85,12 @@ def test_embed_answers_lists_of_numbers(tei_house, inputs):
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
+def assert_cut_then_whole(engine: FakeEngine, side: Literal["left", "right"]) -> None:
+    cut, whole = engine.received
+    assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
+    assert whole.tokenization.truncate_to is None
+
+
 @pytest.mark.parametrize(
     ("direction", "side"),
     [(None, "right"), ("right", "right"), ("Right", "right"), ("left", "left"), ("Left", "left")],
@@ -90,9 +98,7 @@ def test_embed_answers_lists_of_numbers(tei_house, inputs):
 def test_embed_truncates_if_asked_to(tei_house, direction, side):
     answer(tei_house, "/embed", inputs="a", truncate=True, truncation_direction=direction)
     answer(tei_house, "/embed", inputs="a", truncate=None)
-    cut, whole = tei_house.engines["tei-vectors"].received
-    assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
-    assert whole.tokenization.truncate_to is None
+    assert_cut_then_whole(tei_house.engines["tei-vectors"], side)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +172,7 @@ def test_embed_sparse_tells_what_is_not_zero(splade_house, inputs):
 def test_embed_sparse_truncates_if_asked_to(splade_house, direction, side):
     answer(splade_house, "/embed_sparse", inputs="a", truncate=True, truncation_direction=direction)
     answer(splade_house, "/embed_sparse", inputs="a", truncate=None, prompt_name=None)
-    cut, whole = splade_house.engines["splade"].received
-    assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
-    assert whole.tokenization.truncate_to is None
+    assert_cut_then_whole(splade_house.engines["splade"], side)
 
 
 @pytest.mark.parametrize(

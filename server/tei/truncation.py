@@ -1,18 +1,10 @@
-"""What TEI's endpoints share: lists as answers, and how what is too long is cut."""
+"""How TEI's endpoints cut what is too long."""
 
 from typing import Literal
-
-import msgspec
-from fastapi import Response
 
 from engine_core.messages import Tokenization
 from server.registry import Model
 from server.schemas.tei import Direction
-
-
-def as_json(answer: object) -> Response:
-    """A 200 with `answer` as JSON."""
-    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def side(direction: Direction | None) -> Literal["left", "right"]:
