@@ -19,7 +19,6 @@ from server.generation.sampling import generation_plan, sampling_params, streams
 from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.http.sse import EventStream
 from server.openapi import operation
 from server.prompts import text_items
@@ -58,7 +57,6 @@ async def create_chat_completion(request: Request) -> Response:
             return json_answer(await _complete(answers))
         except EngineError as error:
             raise _of_chat(error, body) from None
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 async def _complete(answers: "_Answers") -> ChatCompletion:

@@ -24,7 +24,6 @@ from server.generation.sampling import (
 from server.generation.stream import stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.http.sse import EventStream
 from server.openapi import operation
 from server.prompts import parse_items
@@ -58,7 +57,6 @@ async def create_completion(request: Request) -> Response:
             job = generation(service, model, plan)
             return await EventStream.begin(answers.events(job, with_usage=with_usage))
         return json_answer(await _complete(service, model, plan, answers))
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 async def _complete(

@@ -13,7 +13,6 @@ from server.encoding.job import count_usage, encode
 from server.encoding.vectors import AnyArray, quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.registry import Model
 from server.schemas.embeddings import (
@@ -48,7 +47,6 @@ async def create_embeddings(request: Request) -> Response:
                 usage=count_usage(encoded),
             )
         )
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 def _vectors(encoded: Encoded, plan: EmbeddingPlan, model: Model) -> AnyArray:

@@ -10,7 +10,6 @@ from server.encoding.relevance import Pairs, Relevance, relevance
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count
 from server.registry import Model
@@ -68,7 +67,6 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
                 usage=found.usage,
             )
         )
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 def _top_n(body: RerankRequest) -> int | None:

@@ -7,7 +7,6 @@ from server.encoding.row_names import item_names
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.openapi import operation
 from server.prompts import check_count
 from server.registry import Model
@@ -39,7 +38,6 @@ async def create_scores(request: Request) -> Response:
                 usage=found.usage,
             )
         )
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:

@@ -7,14 +7,19 @@ from typing import Self
 from starlette.types import Receive
 
 
+class ClientLeftError(Exception):
+    """The client disconnected before it had its answer: nobody reads one."""
+
+
 class CancelOnDisconnect:
     """Cancels the body of its `with` block, and only that, when the client disconnects.
 
-    The request's body must have been read. `gone` tells, after the block, whether that happened.
+    The request's body must have been read. Leaving a block that was cancelled so raises
+    ClientLeftError.
     """
 
     def __init__(self, receive: Receive) -> None:
-        self.gone = False
+        self._gone = False
         self._receive = receive
 
     def __enter__(self) -> Self:
@@ -29,15 +34,14 @@ class CancelOnDisconnect:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
+    ) -> None:
         self._watch.cancel()
         del self._watch  # its traceback leads back here: a cycle for the collector otherwise
-        if self.gone and kind is asyncio.CancelledError:
-            return self._task.uncancel() == 0
-        return False
+        if self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0:
+            raise ClientLeftError from None
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self._gone = True
         self._task.cancel()

@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine_core.client_jobs import EngineError
 from server.configuration.api_keys import KeyCheck
 from server.errors import APIError
+from server.http.disconnect import ClientLeftError
 from server.service import Service
 
 _log = logging.getLogger(__name__)
 
-CLIENT_LEFT = 499
+_CLIENT_LEFT = 499
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
 _OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
@@ -53,7 +54,7 @@ class Gate:
         scope["service"] = self._service
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = self._request_id(headers)
-        status = CLIENT_LEFT
+        status = _CLIENT_LEFT
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -66,7 +67,7 @@ class Gate:
             app = self._answer if self._admits(scope["path"], headers) else _UNAUTHORIZED
             await app(scope, receive, send_with_id)
         except Exception:
-            if status != CLIENT_LEFT:
+            if status != _CLIENT_LEFT:
                 raise  # the head is out: the HTTP server logs this and cuts the connection
             _log.exception("request %s failed", request_id.decode())
             broken = error_answer(APIError("internal_error", "the server failed; its log says why"))
@@ -82,6 +83,8 @@ class Gate:
             return
         try:
             response = await handler(Request(scope, receive))
+        except ClientLeftError:
+            response = Response(status_code=_CLIENT_LEFT)
         except APIError as error:
             response = error_answer(error)
         except EngineError as error:

@@ -1,7 +1,7 @@
 """Server-sent events: a stream of byte strings, each written to the socket as it comes."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Self
 
 from starlette.responses import Response
@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
 from server.errors import APIError
-from server.http.disconnect import CancelOnDisconnect
+from server.http.disconnect import CancelOnDisconnect, ClientLeftError
 
 DONE = b"data: [DONE]\n\n"
 
@@ -44,7 +44,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events) as events:
-            with CancelOnDisconnect(receive):
+            with suppress(ClientLeftError), CancelOnDisconnect(receive):
                 await send(
                     {
                         "type": "http.response.start",

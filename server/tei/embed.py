@@ -17,7 +17,6 @@ from server.encoding.vectors import normalized, shorten
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
@@ -56,7 +55,6 @@ async def embed(request: Request) -> Response:
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=False)
         return json_answer((normalized(vectors) if normalize else vectors).tolist())
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 @router.post(
@@ -72,7 +70,6 @@ async def embed_sparse(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
         return json_answer(await _told(encoded.vectors, encoded.counts, _sparse_values))
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 @router.post("/embed_all", **tei_operation(list_of(list_of(NUMBERS)), EmbedTokensRequest))
@@ -87,7 +84,6 @@ async def embed_all(request: Request) -> Response:
         name = item_names("inputs", body.inputs)
         encoded = await _encoded(service, model, plan, name, token_states=True)
         return json_answer(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 @router.post("/similarity", **tei_operation(NUMBERS, SimilarityRequest))
@@ -114,7 +110,6 @@ async def similarity(request: Request) -> Response:
     )
     with CancelOnDisconnect(request.receive):
         return json_answer((await relevance(service, model, pairs)).scores.tolist())
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 def _plan(

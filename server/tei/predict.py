@@ -14,7 +14,6 @@ from server.encoding.row_names import renamed
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count, check_text, text_items
 from server.registry import Model
 from server.schemas.tei import Prediction, PredictRequest
@@ -55,7 +54,6 @@ async def predict(request: Request) -> Response:
         scores = logits if body.raw_scores else probabilities(logits, config)
         predictions = [_predictions(row, config.labels) for row in scores]
         return json_answer(predictions if sequences.in_batch else predictions[0])
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:

@@ -12,7 +12,6 @@ from server.encoding.job import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
 from server.http.body import Body, read_bytes
 from server.http.disconnect import CancelOnDisconnect
-from server.http.gate import CLIENT_LEFT
 from server.prompts import check_count
 from server.registry import Model
 from server.schemas.tei import Rank, RerankTextsRequest
@@ -77,7 +76,6 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
         scores = found.raw if body.raw_scores else found.probabilities
         best = np.argsort(-found.raw, kind="stable").tolist()
         return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
-    return Response(status_code=CLIENT_LEFT)  # nobody reads it: the block above was cancelled
 
 
 async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:
