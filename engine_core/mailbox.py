@@ -24,12 +24,14 @@ class Mailbox(Generic[Item]):
     def put(self, *items: Item) -> None:
         """Add them together."""
         self._items.extend(items)
-        os.eventfd_write(self._event, 1)
+        os.eventfd_write(self._event, len(items))
 
     def take(self) -> list[Item]:
         """All that has been put since the last call, in that order."""
         try:
-            os.eventfd_read(self._event)
+            count = os.eventfd_read(self._event)
         except BlockingIOError:
             return []
-        return [self._items.popleft() for _ in range(len(self._items))]
+        # Not what is there: an item that is not told of yet would leave the descriptor readable
+        # with nothing to take.
+        return [self._items.popleft() for _ in range(count)]

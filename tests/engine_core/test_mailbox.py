@@ -1,6 +1,7 @@
 """What threads leave for the loop, and that the threads go when nobody asks for them any more."""
 
 import gc
+import os
 import select
 import threading
 from collections.abc import Callable
@@ -32,6 +33,17 @@ def test_it_is_readable_while_something_is_in_it() -> None:
     mailbox.put(2, 3)
     assert readable(mailbox)
     assert mailbox.take() == [1, 2, 3]
+    assert not readable(mailbox)
+
+
+def test_an_item_that_is_not_told_of_yet_is_not_taken() -> None:
+    """Else the descriptor would be readable with nothing to take, and its poller would spin."""
+    mailbox: Mailbox[int] = Mailbox()
+    mailbox.put(1)
+    mailbox._items.append(2)  # a thread between the two halves of `put`
+    assert mailbox.take() == [1]
+    os.eventfd_write(mailbox.fileno(), 1)
+    assert mailbox.take() == [2]
     assert not readable(mailbox)
 
 
