@@ -108,7 +108,9 @@ class ChatRenderer:
             size = frame_size(await process.stdout.readexactly(LENGTH_BYTES))
             return _ANSWER.decode(await process.stdout.readexactly(size))
         except (asyncio.IncompleteReadError, ConnectionError):
-            await self.close()  # the next conversation gets a new one
+            # Not killed: it is ending by itself, and a kill may take its status from who waits.
+            self._process = None  # the next conversation gets a new one
+            process.stdin.close()
             return Refused(_epitaph(await process.wait()))
 
 

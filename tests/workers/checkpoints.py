@@ -90,17 +90,18 @@ def worker_config(
     head: Head = "generate",
     stage: int = 0,
     num_stages: int = 1,
+    device: str = "cpu",
     dtype: Dtype = "float32",
     load_format: LoadFormat = "auto",
 ) -> WorkerConfig:
-    """A stage of the checkpoint in `folder` on the CPU, with small blocks and no sockets."""
+    """A stage of the checkpoint in `folder`, with small blocks and no sockets."""
     model = read_model_config(folder)
     return WorkerConfig(
         model=model,
         head=head,
         stage=stage,
         num_stages=num_stages,
-        device="cpu",
+        device=device,
         dtype=dtype,
         load_format=load_format,
         attention_backend="auto",

@@ -207,8 +207,7 @@ def _sampled(requests: Sequence[Request], output: StepOutput) -> list[Sampled]:
 def stage_config(folder: Path, way: Way) -> WorkerConfig:
     """The one stage of the checkpoint in `folder`."""
     return msgspec.structs.replace(
-        worker_config(folder, dtype=way.dtype),
-        device=way.device,
+        worker_config(folder, device=way.device, dtype=way.dtype),
         attention_backend=way.backend,
         max_slots=way.max_running,
         max_step_tokens=way.max_step_tokens,

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tests.workers.checkpoints import worker_config
+from tests.workers.checkpoints import BERT, worker_config
 from workers.attention.registry import select_backend
 from workers.config import Head
 from workers.loader import load_model
@@ -27,8 +27,9 @@ class Stages:
         head: Head = "generate",
         num_stages: int = 1,
         backend: str = "auto",
+        device: str = "cpu",
     ) -> None:
-        config = worker_config(folder, head=head, num_stages=num_stages)
+        config = worker_config(folder, head=head, num_stages=num_stages, device=device)
         config = msgspec.structs.replace(config, attention_backend=backend)
         self.block_size = config.block_size
         self.runners: list[ModelRunner] = []
@@ -54,7 +55,10 @@ class Stages:
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        output = self.runners[-1].report(batch, hidden).to_output(message.step)
+        result = self.runners[-1].report(batch, hidden).to_host()
+        if hidden.is_cuda:
+            torch.cuda.synchronize()
+        output = result.to_output(message.step)
         if batch.sampling is not None:
             tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
             self.runners[0].slots.store_last_tokens(batch.sampling.slots, tokens)
@@ -69,6 +73,20 @@ def sampled_tokens(output: StepOutput) -> np.ndarray:
 def pooled(output: StepOutput, rows: int) -> np.ndarray:
     """float32[R, D]"""
     return np.frombuffer(output.pooled, np.float32).reshape(rows, -1)
+
+
+def dense(output: StepOutput) -> np.ndarray:
+    """A small BERT's sparse vectors, float32[R, V]; of each row the indices ascend, and nothing is
+    zero."""
+    counts = np.frombuffer(output.counts, np.int32)
+    entries = np.frombuffer(output.pooled, np.float32).reshape(-1, 2)
+    vectors = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
+    for vector, own in zip(vectors, np.split(entries, np.cumsum(counts)[:-1]), strict=True):
+        indices = own[:, 0].astype(np.int64)
+        assert (np.diff(indices) > 0).all()
+        assert (own[:, 1] != 0).all()
+        vector[indices] = own[:, 1]
+    return vectors
 
 
 def distributions(reported: Logprobs | None) -> np.ndarray:

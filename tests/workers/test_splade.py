@@ -12,14 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm, worker_config
-from tests.workers.stages import Stages
+from tests.workers.stages import Stages, dense
 from tests.workers.step_maker import encoder_step
 from tests.workers.tensors import Stages as ModelStages
 from tests.workers.tensors import encoder_step as tensor_step
 from workers import splade
 from workers.checkpoint import CheckpointError
 from workers.loader import load_model
-from workers.messages import StepOutput
 from workers.model_config import ModelConfigError, SpladeConfig, read_model_config
 from workers.splade import sparse_vectors
 
@@ -47,19 +46,6 @@ def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:
         own = folder / module["path"]
         own.mkdir(exist_ok=True)
         (own / "config.json").write_text(json.dumps(pooling))
-
-
-def dense(output: StepOutput) -> np.ndarray:
-    """A report's vectors, float32[R, V]; of each row the indices ascend, and nothing is zero."""
-    counts = np.frombuffer(output.counts, np.int32)
-    entries = np.frombuffer(output.pooled, np.float32).reshape(-1, 2)
-    vectors = np.zeros((len(counts), VOCABULARY), np.float32)
-    for vector, own in zip(vectors, np.split(entries, np.cumsum(counts)[:-1]), strict=True):
-        indices = own[:, 0].astype(np.int64)
-        assert (np.diff(indices) > 0).all()
-        assert (own[:, 1] != 0).all()
-        vector[indices] = own[:, 1]
-    return vectors
 
 
 def reference_logits(model: Any) -> list[torch.Tensor]:

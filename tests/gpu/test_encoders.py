@@ -1,0 +1,59 @@
+"""Encoders on the GPU against the CPU, which has tests against the libraries that define them."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.stages import Stages, dense, pooled
+from tests.workers.step_maker import encoder_step
+from workers import splade
+from workers.config import Head
+from workers.messages import StepOutput
+
+pytestmark = pytest.mark.gpu
+
+TEXTS = [
+    random.Random(row).choices(range(1, BERT["vocab_size"]), k=length)
+    for row, length in enumerate((3, 17, 1, 60, 5, 44, 100))
+]
+MODELS: dict[Head, Callable[[Path], Any]] = {
+    "embed": save_bert,
+    "embed_sparse": lambda folder: save_masked_lm(folder, bias=-1.0),
+    "classify": lambda folder: save_bert(folder, labels=3),
+}
+BACKENDS = ["auto", "triton", "sdpa", "naive"]
+
+
+def on_both(folder: Path, head: Head, backend: str) -> tuple[StepOutput, StepOutput]:
+    """What the CPU and the GPU tell of the same texts."""
+    MODELS[head](folder)
+    step = encoder_step(TEXTS)
+    _, expected = Stages(folder, head=head).run(step)
+    _, output = Stages(folder, head=head, backend=backend, device="cuda").run(step)
+    return expected, output
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("head", ["embed", "classify"])
+def test_vectors_and_scores(tmp_path: Path, head: Head, backend: str) -> None:
+    expected, output = on_both(tmp_path, head, backend)
+    rows = len(TEXTS)
+    np.testing.assert_allclose(pooled(output, rows), pooled(expected, rows), atol=2e-5)
+
+
+@pytest.mark.parametrize("at_once", [512, 20])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sparse_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, at_once: int
+) -> None:
+    """The same entries, but for those so close to zero that rounding decides."""
+    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", at_once)
+    outputs = on_both(tmp_path, "embed_sparse", backend)
+    one, other = (dense(output) for output in outputs)
+    assert 0.1 < (one == 0).mean() < 0.9
+    np.testing.assert_allclose(other, one, atol=2e-5)
