@@ -24,6 +24,15 @@ class FusedKernels(Protocol):
         """[N, 2 F] -> silu(gate) * up, [N, F]"""
         ...
 
+    def fuses_gate(self, rows: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether `gated_linear` can multiply these, and beats the library's product followed by
+        `silu_mul`."""
+        ...
+
+    def gated_linear(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[N, in] by [2 F, in] -> silu(gate) * up, [N, F]"""
+        ...
+
     def prefers(self, rows: int, *, normed: bool) -> bool:
         """Whether `skinny_linear` beats the library's product for this number of rows, with or
         without a norm before it."""

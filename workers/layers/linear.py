@@ -51,10 +51,13 @@ class Linear(Layer):
         silu = function is F.silu
         if silu and (kernels := self._skinny_kernels(rows, normed=True)) is not None:
             return kernels.skinny_linear(rows, self._weight, norm=norm.parameters, gated=True)
-        gate_up = self._multiply(norm(rows))
-        if silu and self._kernels is not None:
-            return self._kernels.silu_mul(gate_up)
-        return gated(function, gate_up)
+        rows = norm(rows)
+        kernels = self._kernels if silu else None
+        if kernels is None:
+            return gated(function, self._multiply(rows))
+        if self._bias is None and kernels.fuses_gate(rows, self._weight):
+            return kernels.gated_linear(rows, self._weight)
+        return kernels.silu_mul(self._multiply(rows))
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [N, out_features] plus the product; `residual` may be overwritten."""

@@ -1,0 +1,108 @@
+"""Gated linear layers of many rows: the gate within the product, whose 2 F outputs a row are never
+written.
+
+Programs stay, one a processor, and go from tile to tile, so that the end of one tile overlaps the
+first loads of the next (a persistent product). Tiles are taken from a band of neighbouring rows
+across all outputs, so that what programs read at the same time meets in the L2 cache.
+"""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+_LEAST_ROWS = 640
+_ALIGNMENT = 16
+"""Bytes, of what the copy engine takes: a tensor's start and the stride of its rows."""
+
+
+class Tile(NamedTuple):
+    """Rows and outputs of a tile, inputs an iteration, tiles of rows a band, warps and stages."""
+
+    rows: int
+    outputs: int
+    inputs: int
+    band: int
+    warps: int
+    stages: int
+
+
+_TILE = Tile(128, 128, 64, 16, 8, 3)
+
+
+def fuses_gate(rows: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether `gated_linear` can multiply these and beats cuBLAS and a kernel for the gate, which
+    was measured on an H200 (RESULTS.md)."""
+    half = weight.shape[0] // 2
+    return (
+        len(rows) > _LEAST_ROWS
+        and rows.itemsize == 2
+        and torch.cuda.get_device_capability(rows.device)[0] == 9
+        and all(size * rows.itemsize % _ALIGNMENT == 0 for size in (weight.shape[1], half))
+    )
+
+
+def gated_linear(rows: torch.Tensor, weight: torch.Tensor, *, tile: Tile = _TILE) -> torch.Tensor:
+    """[N, in] -> silu(gate) * up, [N, F], of a weight [2 F, in] whose first half are the gates.
+
+    Both are contiguous, `in` and F multiples of 16 bytes. The product is not rounded before the
+    gate.
+    """
+    count, in_features = rows.shape
+    out_features = weight.shape[0] // 2
+    out = rows.new_empty(count, out_features)
+    halves = weight.view(2, out_features, in_features)
+    tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
+    programs = min(tiles, _processors(rows.device))
+    _gated_linear[(programs,)](
+        TensorDescriptor.from_tensor(rows, [tile.rows, tile.inputs]),
+        TensorDescriptor.from_tensor(halves, [2, tile.outputs, tile.inputs]),
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
+        count,
+        out_features,
+        in_features,
+        programs,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        BAND=tile.band,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    """Of a GPU; in the interpreter few enough that programs have several tiles."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@triton.jit
+def _gated_linear(
+    rows, weight, out, count, out_features, in_features, programs,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BAND: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(count, ROWS)
+    output_tiles = tl.cdiv(out_features, OUTPUTS)
+    for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, programs, flatten=True):
+        first = tile // (BAND * output_tiles) * BAND
+        height = tl.minimum(row_tiles - first, BAND)
+        within = tile % (BAND * output_tiles)
+        row = (first + within % height) * ROWS
+        output = within // height * OUTPUTS
+        total = tl.zeros((ROWS, 2 * OUTPUTS), tl.float32)
+        for start in range(0, in_features, INPUTS):
+            # One operand: gates and ups lie side by side in shared memory, reshaping moves nothing.
+            both = weight.load([0, output, start]).reshape(2 * OUTPUTS, INPUTS)
+            total = tl.dot(rows.load([row, start]), both.T, total)
+        gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
+        out.store([row, output], (gate / (1 + tl.exp(-gate)) * up).to(out.dtype))
