@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from workers.config import WorkerConfig
@@ -73,21 +74,19 @@ def release_cached() -> None:
 def largest_step(config: WorkerConfig) -> StepInput:
     """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
     which take the most memory."""
-    rows = min(config.max_slots, config.max_step_tokens)
-    length = min(config.max_step_tokens // rows, config.max_model_len)
-    blocks = -(-length // config.block_size)
-    slots = np.arange(rows, dtype=np.int32)
-    table = np.empty((rows, blocks, 3), np.int32)
-    table[..., 0] = slots[:, None]
-    table[..., 1] = np.arange(blocks)
-    table[..., 2] = np.arange(rows * blocks).reshape(rows, blocks)
+    lens = _row_lens_of_largest_step(config)
+    blocks = _blocks(lens, config)
+    slots = np.arange(len(lens), dtype=np.int32)
+    firsts = np.cumsum(blocks) - blocks
+    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
+    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
     return StepInput(
         0,
-        tokens=bytes(4 * rows * length),
-        query_lens=np.full(rows, length, np.int32).tobytes(),
+        tokens=bytes(4 * lens.sum()),
+        query_lens=lens.tobytes(),
         slots=slots.tobytes(),
-        starts=bytes(4 * rows),
-        sample=b"\1" * rows,
+        starts=bytes(4 * len(lens)),
+        sample=b"\1" * len(lens),
         block_updates=table.tobytes(),
         inits=[
             SlotInit(
@@ -100,16 +99,27 @@ def largest_step(config: WorkerConfig) -> StepInput:
                 presence_penalty=0.1,
                 known=bytes(4 * length),
             )
-            for slot in range(rows)
+            for slot, length in enumerate(lens.tolist())
         ],
     )
 
 
 def blocks_of_largest_step(config: WorkerConfig) -> int:
     """Blocks that `largest_step` writes."""
+    return int(_blocks(_row_lens_of_largest_step(config), config).sum())
+
+
+def _row_lens_of_largest_step(config: WorkerConfig) -> npt.NDArray[np.int32]:
+    """Tokens of each of its rows, even but for the first ones' one more."""
     rows = min(config.max_slots, config.max_step_tokens)
-    length = min(config.max_step_tokens // rows, config.max_model_len)
-    return rows * -(-length // config.block_size)
+    each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
+    lens = np.full(rows, each, np.int32)
+    lens[:over] += 1
+    return lens
+
+
+def _blocks(lens: npt.NDArray[np.int32], config: WorkerConfig) -> npt.NDArray[np.int32]:
+    return -(-lens // config.block_size)
 
 
 def _graph_bytes(config: WorkerConfig, runner: ModelRunner) -> int:
