@@ -105,7 +105,7 @@ def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="TOKENS",
         help="most tokens of one step (default: 512 for a generator and 2048 for an encoder on a "
-        "CPU, 8192 and 16384 on CUDA)",
+        "CPU, 8448 and 16384 on CUDA)",
     )
     group.add_argument(
         "--kv-cache-memory",
