@@ -103,7 +103,7 @@ class EngineCore:
         self._clock = clock
         # The stages of a pipeline wait for each other: there a step is submitted as soon as it may.
         self._pacer = Pacer() if config.num_stages == 1 else None
-        self._holds = False
+        self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
         self._next_beat = 0.0
@@ -142,10 +142,9 @@ class EngineCore:
         self._wait()
 
     def _submit(self) -> None:
-        self._holds = False
+        self._held_until = math.inf
         while len(self._in_flight) < self._depth:
             if self._may_wait():
-                self._holds = True
                 return
             oldest = self._in_flight[0].batch if self._in_flight else None
             batch = self._scheduler.schedule(oldest)
@@ -163,13 +162,13 @@ class EngineCore:
 
     def _may_wait(self) -> bool:
         """The worker does not need the next step yet, and a request may still arrive for it."""
-        if self._pacer is None or self._clock() >= self._pacer.due:
+        if self._pacer is None or not self._in_flight or not self._scheduler.is_open():
             return False
-        return self._scheduler.is_open()
-
-    def _due(self) -> float:
-        """Until when the next step is held."""
-        return self._pacer.due if self._holds and self._pacer is not None else math.inf
+        prompts = self._scheduler.has_prompts()
+        if not self._pacer.may_wait(self._clock(), prompts=prompts):
+            return False
+        self._held_until = self._pacer.due(prompts=prompts)
+        return True
 
     def _finish(self) -> None:
         while (output := self._executor.poll()) is not None:
@@ -198,14 +197,14 @@ class EngineCore:
             self._executor.raise_lost()
         if ready:
             return
-        timeout = min(self._next_beat, self._due()) - self._clock()
+        timeout = min(self._next_beat, self._held_until) - self._clock()
         # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they tell of all
         # that comes after the look above.
         select.select(self._sources, [], [], max(0.0, timeout))
 
     def _receive(self) -> None:
         # A burst is received piece by piece: the worker must not wait for its next step meanwhile.
-        until = min(self._clock() + _RECEIVE_SECONDS, self._due())
+        until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
         while self._clock() < until and (arrival := self._clients.receive()) is not None:
             client, frame = arrival
             self._handle(client, self._decoder.decode(frame))

@@ -8,6 +8,10 @@ A step is expected to take the least of the last few times that a similar one to
 drift slowly, so that is close, and it errs on the harmless side: too early. A kind of step that
 has never run is not expected to take any time, and the next is submitted at once. The margin
 follows the idle time that the worker reports: it widens after a gap and shrinks by less after none.
+
+Steps with prompts have a margin of their own, because a worker needs them earlier. With one for all
+every step would be submitted that early, and what steps are held for is a prompt. One that arrives
+between the two margins is submitted at once; a gap that it costs says nothing about either.
 """
 
 import math
@@ -36,33 +40,43 @@ class _Submitted:
     says whether that was early enough."""
 
     kinds: tuple[_Kind, ...]
+    prompts: bool
     queued: bool
     held: bool
 
 
 class Pacer:
     """Predicts the steps of one worker that runs them in order. Times are in seconds, of any one
-    clock.
-
-    `due` is when the next step should be submitted, while another is running; without one, or
-    without any idea of its end, it lies in the past.
-    """
+    clock."""
 
     def __init__(self) -> None:
-        self.due = -math.inf
-        self._margin = _FIRST_MARGIN
+        # Both by whether the step has prompts: the margin; whether, since the oldest step began,
+        # the next one has been told to wait.
+        self._margins = [_FIRST_MARGIN, _FIRST_MARGIN]
+        self._waited = [False, False]
         self._steps: deque[_Submitted] = deque()
-        self._started = 0.0
+        self._started, self._end = 0.0, -math.inf
         self._durations: OrderedDict[_Kind, deque[float]] = OrderedDict()
+
+    def due(self, *, prompts: bool) -> float:
+        """When the next step, with or without prompts, should be submitted, while another is
+        running; without one, or without any idea of its end, that lies in the past."""
+        return self._end - self._margins[prompts]
+
+    def may_wait(self, now: float, *, prompts: bool) -> bool:
+        """Whether such a step is not due yet."""
+        waits = now < self.due(prompts=prompts)
+        self._waited[prompts] |= waits
+        return waits
 
     def submitted(self, step: StepInput, now: float) -> None:
         """`step` has been sent to the worker."""
-        queued = bool(self._steps)
-        held = queued and self._started < self.due <= now
-        self._steps.append(_Submitted(_kinds(step), queued, held))
+        queued, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
+        held = queued and self._waited[prompts] and self.due(prompts=prompts) <= now
+        self._steps.append(_Submitted(_kinds(step), prompts, queued, held))
         if not queued:
             # An idle worker begins as long after the submission as it needs a step early.
-            self._begin(now + self._margin)
+            self._begin(now + self._margins[prompts])
 
     def finished(self, output: StepOutput, now: float) -> None:
         """The result of the oldest step has come; the next one has the worker for itself."""
@@ -71,18 +85,19 @@ class Pacer:
         for kind in step.kinds:
             self._remember(kind, max(now - self._started - gap, 0.0))
         if step.held and output.idle_us >= 0:
-            self._adapt(output.idle_us)
+            self._adapt(output.idle_us, prompts=step.prompts)
         if self._steps:
             self._begin(now)
         else:
-            self.due = -math.inf
+            self._end = -math.inf
 
     def _begin(self, started: float) -> None:
-        """The oldest step begins: when is the one after it due?"""
+        """The oldest step begins: when will it end?"""
         self._started = started
+        self._waited = [False, False]
         known = (self._durations.get(kind) for kind in self._steps[0].kinds)
         durations = next(filter(None, known), None)
-        self.due = started + min(durations) - self._margin if durations else -math.inf
+        self._end = started + min(durations) if durations else -math.inf
 
     def _remember(self, kind: _Kind, seconds: float) -> None:
         durations = self._durations.setdefault(kind, deque(maxlen=_REMEMBERED))
@@ -91,9 +106,9 @@ class Pacer:
         if len(self._durations) > _MAX_KINDS:
             self._durations.popitem(last=False)
 
-    def _adapt(self, idle_us: int) -> None:
-        self._margin *= _WIDEN if idle_us > _NOISE_US else _SHRINK
-        self._margin = min(max(self._margin, _LEAST_MARGIN), _MOST_MARGIN)
+    def _adapt(self, idle_us: int, *, prompts: bool) -> None:
+        margin = self._margins[prompts] * (_WIDEN if idle_us > _NOISE_US else _SHRINK)
+        self._margins[prompts] = min(max(margin, _LEAST_MARGIN), _MOST_MARGIN)
 
 
 def _kinds(step: StepInput) -> tuple[_Kind, ...]:

@@ -59,6 +59,10 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         """A request that arrived now could be in the next step, so it is worth waiting for one."""
         ...
 
+    def has_prompts(self) -> bool:
+        """Prompts wait for the next step."""
+        ...
+
     def build(self, batch: BatchT) -> StepInput:
         """The message for `batch`, which is submitted now."""
         ...

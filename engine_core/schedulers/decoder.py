@@ -101,6 +101,9 @@ class DecoderScheduler:
                 break
         return blocks > 0 and budget > 0
 
+    def has_prompts(self) -> bool:
+        return bool(self._waiting) or self._unsubmitted() > 0
+
     def build(self, batch: DecoderBatch) -> StepInput:
         return build_decoder_step(batch, self._masks.owe(batch) if self._constrained else b"")
 

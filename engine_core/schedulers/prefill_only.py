@@ -102,6 +102,9 @@ class PrefillOnlyScheduler:
     def is_open(self) -> bool:
         return self._waiting_tokens < self._max_tokens
 
+    def has_prompts(self) -> bool:
+        return True
+
     def build(self, batch: EncoderBatch) -> StepInput:
         return build_encoder_step(batch)
 

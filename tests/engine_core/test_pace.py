@@ -9,7 +9,7 @@ import pytest
 
 from engine_core.pace import Pacer
 from tests.engine_core.fake_transport import Engine
-from tests.engine_core.timed_worker import TICK, TimedEngine
+from tests.engine_core.timed_worker import TICK, TimedEngine, always
 from workers.messages import StepInput, StepOutput
 
 STEP = 5e-3
@@ -17,8 +17,7 @@ _LEARNT = 20
 """Steps after which every kind of step of these tests has been seen."""
 
 
-def constant(step: StepInput) -> float:
-    return STEP
+constant = always(STEP)
 
 
 def tokens_of(step: StepInput) -> int:
@@ -71,7 +70,7 @@ def test_the_worker_is_not_kept_waiting_in_steady_decode(word_tokenizer, lead: f
     def seconds(step: StepInput) -> float:
         return STEP * (1 + step.step / 1000) * float(noise[step.step])
 
-    timed = generating(word_tokenizer, seconds=seconds, lead=lead)
+    timed = generating(word_tokenizer, seconds=seconds, lead=always(lead))
     timed.turn_until_step(200)
     worker = timed.worker
     assert sum(worker.idle[_LEARNT:200]) < 0.005 * (worker.ends[199] - worker.ends[_LEARNT])
@@ -81,13 +80,41 @@ def test_the_worker_is_not_kept_waiting_in_steady_decode(word_tokenizer, lead: f
 
 def test_the_margin_follows_what_the_worker_needs(word_tokenizer) -> None:
     """A lead of almost twice the first margin is learnt, at the cost of some gaps."""
-    timed = generating(word_tokenizer, lead=1.8e-3)
+    timed = generating(word_tokenizer, lead=always(1.8e-3))
     timed.turn_until_step(230)
     worker = timed.worker
     assert sum(worker.idle[_LEARNT:30]) > 2e-3, "gaps at first"
     assert sum(worker.idle[180:230]) < 4e-3
     assert timed.engine.core._pacer is not None
-    assert 1.7e-3 < timed.engine.core._pacer._margin < 2.2e-3
+    assert 1.7e-3 < timed.engine.core._pacer._margins[False] < 2.2e-3
+
+
+def lead_of_prompts(step: StepInput) -> float:
+    return 1.8e-3 if len(step.tokens) > len(step.query_lens) else 0.4e-3
+
+
+def test_steps_with_prompts_have_a_margin_of_their_own(word_tokenizer) -> None:
+    """Prompts that come early enough have their step submitted as early as it must be; one that
+    comes too late for that still joins it."""
+    timed = generating(word_tokenizer, lead=lead_of_prompts, max_running=16)
+    early = range(_LEARNT + 3, 170, 3)
+    for step in early:
+        timed.turn_until_step(step, 0.3)
+        timed.put(prompt_len=12, max_tokens=2)
+    timed.turn_until_step(175)
+    worker = timed.worker
+    assert np.mean([worker.idle[step + 1] for step in early[-10:]]) < 0.1e-3
+    lead = [worker.ends[step] - worker.submit_times[step + 1] for step in early[-10:]]
+    assert 1.7e-3 < min(lead) <= max(lead) < 2.2e-3
+    assert timed.engine.core._pacer is not None
+    margins = list(timed.engine.core._pacer._margins)
+    for step in range(180, 220, 4):
+        timed.turn_until_step(step, 0.8)
+        timed.put(prompt_len=12, max_tokens=2)
+        assert joined(timed, step) == 1
+        assert 0.4e-3 < worker.idle[step + 1] < 1.2e-3
+    assert timed.engine.core._pacer._margins[True] == margins[True]
+    assert timed.engine.core._pacer._margins[False] <= margins[False]
 
 
 @pytest.mark.parametrize(("fraction", "in_time"), [(0.5, 40), (0.77, 4)])
@@ -168,10 +195,8 @@ def quiet(word_tokenizer) -> Engine:
 
 def hold(engine: Engine, seconds: float) -> float:
     """A step is due in so many seconds; when that is."""
-    assert engine.core._pacer is not None
-    engine.core._holds = True
-    engine.core._pacer.due = time.monotonic() + seconds
-    return engine.core._pacer.due
+    engine.core._held_until = time.monotonic() + seconds
+    return engine.core._held_until
 
 
 def test_the_loop_wakes_when_a_held_step_is_due(quiet: Engine) -> None:
@@ -200,13 +225,13 @@ def step_input(number: int, rows: int, tokens: int = 0) -> StepInput:
 def test_an_unknown_kind_of_step_holds_nothing_up() -> None:
     pacer = Pacer()
     pacer.submitted(step_input(0, 4), 10.0)
-    assert pacer.due < 10.0
+    assert pacer.due(prompts=False) < 10.0
     pacer.finished(StepOutput(0), 10.5)
     pacer.submitted(step_input(1, 4), 11.0)
-    assert 11.4 < pacer.due < 11.5
+    assert 11.4 < pacer.due(prompts=False) < 11.5
     pacer.finished(StepOutput(1), 11.5)
     pacer.submitted(step_input(2, 8), 12.0)
-    assert pacer.due < 12.0
+    assert pacer.due(prompts=False) < 12.0
 
 
 def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
@@ -216,10 +241,11 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
         now = 0.0
         pacer.submitted(step_input(0, 4), now)
         for number in range(1, 40):
-            pacer.submitted(step_input(number, 4), max(now, pacer.due))
+            pacer.may_wait(now, prompts=False)
+            pacer.submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
             now += STEP
             pacer.finished(StepOutput(number - 1, idle_us=idle_us), now)
-        margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due
+        margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
 

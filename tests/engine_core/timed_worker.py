@@ -12,15 +12,25 @@ from tests.engine_core.fake_transport import Engine, open_event
 from tests.engine_core.simulated_model import SimulatedModel
 from workers.messages import StepInput, StepOutput
 
+Seconds = Callable[[StepInput], float]
+
 TICK = ARRIVAL = 25e-6
 BLOCKS = 600
 
 
-class TimedWorker:
-    """Runs steps in order, each at the earliest `lead` seconds after its submission, and reports
-    how long its device was idle before each."""
+def always(seconds: float) -> Seconds:
+    """The same of every step."""
+    return lambda step: seconds
 
-    def __init__(self, max_running: int, seconds: Callable[[StepInput], float], lead: float):
+
+SHORT_LEAD = always(0.4e-3)
+
+
+class TimedWorker:
+    """Runs steps in order, each at the earliest its `lead` in seconds after its submission, and
+    reports how long its device was idle before each."""
+
+    def __init__(self, max_running: int, seconds: Seconds, lead: Seconds):
         self.results, self.losses = open_event(self, 1), open_event(self, 0)
         self.seconds, self.lead = seconds, lead
         self.now = 0.0
@@ -33,7 +43,7 @@ class TimedWorker:
 
     def submit(self, step: StepInput) -> None:
         free = self.ends[-1] if self.ends else self.now
-        begin = max(free, self.now + self.lead)
+        begin = max(free, self.now + self.lead(step))
         self.submitted.append(step)
         self.submit_times.append(self.now)
         self.idle.append(begin - free)
@@ -54,7 +64,13 @@ class TimedEngine:
     """A core over a `TimedWorker`, turned every 25 simulated microseconds. Nothing that it does
     takes time, but for each arrival."""
 
-    def __init__(self, tokenizer: Tokenizer, seconds, lead: float = 0.4e-3, **changes) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seconds: Seconds,
+        lead: Seconds = SHORT_LEAD,
+        **changes,
+    ) -> None:
         changes = {"max_running": 8, "max_step_tokens": 64} | changes
         self.worker = TimedWorker(changes["max_running"], seconds, lead)
         self.engine = Engine(
