@@ -162,13 +162,13 @@ class EngineCore:
 
     def _may_wait(self) -> bool:
         """The worker does not need the next step yet, and a request may still arrive for it."""
-        if self._pacer is None or not self._in_flight or not self._scheduler.is_open():
+        if self._pacer is None:
             return False
         prompts = self._scheduler.has_prompts()
-        if not self._pacer.may_wait(self._clock(), prompts=prompts):
-            return False
-        self._held_until = self._pacer.due(prompts=prompts)
-        return True
+        waits = self._pacer.may_wait(self._clock(), prompts=prompts) and self._scheduler.is_open()
+        if waits:
+            self._held_until = self._pacer.due(prompts=prompts)
+        return waits
 
     def _finish(self) -> None:
         while (output := self._executor.poll()) is not None:

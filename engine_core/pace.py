@@ -36,8 +36,8 @@ _Kind = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """`kinds`: what it is like, closest first. `held`: it waited until it was due, so its idle time
-    says whether that was early enough."""
+    """`kinds`: what it is like, closest first. `prompts`: it has some. `held`: it waited until it
+    was due, so its idle time says whether that was early enough."""
 
     kinds: tuple[_Kind, ...]
     prompts: bool
