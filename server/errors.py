@@ -111,6 +111,12 @@ class APIError(Exception):
             code = "internal_error"
         return cls(code, HTTPStatus(status).phrase, headers=headers)
 
+    @classmethod
+    def of_two_names(cls, field: str, other: str) -> "APIError":
+        """For a request that gives one field under both of its names, and means two things."""
+        message = f"{other}: another name of {field}, which is given too; give one of them"
+        return cls("invalid_request", message, other)
+
     def body(self) -> bytes:
         """The error as JSON."""
         kind = ERRORS[self.code]

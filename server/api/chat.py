@@ -186,8 +186,7 @@ def _max_tokens(body: ChatRequest) -> int | None:
     """Under either name; None is what the context has left. Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
     if newer is not None and older is not None and newer != older:
-        message = f"max_tokens: {older} is not max_completion_tokens, {newer}; give one of them"
-        raise APIError("invalid_request", message, "max_tokens")
+        raise APIError.of_two_names("max_completion_tokens", "max_tokens")
     return older if newer is None else newer
 
 

@@ -72,9 +72,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
 def _top_n(body: RerankRequest) -> int | None:
     """How many results are asked for. Raises APIError where the two names disagree."""
     if body.top_n is not None and body.top_k is not None and body.top_n != body.top_k:
-        raise APIError(
-            "invalid_request", "top_k: another name of top_n, which says something else", "top_k"
-        )
+        raise APIError.of_two_names("top_n", "top_k")
     return body.top_n if body.top_n is not None else body.top_k
 
 

@@ -70,8 +70,7 @@ def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> t
     if not given:
         raise APIError("invalid_request", f"{one[0]}: is required", one[0])
     if len(given) > 1:
-        message = f"{other[0]}: another name of {one[0]}; give one of them"
-        raise APIError("invalid_request", message, other[0])
+        raise APIError.of_two_names(one[0], other[0])
     return given[0]
 
 

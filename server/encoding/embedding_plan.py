@@ -73,7 +73,7 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     asked, field = body.dimensions, "dimensions"
     if body.output_dimension is not None:
         if asked is not None and asked != body.output_dimension:
-            raise _contradiction("dimensions", "output_dimension")
+            raise APIError.of_two_names("dimensions", "output_dimension")
         asked, field = body.output_dimension, "output_dimension"
     own, declared = model.served.engine.model.hidden_size, model.served.engine.model.embedding
     if asked is None or asked == own:
@@ -94,10 +94,5 @@ def _dtype(body: EmbeddingRequest) -> EmbedDtype:
         return body.embed_dtype or "float32"
     dtype: EmbedDtype = "float32" if body.output_dtype == "float" else body.output_dtype
     if body.embed_dtype not in (None, dtype):
-        raise _contradiction("embed_dtype", "output_dtype")
+        raise APIError.of_two_names("embed_dtype", "output_dtype")
     return dtype
-
-
-def _contradiction(field: str, other: str) -> APIError:
-    message = f"{other}: is another name of {field}, and they differ"
-    return APIError("invalid_request", message, other)
