@@ -65,7 +65,7 @@ def test_rows_that_share_a_slot(device: torch.device) -> None:
 
 def test_the_whole_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """By shapes alone: split while programs are few, never beyond tiles of the longest context."""
-    monkeypatch.setattr(paged_decode, "_processors", lambda device: 132)
+    monkeypatch.setattr(paged_decode, "processors", lambda device: 132)
     keys = torch.empty(1, 16, 8, 128, dtype=torch.bfloat16)
 
     def splits(rows: int, max_blocks: int) -> int:

@@ -9,13 +9,14 @@ across all outputs, so that what programs read at the same time meets in the L2 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from workers.kernels.launch import processors
 
 _LEAST_ROWS = 385
 _ALIGNMENT = 16
@@ -59,7 +60,7 @@ def gated_linear(
     out = rows.new_empty(count, out_features)
     halves = weight.view(2, out_features, in_features)
     tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
-    programs = min(tiles, _processors(rows.device))
+    programs = min(tiles, processors(rows.device))
     _gated_linear[(programs,)](
         TensorDescriptor.from_tensor(rows, [tile.rows, tile.inputs]),
         TensorDescriptor.from_tensor(halves, [2, tile.outputs, tile.inputs]),
@@ -82,14 +83,6 @@ def _tile(count: int) -> Tile:
     """Measured on an H200 over a layer of an 8B Llama (RESULTS.md): few rows make too few large
     tiles for all processors to end at the same time."""
     return Tile(64, 128, 64, 16, 4, 4) if count <= 704 else Tile(128, 128, 64, 16, 8, 3)
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    """Of a GPU; in the interpreter few enough that programs have several tiles."""
-    if device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit

@@ -1,7 +1,7 @@
-"""How the kernels are launched."""
+"""How the kernels are launched, and on what."""
 
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 
@@ -28,3 +28,14 @@ def pdl(tensor: torch.Tensor) -> DependentLaunch:
 @lru_cache
 def _is_hopper_or_later(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@lru_cache
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors. The interpreter runs programs one after another, and has two, so
+    that launches which go by this number have several programs."""
+    if device.type == "cpu":
+        return 2
+    # torch leaves this function's types open.
+    properties = cast("Any", torch.cuda.get_device_properties(device))  # pyright: ignore[reportUnknownMemberType]
+    return int(properties.multi_processor_count)

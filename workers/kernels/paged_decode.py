@@ -10,7 +10,6 @@ lengths that it finds on the device: a CUDA graph of a launch is right for any l
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.launch import pdl, processors
 from workers.kernels.merge import MAX_PARTS, merge
 from workers.kernels.online_softmax import fold_tile
 from workers.kernels.paging import cache_places
@@ -69,18 +68,10 @@ def _launch(queries: torch.Tensor, keys: torch.Tensor, max_blocks: int) -> Launc
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # More would not fit in registers in float32, whose products are no tensor core's.
     tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
-    programs = _PROGRAMS_PER_PROCESSOR * _processors(keys.device)
+    programs = _PROGRAMS_PER_PROCESSOR * processors(keys.device)
     wanted = -(-programs // (len(queries) * kv_heads))
     splits = min(wanted, -(-max_blocks * page // tile), MAX_PARTS)
     return Launch(tile, warps=4, stages=3, splits=splits)
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    """Streaming multiprocessors; the interpreter runs programs one after another."""
-    if device.type == "cpu":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _attend_with(
