@@ -32,6 +32,11 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cpu" if _INTERPRETED else "cuda")

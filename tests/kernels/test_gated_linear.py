@@ -4,23 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.kernels.drawn import drawn
 from workers.kernels.gated_linear import Tile, fuses_gate, gated_linear
 
 SMALL = Tile(32, 16, 32, 2, 4, 2)
 
 
-def drawn(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.randn(shape).to(device, dtype)
-
-
 def expected(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     gate, up = (rows.double() @ weight.double().T).chunk(2, dim=-1)
     return F.silu(gate) * up
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("count", [1, 31, 97, 130])

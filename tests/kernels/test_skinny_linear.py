@@ -4,20 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.kernels.drawn import drawn
 from workers.kernels.skinny_linear import Tile, linear
 from workers.layers.fused import Norm
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
-
-
-def drawn(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.randn(shape).to(device, dtype)
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
