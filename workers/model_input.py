@@ -1,7 +1,7 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +10,13 @@ import torch
 from workers.cuda_graphs import DecodeGraph
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
-from workers.piecewise_graphs import PiecewiseGraph
+from workers.prompt_graphs import PromptGraph
 from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.slots import SlotTable
 from workers.stage_graphs import StageGraphs
+from workers.step_rows import LongArray, StepRows, offsets
 from workers.step_tensors import Ends, IntArray, StepTensors
 from workers.transfer import on_device, to_device
-
-LongArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class ModelInput:
     tensors: StepTensors
     sampling: SamplingInput | None = None
     scoring: ScoringInput | None = None
-    graph: DecodeGraph | PiecewiseGraph | None = None
+    graph: DecodeGraph | PromptGraph | None = None
     told: torch.Tensor | None = None
 
 
@@ -70,7 +69,7 @@ class EncoderInputBuilder:
     def build(self, message: StepInput) -> ModelInput:
         """The step's tensors on the device."""
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)
-        query_starts = _offsets(query_lens)
+        query_starts = offsets(query_lens)
         total = int(query_starts[-1])
         padded = _padded(total, self._device)
         positions = np.zeros(padded, np.int64)
@@ -135,8 +134,8 @@ class DecoderInputBuilder:
     def build(self, message: StepInput) -> ModelInput:
         """Apply the message's slot changes and make the step's tensors on the device."""
         self._slots.update(message.block_updates)
-        rows = _Rows.of(message)
-        graph = self.graphs.fitting(len(rows.slots), rows.total) if self.graphs else None
+        rows = StepRows.of(message)
+        graph = self.graphs.fitting(rows) if self.graphs else None
         tensors = self._load(message, rows, graph) if graph else self._tensors(message, rows)
         if self._sampling is None:
             return ModelInput(message.step, tensors, graph=graph)
@@ -153,12 +152,12 @@ class DecoderInputBuilder:
         return ModelInput(message.step, tensors, sampling, scoring, graph)
 
     def _load(
-        self, message: StepInput, rows: "_Rows", graph: DecodeGraph | PiecewiseGraph
+        self, message: StepInput, rows: StepRows, graph: DecodeGraph | PromptGraph
     ) -> StepTensors:
         """Load the graph with the step's tokens; its rows are the graph's, or come along."""
         tokens = np.frombuffer(message.tokens, np.int32)
         slots, positions = rows.slots[rows.of_token], rows.positions
-        graph.inputs.load(tokens, positions, self._places(slots, positions), slots)
+        graph.inputs.load(tokens, positions, self._places(slots, positions), slots, rows)
         if isinstance(graph, DecodeGraph):
             return graph.step
         own, starts, lens = to_device([rows.slots, rows.starts, rows.contexts], self._device)
@@ -175,7 +174,7 @@ class DecoderInputBuilder:
             contexts=rows.contexts,
         )
 
-    def _tensors(self, message: StepInput, rows: "_Rows") -> StepTensors:
+    def _tensors(self, message: StepInput, rows: StepRows) -> StepTensors:
         """The step's tokens and rows, for launching it kernel by kernel."""
         total, padded = rows.total, _padded(rows.total, self._device)
         slots, positions = rows.slots[rows.of_token], rows.positions
@@ -214,41 +213,8 @@ class DecoderInputBuilder:
         return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
 
 
-class _Rows(NamedTuple):
-    """A step's R rows on the host: slots, query_lens, contexts int32[R], starts int32[R + 1] among
-    its T tokens; of_token and positions int64[T] are each token's row and place in its sequence."""
-
-    slots: IntArray
-    query_lens: IntArray
-    contexts: IntArray
-    starts: IntArray
-    of_token: LongArray
-    positions: LongArray
-
-    @classmethod
-    def of(cls, message: StepInput) -> "_Rows":
-        """Those of a decoder's step."""
-        slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
-        query_lens = np.frombuffer(message.query_lens, np.int32)
-        contexts = np.frombuffer(message.starts, np.int32) + query_lens
-        starts = _offsets(query_lens)
-        of_token = np.repeat(np.arange(len(slots)), query_lens)
-        positions = (contexts - starts[1:])[of_token] + np.arange(len(of_token))
-        return cls(slots, query_lens, contexts, starts, of_token, positions)
-
-    @property
-    def total(self) -> int:
-        """T"""
-        return len(self.of_token)
-
-    @property
-    def ends(self) -> LongArray:
-        """int64[R]: the place of each row's last token among the T."""
-        return self.starts[1:].astype(np.int64) - 1
-
-
 def _ends(
-    step: StepTensors, rows: _Rows, sampled: npt.NDArray[np.intp], device: torch.device
+    step: StepTensors, rows: StepRows, sampled: npt.NDArray[np.intp], device: torch.device
 ) -> Ends:
     """The last tokens of these rows."""
     count = len(sampled)
@@ -274,7 +240,7 @@ def _ends(
 
 def _sampling_input(
     table: SamplingTable,
-    rows: _Rows,
+    rows: StepRows,
     sampled: npt.NDArray[np.intp],
     positions: torch.Tensor | None,
 ) -> SamplingInput | None:
@@ -299,13 +265,6 @@ def _scoring_input(
         return None
     where, tokens = to_device([scored, following[scored].astype(np.int64)], device)
     return ScoringInput(where, tokens, table.scored_width(slots))
-
-
-def _offsets(lens: IntArray) -> IntArray:
-    """Where each row starts among the step's tokens, and their number: int32[R + 1]."""
-    offsets = np.zeros(len(lens) + 1, np.int32)
-    np.cumsum(lens, out=offsets[1:])
-    return offsets
 
 
 def _padded(total: int, device: torch.device) -> int:

@@ -13,17 +13,23 @@ import torch
 from workers.attention.attend import StageAttention
 from workers.cuda_graphs import DecodeGraph, GraphPool, capture_decode
 from workers.models.base import StageModel
-from workers.piecewise_graphs import PieceBuffers, PiecewiseGraph, capture_pieces
 from workers.progress import ProgressBar
+from workers.prompt_graphs import AttentionBuffers, PromptCapture, PromptGraph
 from workers.slots import SlotTable
-from workers.static_inputs import StaticInputs
+from workers.static_inputs import StaticInputs, StaticRows
+from workers.step_rows import StepRows
 
 _TIMED_REPLAYS = 3
+_MAX_SINGLES, _MAX_CHUNKS = 32, 8
+"""Rows of a step with prompts that is captured whole. Places that are left empty cost little, but
+contexts of single rows are split among fewer programs the more places there are."""
+
 _CLEARLY = 0.95
 """A graph goes only if a larger one takes less than this part of its time: timing has its noise."""
 
 _logger = logging.getLogger(__name__)
 
+_Captured = TypeVar("_Captured", DecodeGraph, PromptGraph)
 _Graph = TypeVar("_Graph")
 
 
@@ -47,12 +53,14 @@ class StageGraphs:
     """The captured steps, smallest first."""
 
     decodes: list[DecodeGraph] = field(default_factory=list[DecodeGraph])
-    pieces: list[PiecewiseGraph] = field(default_factory=list[PiecewiseGraph])
+    whole: list[PromptGraph] = field(default_factory=list[PromptGraph])
+    pieces: list[PromptGraph] = field(default_factory=list[PromptGraph])
 
-    def fitting(self, rows: int, tokens: int) -> DecodeGraph | PiecewiseGraph | None:
-        """The smallest for a step of so many rows and tokens; None if there is none."""
-        graphs = self.decodes if rows == tokens else self.pieces
-        return next((graph for graph in graphs if graph.inputs.size >= tokens), None)
+    def fitting(self, rows: StepRows) -> DecodeGraph | PromptGraph | None:
+        """The smallest for a step of these rows; None if there is none."""
+        if len(rows.slots) == rows.total:
+            return _smallest(self.decodes, rows)
+        return _smallest(self.whole, rows) or _smallest(self.pieces, rows)
 
 
 class GraphCapture:
@@ -62,7 +70,8 @@ class GraphCapture:
         self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_place: int
     ) -> None:
         """`scratch_place` is a place in the KV cache that nobody reads."""
-        self._model, self._attention = model, attention
+        assert attention.caches, "steps that are captured have a cache"
+        self._model, self._attention, self._caches = model, attention, attention.caches
         self._slots, self._scratch_place = slots, scratch_place
         self._pool = GraphPool()
 
@@ -74,38 +83,54 @@ class GraphCapture:
         started, before = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = StageGraphs()
         buffers = self._buffers(max(tokens, default=0))
-        with ProgressBar("capturing CUDA graphs", len(rows) + len(tokens)) as progress:
+        whole = self._attention.backend.capabilities.chunks_graph_safe
+        count = len(rows) + len(tokens) * (1 + whole)
+        with ProgressBar("capturing CUDA graphs", count) as progress:
             for size in sorted(tokens, reverse=True):
-                hidden_in = _widened(hidden_like, size)
-                graphs.pieces.insert(0, self._capture_pieces(buffers.of(size), size, hidden_in))
+                hidden_in, own = _widened(hidden_like, size), buffers.of(size)
+                graphs.pieces.insert(0, self._capture_prompts(size, None, own, hidden_in))
                 progress.advance()
+                if whole:
+                    places = self._places(size)
+                    graphs.whole.insert(0, self._capture_prompts(size, places, own, hidden_in))
+                    progress.advance()
             for size in sorted(rows, reverse=True):
                 graphs.decodes.insert(0, self._capture_decode(size, _widened(hidden_like, size)))
                 progress.advance()
         graphs.decodes = worth_having(graphs.decodes, _milliseconds)
+        graphs.whole = worth_having(graphs.whole, _milliseconds)
         graphs.pieces = worth_having(graphs.pieces, _milliseconds)
         taken = (before - torch.cuda.mem_get_info()[0]) >> 20
         seconds = time.monotonic() - started
-        kept = len(graphs.decodes) + len(graphs.pieces)
+        kept = len(graphs.decodes) + len(graphs.whole) + len(graphs.pieces)
         told = "CUDA graphs of %d steps, of which %d are worth having: %.1f s, %d MiB"
-        _logger.info(told, len(rows) + len(tokens), kept, seconds, taken)
+        _logger.info(told, count, kept, seconds, taken)
         return graphs
 
     def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> DecodeGraph:
         inputs = StaticInputs(size, self._slots, self._scratch_place)
         return capture_decode(inputs, self._model, self._attention, hidden_in, self._pool)
 
-    def _capture_pieces(
-        self, buffers: PieceBuffers, size: int, hidden_in: torch.Tensor | None
-    ) -> PiecewiseGraph:
-        inputs = StaticInputs(size, self._slots, self._scratch_place)
-        return capture_pieces(inputs, self._model, self._attention, buffers, hidden_in, self._pool)
+    def _capture_prompts(
+        self,
+        size: int,
+        rows: StaticRows | None,
+        buffers: AttentionBuffers,
+        hidden_in: torch.Tensor | None,
+    ) -> PromptGraph:
+        inputs = StaticInputs(size, self._slots, self._scratch_place, rows)
+        capture = PromptCapture(inputs, self._model, self._attention, buffers, hidden_in)
+        return capture.capture(self._pool)
 
-    def _buffers(self, size: int) -> PieceBuffers:
-        caches, (num_heads, num_kv_heads) = self._attention.caches, self._attention.head_counts
-        assert caches, "steps that are captured have a cache"
-        keys, head_dim = caches[0].keys, caches[0].keys.shape[-1]
-        return PieceBuffers(
+    def _places(self, size: int) -> StaticRows:
+        block_size = self._caches[0].keys.shape[1]
+        longest_context = self._slots.block_tables.shape[1] * block_size
+        return StaticRows(min(_MAX_SINGLES, size), _MAX_CHUNKS, longest_context)
+
+    def _buffers(self, size: int) -> AttentionBuffers:
+        num_heads, num_kv_heads = self._attention.head_counts
+        keys, head_dim = self._caches[0].keys, self._caches[0].keys.shape[-1]
+        return AttentionBuffers(
             heads=keys.new_zeros(size, num_heads + 2 * num_kv_heads, head_dim),
             attended=keys.new_zeros(size, num_heads, head_dim),
         )
@@ -127,7 +152,12 @@ def worth_having(graphs: list[_Graph], measure: Callable[[_Graph], float]) -> li
     return worth
 
 
-def _milliseconds(graph: DecodeGraph | PiecewiseGraph) -> float:
+def _smallest(graphs: list[_Captured], rows: StepRows) -> _Captured | None:
+    """The first of `graphs`, smallest first, that holds these rows."""
+    return next((graph for graph in graphs if graph.inputs.hold(rows)), None)
+
+
+def _milliseconds(graph: DecodeGraph | PromptGraph) -> float:
     """What a replay takes at best, over inputs that belong to nobody."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TIMED_REPLAYS + 1)]
     marks[0].record()

@@ -1,10 +1,13 @@
-"""Where a captured step finds its tokens: device memory that stays where it is."""
+"""Where a captured step finds its tokens and rows: device memory that stays where it is."""
+
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from workers.slots import SlotTable
+from workers.step_rows import StepRows
 from workers.step_tensors import IntArray, StepTensors
 from workers.transfer import stage
 
@@ -18,26 +21,32 @@ class StaticInputs:
     tokens, positions, slot_mapping  int64[size]; a token of -1 is the last one of its slot
     slots, context_lens              int32[size]; a token's context ends with itself
 
+    rows      where the step is captured with the attention of its rows
     resolved  int64[size]: the tokens, those of -1 looked up; part of the captured step
 
     What a step does not fill belongs to nobody's slot, and its keys and values go to a place in the
     KV cache that nobody reads.
     """
 
-    def __init__(self, size: int, slots: SlotTable, scratch_place: int) -> None:
-        """`scratch_place` is that place: block * block_size."""
-        self.size = size
+    def __init__(
+        self, size: int, slots: SlotTable, scratch_place: int, rows: "StaticRows | None" = None
+    ) -> None:
+        """`scratch_place` is that place: block * block_size. `rows` are not in use elsewhere."""
+        self.size, self.rows = size, rows
         self._table = slots
         self._scratch_place = scratch_place
         device = slots.last_tokens.device
-        self._buffer = torch.zeros(size * _BYTES, dtype=torch.uint8, device=device)
+        total = size * _BYTES + (rows.nbytes if rows else 0)
+        self._buffer = torch.zeros(total, dtype=torch.uint8, device=device)
         wide = self._buffer[: size * 24].view(torch.int64).view(3, size)
-        narrow = self._buffer[size * 24 :].view(torch.int32).view(2, size)
+        narrow = self._buffer[size * 24 : size * _BYTES].view(torch.int32).view(2, size)
         self.tokens, self.positions, self.slot_mapping = wide
         self.slots, self.context_lens = narrow
+        if rows:
+            rows.live_in(self._buffer[size * _BYTES :])
         self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
-        self.load(nothing, nothing, nothing, nothing)
+        self.load(nothing, nothing, nothing, nothing, None)
 
     def load(
         self,
@@ -45,8 +54,9 @@ class StaticInputs:
         positions: npt.NDArray[np.integer],
         slot_mapping: npt.NDArray[np.integer],
         slots: IntArray,
+        rows: StepRows | None,
     ) -> None:
-        """Queue the copy of a step's T <= size tokens, [T] each."""
+        """Queue the copy of a step's T <= size tokens, [T] each, and of its rows."""
         count = len(tokens)
         wide = np.zeros((3, self.size), np.int64)
         wide[0, :count], wide[1, :count] = tokens, positions
@@ -56,7 +66,14 @@ class StaticInputs:
         narrow[0] = self._table.padding_slot
         narrow[0, :count] = slots
         narrow[1] = wide[1] + 1
-        self._buffer.copy_(stage([wide, narrow]), non_blocking=True)
+        arrays = [wide, narrow]
+        if self.rows:
+            arrays.append(self.rows.laid_out(rows, self._table.padding_slot))
+        self._buffer.copy_(stage(arrays), non_blocking=True)
+
+    def hold(self, rows: StepRows) -> bool:
+        """Whether there are places for these rows and their tokens."""
+        return rows.total <= self.size and (self.rows is None or self.rows.hold(rows))
 
     def resolve_tokens(self) -> None:
         """Fill `resolved`. To be captured."""
@@ -78,3 +95,75 @@ class StaticInputs:
             query_lens=np.ones(self.size, np.int32),
             contexts=np.ones(self.size, np.int32),
         )
+
+    def as_step_of_rows(self) -> StepTensors:
+        """A step of these tokens in `rows`. Of its host-side lengths those of queries are the most
+        that there can be."""
+        assert self.rows is not None, "captured with its attention"
+        singles, chunks = self.rows.singles, self.rows.chunks
+        return replace(
+            self.as_decode_step(),
+            slots=self.rows.slots,
+            query_starts=self.rows.query_starts,
+            context_lens=self.rows.context_lens,
+            query_lens=np.repeat(np.array([1, self.size], np.int32), [singles, chunks]),
+            contexts=np.full(singles + chunks, self.rows.longest_context, np.int32),
+        )
+
+
+class StaticRows:
+    """Places for the rows of a step: `singles` for those of one token, which come first, and
+    `chunks` for others.
+
+    slots, context_lens  int32[singles + chunks]
+    query_starts         int32[singles + chunks + 1]; a single row's is not read, it is its place
+
+    In a place that a step leaves empty is nobody's row, of one token to attend to. A single one of
+    these reads and writes what belongs to a token of a chunk or to padding: chunks must be attended
+    after singles. One of the others has no query.
+    """
+
+    slots: torch.Tensor
+    context_lens: torch.Tensor
+    query_starts: torch.Tensor
+
+    def __init__(self, singles: int, chunks: int, longest_context: int) -> None:
+        """No row's context is longer than `longest_context` tokens."""
+        self.singles, self.chunks = singles, chunks
+        self.longest_context = longest_context
+        # Even, so that the three fill whole 8 bytes.
+        self._width = (singles + chunks + 2) // 2 * 2
+
+    @property
+    def nbytes(self) -> int:
+        """What they take of a buffer."""
+        return 3 * self._width * 4
+
+    def hold(self, rows: StepRows) -> bool:
+        """Whether there are places for all of these."""
+        singles = rows.singles
+        return singles <= self.singles and len(rows.slots) - singles <= self.chunks
+
+    def live_in(self, buffer: torch.Tensor) -> None:
+        """From now on these are views of `buffer`, uint8[nbytes]."""
+        slots, lens, starts = buffer.view(torch.int32).view(3, self._width)
+        count = self.singles + self.chunks
+        self.slots, self.context_lens, self.query_starts = (
+            slots[:count],
+            lens[:count],
+            starts[: count + 1],
+        )
+
+    def laid_out(self, rows: StepRows | None, padding_slot: int) -> IntArray:
+        """What `buffer` is to hold, int32[3, width], for these rows."""
+        places = np.ones((3, self._width), np.int32)
+        places[0] = padding_slot
+        if rows is None:
+            places[2] = 0
+            return places
+        singles = rows.singles
+        chunks = slice(self.singles, self.singles + len(rows.slots) - singles)
+        for place, values in zip(places, (rows.slots, rows.contexts, rows.starts), strict=True):
+            place[:singles], place[chunks] = values[:singles], values[singles : len(rows.slots)]
+        places[2, chunks.stop :] = rows.total
+        return places

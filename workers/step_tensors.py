@@ -45,8 +45,7 @@ class StepTensors:
     @property
     def leading_singles(self) -> int:
         """How many rows stand before the first one of several queries."""
-        several = np.flatnonzero(self.query_lens != 1)
-        return int(several[0]) if len(several) else len(self.query_lens)
+        return leading_singles(self.query_lens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +60,9 @@ class Ends:
 
     positions: torch.Tensor
     rows: StepTensors
+
+
+def leading_singles(query_lens: IntArray) -> int:
+    """How many rows stand before the first one of several queries."""
+    several = np.flatnonzero(query_lens != 1)
+    return int(several[0]) if len(several) else len(query_lens)

@@ -98,7 +98,7 @@ def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
         "--max-running",
         type=positive,
         metavar="N",
-        help="sequences that generate at once (default: 64 on a CPU, 512 on CUDA)",
+        help="sequences that generate at once (default: 64 on a CPU, 1024 on CUDA)",
     )
     group.add_argument(
         "--max-step-tokens",

@@ -93,7 +93,7 @@ def _engine_config(
         num_stages=stages,
         threads=options.threads or (max(1, available_cores() // stages) if on_cpu else 1),
         max_model_len=_max_model_len(name, options.max_model_len, model),
-        max_running=options.max_running or (64 if on_cpu else 512),
+        max_running=options.max_running or (64 if on_cpu else 1024),
         max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, head),
         block_size=options.block_size or (16 if on_cpu else 128),
         kv_cache_bytes=options.kv_cache_memory or 0,

@@ -42,7 +42,6 @@ def attend(
 
 def rows(starts: torch.Tensor) -> Iterator[slice]:
     assert starts.dtype == torch.int32
-    assert starts[0] == 0
     for start, stop in zip(starts.tolist(), starts.tolist()[1:], strict=False):
         yield slice(start, stop)
 
@@ -54,6 +53,7 @@ def ragged(
     starts: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
+    assert starts[0] == 0
     assert starts[-1] == len(queries) == len(keys)
     parts = [attend(queries[row], keys[row], values[row], scale, False) for row in rows(starts)]
     return torch.cat(parts)
@@ -68,11 +68,11 @@ def paged(
     table: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Causal over pages, as every generation of FlashAttention has it."""
+    """Causal over pages, as every generation of FlashAttention has it: NaN before the first row."""
     assert table.dtype == lengths.dtype == torch.int32
     assert len(table) == len(lengths) == len(starts) - 1
     assert starts[-1] == len(queries)
-    parts = []
+    parts = [torch.full_like(queries[: int(starts[0])], torch.nan)]
     for row, length, pages in zip(rows(starts), lengths.tolist(), table, strict=True):
         own = pages[: -(-length // keys.shape[1])]
         context = [cached[own].flatten(0, 1)[:length] for cached in (keys, values)]
@@ -101,7 +101,8 @@ def flash_attn_fwd(
     else:
         assert seqused_k is not None
         assert causal
-        out.copy_(paged(q, k, v, cu_seqlens_q, seqused_k, page_table, softmax_scale))
+        attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, softmax_scale)
+        out[cu_seqlens_q[0] :] = attended[cu_seqlens_q[0] :]
 
 
 def flash_attn_with_kvcache(

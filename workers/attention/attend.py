@@ -1,7 +1,8 @@
 """A step's attention between the halves of a layer: from packed, unturned heads to what was
 attended."""
 
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -60,9 +61,6 @@ class StepAttention:
 
     def __init__(self, stage: StageAttention, step: StepTensors) -> None:
         self._stage, self._step = stage, step
-        self._plan = stage.backend.plan(step)
-        rows = step.ends.rows if step.ends is not None else None
-        self._ends_plan = stage.backend.plan(rows) if rows is not None and rows.num_tokens else None
         self._rotation: Rotation | None = None
 
     def turn(self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None) -> Heads:
@@ -101,12 +99,21 @@ class StepAttention:
         ends = self._step.ends
         assert ends is not None
         own = heads.at(ends.positions)
-        if self._ends_plan is None:
+        if not ends.rows.num_tokens:
             return own.queries
         queries, keys, values = own.first(ends.rows.num_tokens)
         cache = self._cache(layer)
         attended = self._stage.backend.forward(queries, keys, values, cache, self._ends_plan)
         return _lengthened(attended, len(own.queries))
+
+    @cached_property
+    def _plan(self) -> Any:
+        return self._stage.backend.plan(self._step)
+
+    @cached_property
+    def _ends_plan(self) -> Any:
+        assert self._step.ends is not None
+        return self._stage.backend.plan(self._step.ends.rows)
 
     def _cache(self, layer: int) -> LayerCache | None:
         return self._stage.caches[layer] if self._stage.caches else None

@@ -27,6 +27,9 @@ class Capabilities:
     `graph_safe`: for steps of one query a row, `plan` and `forward` launch the same kernels on the
     same grids for the same number of rows, read lengths on the device only, allocate through torch
     and never synchronise, so that a CUDA graph of them is right for any lengths.
+    `chunks_graph_safe`: they do so for steps with rows of several queries too, for the same numbers
+    of tokens, of leading rows of one query and of others, and the same longest ones. `forward` then
+    attends for the leading rows first, and writes to the tokens of its rows alone.
     """
 
     causal_paged: bool
@@ -36,6 +39,7 @@ class Capabilities:
     dtypes: tuple[torch.dtype, ...]
     head_dims: Sequence[int] | None = None
     page_multiple: int = 1
+    chunks_graph_safe: bool = False
     compute_majors: tuple[int, ...] | None = None
     requires: Package | None = None
 

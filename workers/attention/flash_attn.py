@@ -31,10 +31,11 @@ class DecodeRows:
 class Chunks:
     """Rows of several queries as FlashAttention takes them.
 
-    query_starts  int32[R + 1]      from the first of these rows' tokens
+    query_starts  int32[R + 1]      among the step's tokens
     context_lens  int32[R]
     page_table    int32[R, width]   block ids; wide enough for the longest context
     longest_query, longest_context  tokens
+    first         the tokens before theirs
     """
 
     query_starts: torch.Tensor
@@ -42,6 +43,7 @@ class Chunks:
     page_table: torch.Tensor
     longest_query: int
     longest_context: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,6 @@ class FlashAttentionBackend(ABC):
             self._attend_texts(queries, keys, values, plan.texts, out)
             return out
         assert cache is not None, "a plan without texts is for a paged cache"
-        count = 0
         if rows := plan.decodes:
             count = len(rows)
             self._attend_decodes(
@@ -128,29 +129,30 @@ class FlashAttentionBackend(ABC):
                 out=out[:count],
             )
         if plan.chunks:
-            self._attend_chunks(queries[count:], cache, plan.chunks, out[count:])
+            self._attend_chunks(queries, cache, plan.chunks, out)
         return out
 
     def _plan_chunks(
         self, step: StepTensors, block_tables: torch.Tensor, slots: torch.Tensor, first: int
     ) -> Chunks:
-        """The rows from `first` on. As one token stands before each, `first` are cut off."""
+        """The rows from `first` on, before each of which one token stands."""
         longest = int(step.contexts[first:].max())
         width = -(-longest // self._block_size)
-        starts = step.query_starts[first:]
         return Chunks(
-            query_starts=starts - first if first else starts,
+            query_starts=step.query_starts[first:],
             context_lens=step.context_lens[first:],
             page_table=block_tables[:, :width].index_select(0, slots),
             longest_query=int(step.query_lens[first:].max()),
             longest_context=longest,
+            first=first,
         )
 
     @abstractmethod
     def _attend_chunks(
         self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
     ) -> None:
-        """Causally, the last query of a row at its context's end. [T, H, D] to `out`."""
+        """Causally, the last query of a row at its context's end: of all the step's queries
+        [T, H, D], those of these rows, to their places in `out`."""
 
     @abstractmethod
     def _attend_texts(

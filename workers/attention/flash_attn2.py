@@ -44,7 +44,7 @@ class FlashAttention2Backend(FlashAttentionBackend):
             causal=True,
             block_table=rows.page_table,
         )
-        out.copy_(attended)
+        out[rows.first :] = attended[rows.first :]
 
     def _attend_texts(
         self,

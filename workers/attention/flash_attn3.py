@@ -40,7 +40,7 @@ class FlashAttention3Backend(FlashAttentionBackend):
             softmax_scale=self._scale,
             causal=True,
         )
-        out.copy_(attended)
+        out[rows.first :] = attended[rows.first :]
 
     def _attend_texts(
         self,

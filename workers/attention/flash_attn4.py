@@ -22,6 +22,7 @@ class FlashAttention4Backend(FlashAttentionBackend):
         causal_paged=True,
         bidirectional=True,
         graph_safe=True,
+        chunks_graph_safe=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),

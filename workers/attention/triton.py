@@ -27,6 +27,7 @@ class TritonBackend:
         causal_paged=True,
         bidirectional=True,
         graph_safe=True,
+        chunks_graph_safe=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )

@@ -1,0 +1,77 @@
+"""Steps in the places that they are captured with: same result, whatever the places left empty."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.kernels.paged_rows import Heads, PagedRows, assert_attended
+from tests.kernels.test_triton_backend import PAGE, needs, step_of
+from workers.attention.base import LayerCache
+from workers.attention.triton import TritonBackend
+from workers.slots import SlotTable
+from workers.static_inputs import StaticInputs, StaticRows
+from workers.step_rows import StepRows, offsets
+from workers.step_tensors import StepTensors
+
+SIZE, SINGLES, CHUNKS = 48, 4, 3
+STEPS = {
+    "full": [(30, 1), (0, 1), (70, 1), (9, 1), (5, 20), (0, 7), (33, 9)],
+    "singles_and_a_chunk": [(30, 1), (16, 1), (0, 31)],
+    "only_chunks": [(0, 9), (0, 17)],
+    "singles_behind_a_chunk": [(30, 1), (0, 5), (31, 1), (3, 18)],
+    "a_short_chunk": [(30, 1), (0, 2)],
+}
+
+
+@pytest.fixture(autouse=True)
+def _pageable(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """Memory is pinned only for a GPU."""
+    if device.type == "cpu":
+        real = torch.empty
+
+        def empty(*size: int, pin_memory: bool = False, **options) -> torch.Tensor:
+            return real(*size, **options)
+
+        monkeypatch.setattr(torch, "empty", empty)
+
+
+def host_rows(paged: PagedRows, step: StepTensors) -> StepRows:
+    of_token = np.repeat(np.arange(len(paged.rows)), step.query_lens)
+    starts = offsets(step.query_lens)
+    positions = (step.contexts - starts[1:])[of_token] + np.arange(len(of_token))
+    slots = paged.slots.cpu().numpy()
+    return StepRows(slots, step.query_lens, step.contexts, starts, of_token, positions)
+
+
+def loaded(paged: PagedRows, step: StepTensors) -> StaticInputs:
+    rows = host_rows(paged, step)
+    table = SlotTable(len(paged.rows) + 1, paged.block_tables.shape[1], 0, paged.queries.device)
+    table.device_tables[: len(paged.block_tables)] = paged.block_tables
+    inputs = StaticInputs(SIZE, table, 0, StaticRows(SINGLES, CHUNKS, 128))
+    assert inputs.hold(rows)
+    nothing = np.zeros(rows.total, np.int32)
+    inputs.load(nothing, rows.positions, nothing, rows.slots[rows.of_token], rows)
+    return inputs
+
+
+@pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
+def test_attention_in_places(rows: list[tuple[int, int]], device: torch.device) -> None:
+    paged = PagedRows(rows, Heads(4, 2, 64), PAGE, torch.float16, device)
+    step = step_of(paged, paged=True)
+    static = loaded(paged, step).as_step_of_rows()
+    queries = torch.zeros(SIZE, *paged.queries.shape[1:], dtype=torch.float16, device=device)
+    total = step.num_tokens
+    queries[:total] = paged.queries
+    backend = TritonBackend(needs(paged, paged=True))
+    cache = LayerCache(paged.keys, paged.values)
+    out = torch.full_like(queries, torch.nan)
+    backend.forward(queries, queries, queries, cache, backend.plan(static), out)
+    assert_attended(out[:total], paged.by_definition(), torch.float16)
+
+
+def test_what_there_are_no_places_for(device: torch.device) -> None:
+    paged = PagedRows([(0, 1)] * 3 + [(0, 2)], Heads(1, 1, 16), PAGE, torch.float16, device)
+    rows = host_rows(paged, step_of(paged, paged=True))
+    assert StaticRows(3, 1, 128).hold(rows)
+    assert not StaticRows(2, 1, 128).hold(rows)
+    assert not StaticRows(3, 0, 128).hold(rows)

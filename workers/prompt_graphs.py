@@ -1,0 +1,142 @@
+"""CUDA graphs of steps with prompts, of few tokens: what follows the last layer's attention, a few
+launches of any number of the step's tokens, is never captured, the rest in one of two ways.
+
+Whole, in places for a few rows. Or in pieces, everything but attention, which depends on how the
+tokens are cut into rows, the rest on their number alone: one graph up to the first layer's
+attention, one from there to the next layer's, and so on; attention is launched in between. What is
+captured for N tokens serves any fewer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workers.attention.attend import StageAttention
+from workers.cuda_graphs import GraphPool
+from workers.forward import finish
+from workers.models.base import StageModel
+from workers.static_inputs import StaticInputs
+from workers.step_tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBuffers:
+    """Device memory on both sides of an attention, shared by all layers of all captured steps.
+
+    heads     [N, H + 2 Hkv, D], where a layer leaves its turned heads
+    attended  [N, H, D], where it finds what they attended to
+    """
+
+    heads: torch.Tensor
+    attended: torch.Tensor
+
+    def of(self, size: int) -> "AttentionBuffers":
+        """Those of a step of `size` <= N tokens."""
+        return AttentionBuffers(self.heads[:size], self.attended[:size])
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGraph:
+    """A captured step of `inputs.size` tokens: in the rows that `inputs.rows` has places for, or,
+    where it has none, in any. `pieces` is one graph, or one a layer, each up to the layer's
+    attention. `hidden` [size, hidden_size] is where the last layer's input is left."""
+
+    inputs: StaticInputs
+    model: StageModel
+    attention: StageAttention
+    buffers: AttentionBuffers
+    pieces: list[torch.cuda.CUDAGraph]
+    hidden_in: torch.Tensor | None
+    hidden: torch.Tensor
+
+    def run(self, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
+        """Replay it over what its inputs were loaded with, attending by the rows of `step` where
+        that was not captured."""
+        if self.hidden_in is not None:
+            assert hidden is not None, "a later stage gets the hidden states of the one before"
+            self.hidden_in[: len(hidden)] = hidden
+        attention, total = self.attention.of(step), step.num_tokens
+        heads = self.attention.split(self.buffers.heads).first(total)
+        last = len(self.pieces) - 1
+        for layer, piece in enumerate(self.pieces):
+            piece.replay()
+            if layer < last:
+                attention.attend(layer, heads, out=self.buffers.attended[:total])
+        return finish(self.model, step, self.hidden[:total], heads, attention)
+
+    def replay(self) -> None:
+        """Replay it over what its inputs hold, without any attention that was not captured."""
+        for piece in self.pieces:
+            piece.replay()
+
+
+class PromptCapture:
+    """Captures one step of a stage over `inputs`: whole if these have rows. `hidden_in`
+    [size, hidden_size] is where a later stage finds what the one before sent."""
+
+    def __init__(
+        self,
+        inputs: StaticInputs,
+        model: StageModel,
+        attention: StageAttention,
+        buffers: AttentionBuffers,
+        hidden_in: torch.Tensor | None,
+    ) -> None:
+        self._inputs, self._model, self._attention = inputs, model, attention
+        self._buffers, self._hidden_in = buffers, hidden_in
+
+    def capture(self, pool: GraphPool) -> PromptGraph:
+        """Run once to compile what is not yet, which a capture must not, then capture."""
+        run = self._whole if self._inputs.rows else self._in_pieces
+        run(None)
+        with pool.capturing():
+            pieces, hidden = run(pool)
+        return PromptGraph(
+            self._inputs,
+            self._model,
+            self._attention,
+            self._buffers,
+            pieces,
+            self._hidden_in,
+            hidden,
+        )
+
+    def _whole(self, pool: GraphPool | None) -> tuple[list[torch.cuda.CUDAGraph], torch.Tensor]:
+        step = self._inputs.as_step_of_rows()
+        attention, last = self._attention.of(step), len(self._model.layers) - 1
+        heads = self._attention.split(self._buffers.heads)
+        graph = pool.begin() if pool else None
+        hidden = self._to_attention(0, step, self._hidden_in)
+        for layer in range(last):
+            attention.attend(layer, heads, out=self._buffers.attended)
+            hidden = self._to_attention(layer + 1, step, hidden)
+        if graph:
+            graph.capture_end()
+        return [graph] if graph else [], hidden
+
+    def _in_pieces(self, pool: GraphPool | None) -> tuple[list[torch.cuda.CUDAGraph], torch.Tensor]:
+        step, hidden = self._inputs.as_decode_step(), self._hidden_in
+        pieces: list[torch.cuda.CUDAGraph] = []
+        for layer in range(len(self._model.layers)):
+            graph = pool.begin() if pool else None
+            hidden = self._to_attention(layer, step, hidden)
+            if graph:
+                graph.capture_end()
+                pieces.append(graph)
+        assert hidden is not None, "a stage has layers"
+        return pieces, hidden
+
+    def _to_attention(
+        self, layer: int, step: StepTensors, hidden: torch.Tensor | None
+    ) -> torch.Tensor:
+        """From the attention of the layer before, if any, to this one's: its input."""
+        model = self._model
+        if layer:
+            assert hidden is not None
+            hidden = model.layers[layer - 1].after_attention(hidden, self._buffers.attended)
+        else:
+            self._inputs.resolve_tokens()
+            hidden = model.embed(step) if hidden is None else hidden
+        heads = model.layers[layer].heads(hidden)
+        self._attention.of(step).turn(layer, heads, self._buffers.heads)
+        return hidden

@@ -1,0 +1,56 @@
+"""The rows of a decoder's step, on the host."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.messages import StepInput
+from workers.step_tensors import IntArray, leading_singles
+
+LongArray = npt.NDArray[np.int64]
+
+
+class StepRows(NamedTuple):
+    """R rows: slots, query_lens, contexts int32[R], starts int32[R + 1] among the step's T tokens;
+    of_token and positions int64[T] are each token's row and place in its sequence."""
+
+    slots: IntArray
+    query_lens: IntArray
+    contexts: IntArray
+    starts: IntArray
+    of_token: LongArray
+    positions: LongArray
+
+    @classmethod
+    def of(cls, message: StepInput) -> "StepRows":
+        """Those of a decoder's step."""
+        slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
+        query_lens = np.frombuffer(message.query_lens, np.int32)
+        contexts = np.frombuffer(message.starts, np.int32) + query_lens
+        starts = offsets(query_lens)
+        of_token = np.repeat(np.arange(len(slots)), query_lens)
+        positions = (contexts - starts[1:])[of_token] + np.arange(len(of_token))
+        return cls(slots, query_lens, contexts, starts, of_token, positions)
+
+    @property
+    def total(self) -> int:
+        """T"""
+        return len(self.of_token)
+
+    @property
+    def singles(self) -> int:
+        """How many rows stand before the first one of several tokens."""
+        return leading_singles(self.query_lens)
+
+    @property
+    def ends(self) -> LongArray:
+        """int64[R]: the place of each row's last token among the T."""
+        return self.starts[1:].astype(np.int64) - 1
+
+
+def offsets(lens: IntArray) -> IntArray:
+    """Where each row starts among the step's tokens, and their number: int32[R + 1]."""
+    found = np.zeros(len(lens) + 1, np.int32)
+    np.cumsum(lens, out=found[1:])
+    return found
