@@ -49,7 +49,7 @@ class DecodeGraph:
     hidden_out: torch.Tensor
     graph: torch.cuda.CUDAGraph
 
-    def run(self, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor | None) -> torch.Tensor:
         """Replay it over what its inputs were loaded with; the result holds until the next one."""
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"

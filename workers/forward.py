@@ -10,38 +10,43 @@ import torch
 from workers.attention.attend import Heads, StepAttention
 from workers.models.base import StageModel
 from workers.step_tensors import StepTensors
+from workers.wanted import Ends
 
 
 def forward(
-    model: StageModel, step: StepTensors, hidden: torch.Tensor | None, attention: StepAttention
+    model: StageModel,
+    step: StepTensors,
+    hidden: torch.Tensor | None,
+    attention: StepAttention,
+    ends: Ends | None = None,
 ) -> torch.Tensor:
     """`hidden` [T', hidden_size] comes from the stage before, None on the first, and may be
-    overwritten. Returns the same shape, or [E', hidden_size] of the step's ends where it has any;
-    on the last stage after the final norm."""
+    overwritten. Returns the same shape, or [E', hidden_size] of `ends` alone; on the last stage
+    after the final norm."""
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index, layer in enumerate(model.layers[:last]):
         heads = attention.turn(index, layer.heads(hidden))
         hidden = layer.after_attention(hidden, attention.attend(index, heads))
     heads = attention.turn(last, model.layers[last].heads(hidden))
-    return finish(model, step, hidden, heads, attention)
+    return finish(model, hidden, heads, attention, ends)
 
 
 def finish(
     model: StageModel,
-    step: StepTensors,
     hidden: torch.Tensor,
     heads: Heads,
     attention: StepAttention,
+    ends: Ends | None,
 ) -> torch.Tensor:
     """What `forward` does from the last layer's attention on: `hidden` and its turned `heads` are
     of that layer."""
     last = len(model.layers) - 1
-    if step.ends is None:
+    if ends is None:
         attended = attention.attend(last, heads)
     else:
-        attended = attention.attend_ends(last, heads)
-        hidden = hidden.index_select(0, step.ends.positions)
+        attended = attention.attend_ends(last, heads, ends)
+        hidden = hidden.index_select(0, ends.positions)
     if not len(hidden):
         return hidden
     return model.finish(model.layers[last].after_attention(hidden, attended))

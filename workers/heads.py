@@ -7,7 +7,7 @@ import torch
 
 from workers.messages import StepOutput
 from workers.model_config import PoolingConfig, SpladeConfig
-from workers.model_input import ModelInput, ScoringInput
+from workers.model_input import ModelInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
 from workers.sampling.adjustments import TokenMask
@@ -19,6 +19,7 @@ from workers.sampling.token_logprobs import TokenLogprobs
 from workers.slots import SlotTable
 from workers.splade import sparse_vectors
 from workers.transfer import to_bytes
+from workers.wanted import ScoringInput
 
 SCORED_AT_ONCE = 512
 """Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
@@ -84,8 +85,8 @@ class GenerateHead:
     def __call__(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        scored = self._score(batch.scoring, hidden) if batch.scoring else None
-        sampling = batch.sampling
+        _, sampling, scoring = batch.wanted
+        scored = self._score(scoring, hidden) if scoring else None
         if sampling is None:
             return HeadResult(scored=scored)
         where = sampling.positions

@@ -1,6 +1,7 @@
 """StepInput -> tensors: computed flat with NumPy on the CPU, then sent to the device at once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,53 +12,31 @@ from workers.cuda_graphs import DecodeGraph
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
 from workers.prompt_graphs import PromptGraph
-from workers.sampling.parameters import SamplingRows, SamplingTable
+from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
 from workers.stage_graphs import StageGraphs
 from workers.step_rows import LongArray, StepRows, offsets
-from workers.step_tensors import Ends, IntArray, StepTensors
-from workers.transfer import on_device, to_device
+from workers.step_tensors import IntArray, StepTensors
+from workers.transfer import to_device
+from workers.wanted import Ask, Wanted, Wants
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingInput:
-    """The S rows of a step that sample.
-
-    positions int64[S] on the device: where their last tokens are among the step's T, None where
-    the final hidden states begin with theirs. `width` is the most alternatives that any of them
-    reports, -1 for no log-probabilities.
-    """
-
-    positions: torch.Tensor | None
-    slots: IntArray
-    rows: SamplingRows
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringInput:
-    """The N positions of a step whose next token is scored (int64[N] each, on the device).
-
-    `width` is the most alternatives that any row of the step reports beside a prompt token.
-    """
-
-    positions: torch.Tensor
-    targets: torch.Tensor
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelInput:
-    """One step as a stage runs it; `sampling` and `scoring` where the step has any, `graph` where
-    it is captured and its inputs are loaded: T' is then the graph's size. `told` int64, where rows
-    are told token by token, are the places of what is told in (R pooled vectors, T states)."""
+    """One step as a stage runs it; `graph` where it is captured and its inputs are loaded: T' is
+    then the graph's size. `told` int64, where rows are told token by token, are the places of what
+    is told in (R pooled vectors, T states). `ask` makes what is wanted of a last stage."""
 
     step: int
     tensors: StepTensors
-    sampling: SamplingInput | None = None
-    scoring: ScoringInput | None = None
     graph: DecodeGraph | PromptGraph | None = None
     told: torch.Tensor | None = None
+    ask: Ask = Wanted
+
+    @cached_property
+    def wanted(self) -> Wanted:
+        """What the last stage is asked for. To be read before the next step is built."""
+        return self.ask()
 
 
 class EncoderInputBuilder:
@@ -126,7 +105,7 @@ class DecoderInputBuilder:
         first: bool,
     ) -> None:
         self._slots = slots
-        self._sampling = sampling
+        self._wants = Wants(sampling, device) if sampling is not None else None
         self._block_size = block_size
         self._device = device
         self._first = first
@@ -137,19 +116,12 @@ class DecoderInputBuilder:
         rows = StepRows.of(message)
         graph = self.graphs.fitting(rows) if self.graphs else None
         tensors = self._load(message, rows, graph) if graph else self._tensors(message, rows)
-        if self._sampling is None:
-            return ModelInput(message.step, tensors, graph=graph)
-        self._sampling.update(message.inits)
-        scoring = _scoring_input(self._sampling, rows.slots, message.targets, self._device)
-        sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
-        positions = None
-        if scoring is not None or isinstance(graph, DecodeGraph):
-            if len(sampled) < rows.total:
-                positions = on_device(rows.ends[sampled], self._device)
-        elif len(sampled) < rows.total:
-            tensors = replace(tensors, ends=_ends(tensors, rows, sampled, self._device))
-        sampling = _sampling_input(self._sampling, rows, sampled, positions)
-        return ModelInput(message.step, tensors, sampling, scoring, graph)
+        ask: Ask = Wanted
+        if self._wants is not None:
+            self._wants.begin(message.inits)
+            states = isinstance(graph, DecodeGraph)
+            ask = partial(self._wants.of, message, rows, tensors, all_states=states)
+        return ModelInput(message.step, tensors, graph, ask=ask)
 
     def _load(
         self, message: StepInput, rows: StepRows, graph: DecodeGraph | PromptGraph
@@ -211,60 +183,6 @@ class DecoderInputBuilder:
         """Where the cache holds a position of a slot's sequence: int64, block * size + offset."""
         index, offset = np.divmod(positions, self._block_size)
         return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
-
-
-def _ends(
-    step: StepTensors, rows: StepRows, sampled: npt.NDArray[np.intp], device: torch.device
-) -> Ends:
-    """The last tokens of these rows."""
-    count = len(sampled)
-    places = rows.ends[sampled]
-    contexts = rows.contexts[sampled]
-    arrays = [
-        _lengthened(places, _padded(count, device)) if count else places,
-        rows.slots[sampled],
-        contexts,
-        np.arange(count + 1, dtype=np.int32),
-    ]
-    positions, slots, lens, starts = to_device(arrays, device)
-    alone = replace(
-        step,
-        slots=slots,
-        query_starts=starts,
-        context_lens=lens,
-        query_lens=np.ones(count, np.int32),
-        contexts=contexts,
-    )
-    return Ends(positions, alone)
-
-
-def _sampling_input(
-    table: SamplingTable,
-    rows: StepRows,
-    sampled: npt.NDArray[np.intp],
-    positions: torch.Tensor | None,
-) -> SamplingInput | None:
-    """Of the rows `sampled`, if there are any."""
-    if not len(sampled):
-        return None
-    own = rows.slots[sampled]
-    return SamplingInput(
-        positions=positions,
-        slots=own,
-        rows=table.rows(own, rows.contexts[sampled]),
-        width=table.sampled_width(own),
-    )
-
-
-def _scoring_input(
-    table: SamplingTable, slots: IntArray, targets: bytes, device: torch.device
-) -> ScoringInput | None:
-    following = np.frombuffer(targets, np.int32)
-    scored = np.flatnonzero(following >= 0)
-    if not len(scored):
-        return None
-    where, tokens = to_device([scored, following[scored].astype(np.int64)], device)
-    return ScoringInput(where, tokens, table.scored_width(slots))
 
 
 def _padded(total: int, device: torch.device) -> int:

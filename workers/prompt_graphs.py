@@ -7,6 +7,7 @@ attention, one from there to the next layer's, and so on; attention is launched 
 captured for N tokens serves any fewer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from workers.forward import finish
 from workers.models.base import StageModel
 from workers.static_inputs import StaticInputs
 from workers.step_tensors import StepTensors
+from workers.wanted import Ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,11 @@ class PromptGraph:
     hidden_in: torch.Tensor | None
     hidden: torch.Tensor
 
-    def run(self, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
+    def run(
+        self, step: StepTensors, hidden: torch.Tensor | None, ends: Callable[[], Ends | None]
+    ) -> torch.Tensor:
         """Replay it over what its inputs were loaded with, attending by the rows of `step` where
-        that was not captured."""
+        that was not captured. `ends` are asked for once all that was captured is under way."""
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
             self.hidden_in[: len(hidden)] = hidden
@@ -62,7 +66,7 @@ class PromptGraph:
             piece.replay()
             if layer < last:
                 attention.attend(layer, heads, out=self.buffers.attended[:total])
-        return finish(self.model, step, self.hidden[:total], heads, attention)
+        return finish(self.model, self.hidden[:total], heads, attention, ends())
 
     def replay(self) -> None:
         """Replay it over what its inputs hold, without any attention that was not captured."""

@@ -5,6 +5,7 @@ import torch
 from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
+from workers.cuda_graphs import DecodeGraph
 from workers.forward import forward
 from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.kv_cache import KVCache
@@ -67,10 +68,12 @@ class ModelRunner:
 
     def forward(self, batch: ModelInput, hidden: torch.Tensor | None) -> torch.Tensor:
         """This stage's layers over hidden states of the stage before (see `workers.forward`)."""
-        step = batch.tensors
-        if batch.graph is not None:
-            return batch.graph.run(step, hidden)
-        return forward(self._model, step, hidden, self._attention.of(step))
+        step, graph = batch.tensors, batch.graph
+        if isinstance(graph, DecodeGraph):
+            return graph.run(hidden)
+        if graph is not None:
+            return graph.run(step, hidden, lambda: batch.wanted.ends)
+        return forward(self._model, step, hidden, self._attention.of(step), batch.wanted.ends)
 
     def report(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None

@@ -22,7 +22,6 @@ class StepTensors:
     slots         int32[R] picks this step's; both None without a KV cache
     query_starts  int32[R + 1] and context_lens int32[R] (cached tokens + this step's) on the device
     query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
-    ends          where only their final states are asked for: on the last stage
     """
 
     tokens: torch.Tensor
@@ -35,7 +34,6 @@ class StepTensors:
     context_lens: torch.Tensor
     query_lens: IntArray
     contexts: IntArray
-    ends: "Ends | None" = None
 
     @property
     def num_tokens(self) -> int:
@@ -46,20 +44,6 @@ class StepTensors:
     def leading_singles(self) -> int:
         """How many rows stand before the first one of several queries."""
         return leading_singles(self.query_lens)
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The last tokens of E of a step's rows, fewer than it has tokens.
-
-    positions  int64[E'], where they are among the step's tokens; on the CPU E' is at least four,
-               if there are any, and padding is the first token
-    rows       themselves as a step of E rows of one token each, of which its tokens, positions and
-               slot_mapping are not to be used: their keys and values are cached already
-    """
-
-    positions: torch.Tensor
-    rows: StepTensors
 
 
 def leading_singles(query_lens: IntArray) -> int:

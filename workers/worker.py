@@ -112,9 +112,10 @@ class Stage:
             return
         result = self._runner.report(batch, hidden, self._receive_mask(message))
         output = self._reports.end(message.step, result, waited)
-        if self._returning is not None and batch.sampling is not None:
+        sampling = batch.wanted.sampling
+        if self._returning is not None and sampling is not None:
             assert output is not None, "a pipeline's results are there at once"
-            slots = batch.sampling.slots.tobytes()
+            slots = sampling.slots.tobytes()
             self._returning.send(SampledTokens(message.step, slots, output.tokens))
 
     def _take_tokens(self, receiver: TokenReceiver, after: int) -> None:

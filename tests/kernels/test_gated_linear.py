@@ -5,13 +5,17 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.drawn import drawn
-from workers.kernels.gated_linear import Tile, fuses_gate, gated_linear
+from workers.kernels.gated_linear import HIGH, LOW, Tile, can_multiply, gated_linear
+from workers.kernels.gated_product import GatedProduct
 
 SMALL = Tile(32, 16, 32, 2, 4, 2)
 
 
-def expected(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    gate, up = (rows.double() @ weight.double().T).chunk(2, dim=-1)
+def expected(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    both = F.linear(rows.double(), weight.double(), None if bias is None else bias.double())
+    gate, up = both.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
@@ -23,7 +27,7 @@ def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
     rows = drawn(count, in_features, dtype=torch.float16, device=device)
     weight = drawn(2 * out_features, in_features, dtype=torch.float16, device=device)
     weight *= in_features**-0.5
-    got = gated_linear(rows, weight, tile=SMALL)
+    got = gated_linear(rows, weight, SMALL)
     assert got.shape == (count, out_features)
     assert got.dtype == torch.float16
     torch.testing.assert_close(got.double(), expected(rows, weight), rtol=2e-3, atol=2e-3)
@@ -34,21 +38,39 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
     weight = torch.zeros(32, 16, dtype=torch.float16, device=device)
     weight[:16] = torch.arange(-2000, 2000, 250, dtype=torch.float16)[:, None]
     weight[16:] = 1 / 16
-    got = gated_linear(rows, weight, tile=SMALL)[0]
+    got = gated_linear(rows, weight, SMALL)[0]
     assert got[:8].tolist() == [0.0] * 8
     torch.testing.assert_close(got[8:].float(), 16 * weight[8:16, 0].float())
 
 
-@pytest.mark.skipif("not torch.cuda.is_available()", reason="what fits depends on the GPU")
+on_gpu = pytest.mark.skipif("not torch.cuda.is_available()", reason="measures on a GPU")
+
+
+@on_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tile", [LOW, HIGH], ids=["low", "high"])
 @pytest.mark.parametrize("count", [400, 641, 1111, 4096])
-def test_layers_of_a_usual_size(device: torch.device, count: int, dtype: torch.dtype) -> None:
+def test_tiles_that_are_used(
+    device: torch.device, count: int, tile: Tile, dtype: torch.dtype
+) -> None:
     rows = drawn(count, 512, dtype=dtype, device=device)
     weight = drawn(2 * 1352, 512, dtype=dtype, device=device) * 512**-0.5
-    assert fuses_gate(rows, weight) == (torch.cuda.get_device_capability()[0] == 9)
-    assert not fuses_gate(rows[:64], weight)
-    assert not fuses_gate(rows.float(), weight.float())
-    assert not fuses_gate(rows, weight[: 2 * 1351])
-    got = gated_linear(rows, weight).double()
+    assert can_multiply(weight) == (torch.cuda.get_device_capability()[0] == 9)
+    assert not can_multiply(weight.float())
+    assert not can_multiply(weight[: 2 * 1351])
+    got = gated_linear(rows, weight, tile).double()
     rounding = torch.finfo(dtype).eps
     torch.testing.assert_close(got, expected(rows, weight), rtol=rounding, atol=rounding / 8)
+
+
+@on_gpu
+@pytest.mark.parametrize("biased", [False, True])
+def test_any_number_of_rows_in_the_fastest_way(device: torch.device, biased: bool) -> None:
+    weight = drawn(2 * 1352, 512, dtype=torch.bfloat16, device=device) * 512**-0.5
+    bias = drawn(2 * 1352, dtype=torch.bfloat16, device=device) if biased else None
+    product = GatedProduct(weight, bias)
+    for count in (1, 384, 385, 400, 401, 1008, 1009, 1024, 1025, 2000):
+        rows = drawn(count, 512, dtype=torch.bfloat16, device=device)
+        rounded = 2 * torch.finfo(torch.bfloat16).eps
+        want = expected(rows, weight, bias)
+        torch.testing.assert_close(product(rows).double(), want, rtol=rounded, atol=rounded)

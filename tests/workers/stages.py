@@ -59,10 +59,10 @@ class Stages:
         if hidden.is_cuda:
             torch.cuda.synchronize()
         output = result.to_output(message.step)
-        if batch.sampling is not None:
+        if batch.wanted.sampling is not None:
             tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
-            self.runners[0].slots.store_last_tokens(batch.sampling.slots, tokens)
-        return hidden[: len(batch.sampling.slots) if batch.sampling else 0], output
+            self.runners[0].slots.store_last_tokens(batch.wanted.sampling.slots, tokens)
+        return hidden[: len(batch.wanted.sampling.slots) if batch.wanted.sampling else 0], output
 
 
 def sampled_tokens(output: StepOutput) -> np.ndarray:

@@ -65,7 +65,7 @@ def test_a_decoder_step_is_flat() -> None:
 
 def test_rows_that_sample_carry_their_parameters() -> None:
     build, _ = builder()
-    sampling = build.build(two_rows([1] * 6)).sampling
+    sampling = build.build(two_rows([1] * 6)).wanted.sampling
     assert sampling is not None
     assert sampling.positions is not None
     assert sampling.positions.tolist() == [5]
@@ -81,7 +81,7 @@ def test_rows_that_sample_carry_their_parameters() -> None:
 
 def test_scored_positions_carry_their_targets() -> None:
     build, _ = builder()
-    scoring = build.build(two_rows([1] * 6)).scoring
+    scoring = build.build(two_rows([1] * 6)).wanted.scoring
     assert scoring is not None
     assert scoring.positions.tolist() == [0, 1, 2]
     assert scoring.targets.tolist() == [21, 22, 23]
@@ -92,9 +92,9 @@ def test_where_nothing_is_scored_the_ends_are_all_that_is_asked_for() -> None:
     build, _ = builder()
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
     batch = build.build(message)
-    assert batch.sampling is not None
-    assert batch.sampling.positions is None
-    ends = batch.tensors.ends
+    assert batch.wanted.sampling is not None
+    assert batch.wanted.sampling.positions is None
+    ends = batch.wanted.ends
     assert ends is not None
     assert ends.positions.tolist() == [5, 0, 0, 0]
     alone = ends.rows
@@ -109,9 +109,9 @@ def test_a_step_that_samples_nothing_has_no_ends_to_compute() -> None:
     build, _ = builder()
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
     batch = build.build(message)
-    assert batch.sampling is None
-    assert batch.tensors.ends is not None
-    assert not len(batch.tensors.ends.positions)
+    assert batch.wanted.sampling is None
+    assert batch.wanted.ends is not None
+    assert not len(batch.wanted.ends.positions)
 
 
 def test_where_every_token_samples_all_are_asked_for() -> None:
@@ -121,17 +121,17 @@ def test_where_every_token_samples_all_are_asked_for() -> None:
         starts=int32([3, 8]), sample=b"\1\1",
     )  # fmt: skip
     batch = build.build(rows)
-    assert batch.sampling is not None
-    assert batch.sampling.positions is None
-    assert batch.tensors.ends is None
+    assert batch.wanted.sampling is not None
+    assert batch.wanted.sampling.positions is None
+    assert batch.wanted.ends is None
 
 
 def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:
     build, slots = builder(first=False, last=False)
     slots.store_last_tokens(np.array([0], np.int32), torch.tensor([42]))
     batch = build.build(two_rows([1, 2, 3, 4, 5, -1]))
-    assert batch.sampling is None
-    assert batch.scoring is None
+    assert batch.wanted.sampling is None
+    assert batch.wanted.scoring is None
     assert batch.tensors.tokens.tolist() == [1, 2, 3, 4, 5, -1]
 
 
@@ -159,7 +159,7 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
         sample=b"\1",
     )
     batch = build.build(later)
-    step, sampling = batch.tensors, batch.sampling
+    step, sampling = batch.tensors, batch.wanted.sampling
     assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four
     assert step.positions.tolist() == [9, 0, 0, 0]
     assert step.slot_mapping is not None
@@ -169,7 +169,7 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
     assert step.block_tables[step.slots, :3].tolist() == [[9, 8, 4]]
     assert sampling is not None
     assert sampling.rows.index.tolist() == [4]
-    assert batch.scoring is None
+    assert batch.wanted.scoring is None
 
 
 def test_an_encoder_step_starts_every_row_at_0() -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from workers.attention.base import AttentionBackend, LayerCache
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
 from workers.step_tensors import StepTensors
+from workers.wanted import Ends
 
 
 class Heads(NamedTuple):
@@ -57,7 +58,7 @@ class StageAttention:
 
 class StepAttention:
     """One step over a backend, which never sees padding. Each layer turns its heads, then attends,
-    either for all tokens or for the step's ends alone."""
+    either for all tokens or for some ends alone."""
 
     def __init__(self, stage: StageAttention, step: StepTensors) -> None:
         self._stage, self._step = stage, step
@@ -94,26 +95,19 @@ class StepAttention:
         attended = self._stage.backend.forward(queries, keys, values, cache, self._plan, out)
         return attended if out is not None else _lengthened(attended, len(heads.queries))
 
-    def attend_ends(self, layer: int, heads: Heads) -> torch.Tensor:
-        """[E', H, D]: the same for `step.ends` alone, of all of the step's turned `heads`."""
-        ends = self._step.ends
-        assert ends is not None
+    def attend_ends(self, layer: int, heads: Heads, ends: Ends) -> torch.Tensor:
+        """[E', H, D]: the same for `ends` alone, of all of the step's turned `heads`."""
         own = heads.at(ends.positions)
         if not ends.rows.num_tokens:
             return own.queries
         queries, keys, values = own.first(ends.rows.num_tokens)
-        cache = self._cache(layer)
-        attended = self._stage.backend.forward(queries, keys, values, cache, self._ends_plan)
+        backend, cache = self._stage.backend, self._cache(layer)
+        attended = backend.forward(queries, keys, values, cache, backend.plan(ends.rows))
         return _lengthened(attended, len(own.queries))
 
     @cached_property
     def _plan(self) -> Any:
         return self._stage.backend.plan(self._step)
-
-    @cached_property
-    def _ends_plan(self) -> Any:
-        assert self._step.ends is not None
-        return self._stage.backend.plan(self._step.ends.rows)
 
     def _cache(self, layer: int) -> LayerCache | None:
         return self._stage.caches[layer] if self._stage.caches else None

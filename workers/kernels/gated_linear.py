@@ -18,7 +18,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.kernels.launch import processors
 
-_LEAST_ROWS = 385
 _ALIGNMENT = 16
 """Bytes, of what the copy engine takes: a tensor's start and the stride of its rows."""
 
@@ -34,21 +33,23 @@ class Tile(NamedTuple):
     stages: int
 
 
-def fuses_gate(rows: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether `gated_linear` can multiply these and beats cuBLAS and a kernel for the gate, which
-    was measured on an H200 (RESULTS.md)."""
-    half = weight.shape[0] // 2
+LOW = Tile(64, 128, 64, 16, 4, 4)
+HIGH = Tile(128, 128, 64, 16, 8, 3)
+"""The best on an H200 (RESULTS.md): low ones end at the same time on all processors where a few
+hundred rows make too few high ones."""
+
+
+def can_multiply(weight: torch.Tensor) -> bool:
+    """Whether `gated_linear` can multiply by `weight` [2 F, in] on its GPU, by the tiles above."""
+    half, in_features = weight.shape[0] // 2, weight.shape[1]
     return (
-        len(rows) >= _LEAST_ROWS
-        and rows.itemsize == 2
-        and torch.cuda.get_device_capability(rows.device)[0] == 9
-        and all(size * rows.itemsize % _ALIGNMENT == 0 for size in (weight.shape[1], half))
+        weight.itemsize == 2
+        and torch.cuda.get_device_capability(weight.device)[0] == 9
+        and all(size * weight.itemsize % _ALIGNMENT == 0 for size in (in_features, half))
     )
 
 
-def gated_linear(
-    rows: torch.Tensor, weight: torch.Tensor, *, tile: Tile | None = None
-) -> torch.Tensor:
+def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.Tensor:
     """[N, in] -> silu(gate) * up, [N, F], of a weight [2 F, in] whose first half are the gates.
 
     Both are contiguous, `in` and F multiples of 16 bytes. The product is not rounded before the
@@ -56,7 +57,6 @@ def gated_linear(
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] // 2
-    tile = tile or _tile(count)
     out = rows.new_empty(count, out_features)
     halves = weight.view(2, out_features, in_features)
     tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
@@ -77,12 +77,6 @@ def gated_linear(
         num_stages=tile.stages,
     )
     return out
-
-
-def _tile(count: int) -> Tile:
-    """Measured on an H200 over a layer of an 8B Llama (RESULTS.md): few rows make too few large
-    tiles for all processors to end at the same time."""
-    return Tile(64, 128, 64, 16, 4, 4) if count <= 704 else Tile(128, 128, 64, 16, 8, 3)
 
 
 @triton.jit

@@ -31,6 +31,6 @@ def activation(name: str) -> Activation:
 
 
 def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
-    """f(gate) * up (Shazeer 2020, arXiv:2002.05202): [N, 2 F], gate first, -> [N, F]."""
+    """f(gate) * up: [N, 2 F], gates first, -> [N, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return function(gate).mul_(up)

@@ -1,5 +1,6 @@
 """What fused kernels offer to the layers of a stage on CUDA."""
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
@@ -20,17 +21,11 @@ class FusedKernels(Protocol):
         """x / rms(x) * w"""
         ...
 
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """[N, 2 F] -> silu(gate) * up, [N, F]"""
-        ...
-
-    def fuses_gate(self, rows: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether `gated_linear` can multiply these, and beats the library's product followed by
-        `silu_mul`."""
-        ...
-
-    def gated_linear(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """[N, in] by [2 F, in] -> silu(gate) * up, [N, F]"""
+    def gated_product(
+        self, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] and bias [2 F] of which the
+        first halves are the gates'. May measure which way is the fastest."""
         ...
 
     def prefers(self, rows: int, *, normed: bool) -> bool:

@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 
 from workers.layers import onednn
-from workers.layers.activation import Activation, gated
 from workers.layers.fused import FusedKernels
 from workers.layers.layer import Layer
 from workers.layers.norm import RMSNorm
@@ -45,19 +44,6 @@ class Linear(Layer):
             parameters = None if norm is None else norm.parameters
             return kernels.skinny_linear(rows, self._weight, norm=parameters)
         return self._multiply(rows if norm is None else norm(rows))
-
-    def gated(self, rows: torch.Tensor, norm: RMSNorm, function: Activation) -> torch.Tensor:
-        """f(gate) * up of the same, whose first half is the gate: [N, out_features / 2]."""
-        silu = function is F.silu
-        if silu and (kernels := self._skinny_kernels(rows, normed=True)) is not None:
-            return kernels.skinny_linear(rows, self._weight, norm=norm.parameters, gated=True)
-        rows = norm(rows)
-        kernels = self._kernels if silu else None
-        if kernels is None:
-            return gated(function, self._multiply(rows))
-        if self._bias is None and kernels.fuses_gate(rows, self._weight):
-            return kernels.gated_linear(rows, self._weight)
-        return kernels.silu_mul(self._multiply(rows))
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [N, out_features] plus the product; `residual` may be overwritten."""

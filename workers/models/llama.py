@@ -6,6 +6,7 @@ import torch
 
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
+from workers.layers.gated_linear import GatedLinear
 from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import RMSNorm
@@ -33,18 +34,17 @@ class LlamaLayer(Layer):
         self._qkv = Linear(size, qkv, placement, bias=bias)
         self._output = Linear(queries, output, placement, bias=bias)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
-        gate_up = {f"{name}.mlp.gate_proj": inner, f"{name}.mlp.up_proj": inner}
-        down = {f"{name}.mlp.down_proj": size}
-        self._gate_up = Linear(size, gate_up, placement, bias=config.mlp_bias)
-        self._down = Linear(inner, down, placement, bias=config.mlp_bias)
-        self._activation = activation(config.hidden_act)
+        gate_up, down = (f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj"
+        function = activation(config.hidden_act)
+        self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=config.mlp_bias)
+        self._down = Linear(inner, {down: size}, placement, bias=config.mlp_bias)
 
     def heads(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._output.add_to(hidden, attended.flatten(1))
-        inner = self._gate_up.gated(hidden, self._mlp_norm, self._activation)
+        inner = self._gate_up.gated(hidden, self._mlp_norm)
         return self._down.add_to(hidden, inner)
 
     def parts(self) -> Sequence[Layer]:

@@ -1,0 +1,79 @@
+"""A gated layer's product in the fastest way for its number of rows: the library's and a kernel for
+the gate, or our own with the gate within.
+
+The library is fast for some numbers of rows and slow for others close by, and so it goes for tiles,
+which have an edge of their own. Which is which only measuring tells: it is done once for a shape,
+at some numbers of rows, and a number in between goes by the next larger.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from workers.kernels.activation import silu_mul
+from workers.kernels.gated_linear import HIGH, LOW, Tile, can_multiply, gated_linear
+
+_STEP, _FIRST, _LAST = 16, 400, 1024
+"""Rows. Up to the first the library wins, beyond the last the high tiles do (RESULTS.md)."""
+
+_ROUNDS, _RUNS = 3, 3
+
+
+class GatedProduct:
+    """[N, in] -> silu(gate) * up, [N, F], by `weight` [2 F, in] and, if there is one, `bias` [2 F],
+    of which the first halves are the gates'."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """Measures for the first weight of a shape, some tenths of a second on its GPU."""
+        self._weight, self._bias = weight, bias
+        has_choice = bias is None and can_multiply(weight)
+        self._tiles = _tiles(weight.shape, weight.dtype, weight.device) if has_choice else None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if (tile := self._tile(len(rows))) is None:
+            return silu_mul(F.linear(rows, self._weight, self._bias))
+        return gated_linear(rows, self._weight, tile)
+
+    def _tile(self, rows: int) -> Tile | None:
+        """That of our own product for so many rows; None where the library's is used."""
+        if self._tiles is None or rows <= _FIRST - _STEP:
+            return None
+        return HIGH if rows > _LAST else self._tiles[-(-(rows - _FIRST) // _STEP)]
+
+
+@cache
+def _tiles(
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> Sequence[Tile | None]:
+    """The fastest for each number of rows that is measured, over random numbers: how many bits
+    change decides what a processor draws, and so how fast it runs."""
+    weight = torch.randn(shape, dtype=dtype, device=device)
+    return [
+        _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight)
+        for rows in range(_FIRST, _LAST + 1, _STEP)
+    ]
+
+
+def _fastest(rows: torch.Tensor, weight: torch.Tensor) -> Tile | None:
+    ways: dict[Tile | None, Callable[[], object]] = {
+        None: lambda: silu_mul(F.linear(rows, weight)),
+        LOW: lambda: gated_linear(rows, weight, LOW),
+        HIGH: lambda: gated_linear(rows, weight, HIGH),
+    }
+    rounds = [{way: _milliseconds(run) for way, run in ways.items()} for _ in range(_ROUNDS)]
+    return min(ways, key=lambda way: min(taken[way] for taken in rounds))
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    """Of a run behind another one, so that launching it takes no time."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_RUNS + 1)]
+    run()
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    marks[-1].synchronize()
+    return min(start.elapsed_time(end) for start, end in pairwise(marks))

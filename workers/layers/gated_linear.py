@@ -1,0 +1,45 @@
+"""Gated linear layers: gate and up projections as one product."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from workers.layers.activation import Activation, gated
+from workers.layers.linear import Linear
+from workers.layers.norm import RMSNorm
+from workers.layers.placement import Placement
+
+
+class GatedLinear(Linear):
+    """f(x W_gate^T) * (x W_up^T) (Shazeer 2020, arXiv:2002.05202)."""
+
+    _product: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def __init__(
+        self,
+        in_features: int,
+        members: tuple[str, str],
+        out_features: int,
+        function: Activation,
+        placement: Placement,
+        *,
+        bias: bool,
+    ) -> None:
+        """`members` are the checkpoint's names of the gates' layer and of the other, of
+        `out_features` each."""
+        super().__init__(in_features, dict.fromkeys(members, out_features), placement, bias=bias)
+        self._function = function
+
+    def gated(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        """Of normalised rows: [N, in_features] -> [N, out_features]."""
+        if self._product is None:
+            return gated(self._function, self(rows, norm))
+        if (kernels := self._skinny_kernels(rows, normed=True)) is not None:
+            return kernels.skinny_linear(rows, self._weight, norm=norm.parameters, gated=True)
+        return self._product(norm(rows))
+
+    def pack(self) -> None:
+        super().pack()
+        if self._kernels is not None and self._function is F.silu:
+            self._product = self._kernels.gated_product(self._weight, self._bias)
