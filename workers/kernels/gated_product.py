@@ -6,6 +6,7 @@ which have an edge of their own. Which is which only measuring tells: it is done
 at some numbers of rows, and a number in between goes by the next larger.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
@@ -19,7 +20,9 @@ from workers.kernels.gated_linear import HIGH, LOW, Tile, can_multiply, gated_li
 _STEP, _FIRST, _LAST = 16, 400, 1024
 """Rows. Up to the first the library wins, beyond the last the high tiles do (RESULTS.md)."""
 
-_ROUNDS, _RUNS = 3, 3
+_ROUNDS, _RUNS, _PAUSE_SECONDS = 2, 3, 2e-3
+"""A GPU at its power limit lowers its clock, which not all ways suffer from alike. Steps of so few
+tokens are mostly those of one that is far from it: hence the pauses."""
 
 
 class GatedProduct:
@@ -27,7 +30,7 @@ class GatedProduct:
     of which the first halves are the gates'."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Measures for the first weight of a shape, some tenths of a second on its GPU."""
+        """Measures for the first weight of a shape, about a second on its GPU."""
         self._weight, self._bias = weight, bias
         has_choice = bias is None and can_multiply(weight)
         self._tiles = _tiles(weight.shape, weight.dtype, weight.device) if has_choice else None
@@ -69,6 +72,7 @@ def _fastest(rows: torch.Tensor, weight: torch.Tensor) -> Tile | None:
 
 def _milliseconds(run: Callable[[], object]) -> float:
     """Of a run behind another one, so that launching it takes no time."""
+    time.sleep(_PAUSE_SECONDS)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(_RUNS + 1)]
     run()
     marks[0].record()
