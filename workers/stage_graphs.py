@@ -21,8 +21,8 @@ from workers.step_rows import StepRows
 
 _TIMED_REPLAYS = 3
 _MAX_SINGLES, _MAX_CHUNKS = 32, 8
-"""Rows of a step with prompts that is captured whole. Places that are left empty cost little, but
-contexts of single rows are split among fewer programs the more places there are."""
+"""Rows of a step with prompts that is captured whole: those of a service under light load, where
+launching takes as long as the step."""
 
 _CLEARLY = 0.95
 """A graph goes only if a larger one takes less than this part of its time: timing has its noise."""

@@ -75,3 +75,7 @@ def test_what_there_are_no_places_for(device: torch.device) -> None:
     assert StaticRows(3, 1, 128).hold(rows)
     assert not StaticRows(2, 1, 128).hold(rows)
     assert not StaticRows(3, 0, 128).hold(rows)
+    rows.contexts[1] = 8193
+    assert not StaticRows(3, 1, 128).hold(rows)
+    rows.contexts[1], rows.contexts[3] = 8192, 8193
+    assert StaticRows(3, 1, 128).hold(rows)
