@@ -101,8 +101,7 @@ class StaticInputs:
         )
 
     def as_step_of_rows(self) -> StepTensors:
-        """A step of these tokens in `rows`. Of its host-side lengths those of queries are the most
-        that there can be."""
+        """A step of these tokens in `rows`. Host-side lengths are the most that there can be."""
         assert self.rows is not None, "captured with its attention"
         singles, chunks = self.rows.singles, self.rows.chunks
         return replace(
