@@ -141,7 +141,7 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
     shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in engines]
     assert shares == pytest.approx([0.5, 0.15, 0.8, 0, 0.15])
     assert (engines[4]["max_running"], engines[4]["dtype"]) == (9, "float16")
-    assert (engines[1]["max_running"], engines[1]["dtype"]) == (512, "bfloat16")
+    assert (engines[1]["max_running"], engines[1]["dtype"]) == (1024, "bfloat16")
 
 
 @pytest.mark.parametrize(
