@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -18,8 +17,8 @@ from workers.prompt_graphs import AttentionBuffers, PromptCapture, PromptGraph
 from workers.slots import SlotTable
 from workers.static_inputs import StaticInputs, StaticRows
 from workers.step_rows import StepRows
+from workers.timing import least_milliseconds
 
-_TIMED_REPLAYS = 3
 _MAX_SINGLES, _MAX_CHUNKS = 32, 8
 """Rows of a step with prompts that is captured whole: those of a service under light load, where
 launching takes as long as the step."""
@@ -159,13 +158,7 @@ def _smallest(graphs: list[_Captured], rows: StepRows) -> _Captured | None:
 
 def _milliseconds(graph: DecodeGraph | PromptGraph) -> float:
     """What a replay takes at best, over inputs that belong to nobody."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TIMED_REPLAYS + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        graph.replay()
-        mark.record()
-    marks[-1].synchronize()
-    return min(start.elapsed_time(end) for start, end in pairwise(marks))
+    return least_milliseconds(graph.replay)
 
 
 def _widened(hidden_like: torch.Tensor | None, size: int) -> torch.Tensor | None:

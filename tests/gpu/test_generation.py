@@ -131,9 +131,10 @@ def test_half_precision_parts_only_at_small_gaps(
     check_dtype(lessons(model), replace(WITH_GRAPHS, max_step_tokens=2048), dtype, print)
 
 
+@pytest.mark.parametrize("block_size", [64, 128])
 @pytest.mark.parametrize("backend", ["flash_attn", "flashinfer", "sdpa"])
-def test_other_backends_in_half_precision(lessons: Lessons, backend: str) -> None:
-    way = replace(WITH_GRAPHS, backend=backend, block_size=64)
+def test_other_backends_in_half_precision(lessons: Lessons, backend: str, block_size: int) -> None:
+    way = replace(WITH_GRAPHS, backend=backend, block_size=block_size)
     run_if_it_fits(lessons(MODELS[3]), way, "bfloat16")
 
 

@@ -9,18 +9,18 @@ at some numbers of rows, and a number in between goes by the next larger.
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 
 from workers.kernels.activation import silu_mul
 from workers.kernels.gated_linear import HIGH, LOW, Tile, can_multiply, gated_linear
+from workers.timing import least_milliseconds
 
 _STEP, _FIRST, _LAST = 16, 400, 1024
 """Rows. Up to the first the library wins, beyond the last the high tiles do (RESULTS.md)."""
 
-_ROUNDS, _RUNS, _PAUSE_SECONDS = 2, 3, 2e-3
+_ROUNDS, _PAUSE_SECONDS = 2, 2e-3
 """A GPU at its power limit lowers its clock, which not all ways suffer from alike. Steps of so few
 tokens are mostly those of one that is far from it: hence the pauses."""
 
@@ -73,11 +73,5 @@ def _fastest(rows: torch.Tensor, weight: torch.Tensor) -> Tile | None:
 def _milliseconds(run: Callable[[], object]) -> float:
     """Of a run behind another one, so that launching it takes no time."""
     time.sleep(_PAUSE_SECONDS)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_RUNS + 1)]
     run()
-    marks[0].record()
-    for mark in marks[1:]:
-        run()
-        mark.record()
-    marks[-1].synchronize()
-    return min(start.elapsed_time(end) for start, end in pairwise(marks))
+    return least_milliseconds(run)
