@@ -9,8 +9,8 @@ import torch
 
 from workers.attention.attend import Heads, StepAttention
 from workers.models.base import StageModel
-from workers.step_tensors import StepTensors
-from workers.wanted import Ends
+from workers.step.tensors import StepTensors
+from workers.step.wanted import Ends
 
 
 def forward(

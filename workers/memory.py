@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 
 from workers.config import WorkerConfig
+from workers.graphs.capture import row_ladder, token_ladder
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
-from workers.stage_graphs import row_ladder, token_ladder
 
 _OUTSIDE_ALLOCATOR = 1 << 30
 """Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the

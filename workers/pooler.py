@@ -3,7 +3,7 @@
 import torch
 
 from workers.model_config import PoolingConfig
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 def pool(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> torch.Tensor:

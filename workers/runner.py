@@ -5,19 +5,19 @@ import torch
 from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
-from workers.cuda_graphs import DecodeGraph
 from workers.forward import forward
+from workers.graphs.capture import GraphCapture
+from workers.graphs.decode import DecodeGraph
 from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
 from workers.messages import StepInput
-from workers.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
 from workers.models.base import StageModel
 from workers.models.partition import stage_layers
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
-from workers.stage_graphs import GraphCapture
+from workers.step.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
 
 
 class ModelRunner:

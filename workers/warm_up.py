@@ -3,10 +3,10 @@
 import numpy as np
 
 from workers.config import WorkerConfig
+from workers.graphs.capture import row_ladder, token_ladder
 from workers.kv_cache import KVCache
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
-from workers.stage_graphs import row_ladder, token_ladder
 
 LONGEST = 64
 """Tokens of the longest step: enough to take every path."""

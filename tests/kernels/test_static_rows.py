@@ -8,10 +8,10 @@ from tests.kernels.paged_rows import Heads, PagedRows, assert_attended
 from tests.kernels.test_triton_backend import PAGE, needs, step_of
 from workers.attention.base import LayerCache
 from workers.attention.triton import TritonBackend
+from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.slots import SlotTable
-from workers.static_inputs import StaticInputs, StaticRows
-from workers.step_rows import StepRows, offsets
-from workers.step_tensors import StepTensors
+from workers.step.rows import StepRows, offsets
+from workers.step.tensors import StepTensors
 
 SIZE, SINGLES, CHUNKS = 48, 4, 3
 STEPS = {

@@ -10,7 +10,7 @@ from tests.kernels.paged_rows import Heads, PagedRows, assert_attended
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.naive import NaiveBackend
 from workers.attention.triton import TritonBackend
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 PAGE = 16
 STEPS = {

@@ -9,7 +9,7 @@ import torch
 
 from tests.workers.tensors import PagedRow, paged_step
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 def attention_needs(**changes: Any) -> AttentionNeeds:

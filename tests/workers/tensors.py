@@ -17,7 +17,7 @@ from workers.forward import forward
 from workers.kv_cache import KVCache
 from workers.loader import load_model
 from workers.models.partition import stage_layers
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 MIN_ROWS = 4
 

@@ -10,7 +10,7 @@ from tests.workers.tensors import encoder_step
 from workers.attention.base import AttentionNeeds
 from workers.attention.batches import padded_batches
 from workers.attention.registry import select_backend
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (4, 2, 128)]
 """(query heads, KV heads, head size)"""

@@ -19,7 +19,7 @@ from workers.attention.naive import NaiveBackend
 from workers.attention.probe import Probe, Probed, ProbeError
 from workers.attention.registry import AttentionBackendError, select_backend
 from workers.attention.sdpa import SdpaBackend
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_size": 16}
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)

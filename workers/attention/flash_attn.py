@@ -12,7 +12,7 @@ import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.optional import imported
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)

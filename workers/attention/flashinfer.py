@@ -7,7 +7,7 @@ import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.attention.optional import imported
-from workers.step_tensors import IntArray, StepTensors
+from workers.step.tensors import IntArray, StepTensors
 from workers.transfer import to_device
 
 _WORKSPACE_BYTES = 128 * 2**20

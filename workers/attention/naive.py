@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.step_tensors import IntArray, StepTensors
+from workers.step.tensors import IntArray, StepTensors
 from workers.transfer import to_device
 
 LongArray = npt.NDArray[np.int64]

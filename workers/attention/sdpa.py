@@ -5,7 +5,7 @@ import torch
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.sdpa_bidirectional import BidirectionalPlan, attend_bidirectional
 from workers.attention.sdpa_paged import PagedPlan, attend_paged
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 class SdpaBackend:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from workers.attention.base import AttentionNeeds, LayerCache
 from workers.attention.batches import padded_batches, padding_mask
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 from workers.transfer import to_device
 
 _MAX_PADDING = 0.5

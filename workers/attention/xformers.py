@@ -6,7 +6,7 @@ import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.attention.optional import imported
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 class XformersBackend:

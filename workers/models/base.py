@@ -8,7 +8,7 @@ import torch
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 class StageLayer(Protocol):

@@ -14,7 +14,7 @@ from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.model_config import ModelConfig
 from workers.models.partition import stage_layers
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 _WORDS = "embeddings.word_embeddings"
 _HEAD = "cls.predictions"

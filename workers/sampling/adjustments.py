@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from workers.sampling.token_counts import TokenCounts
-from workers.step_tensors import IntArray
+from workers.step.tensors import IntArray
 from workers.transfer import on_device, to_array
 
 FloatArray = npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ import torch
 from workers.messages import SlotInit
 from workers.sampling.adjustments import Adjustments, Bias
 from workers.sampling.token_counts import TokenCounts
-from workers.step_tensors import IntArray
+from workers.step.tensors import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from workers.step_tensors import IntArray
+from workers.step.tensors import IntArray
 from workers.transfer import on_device
 
 _IN_PROMPT = 1

@@ -6,7 +6,7 @@ Neither the batch, nor wasted rows, nor recomputation, nor the number of stages 
 import numpy as np
 import numpy.typing as npt
 
-from workers.step_tensors import IntArray
+from workers.step.tensors import IntArray
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 

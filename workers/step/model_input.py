@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.cuda_graphs import DecodeGraph
+from workers.graphs.capture import StageGraphs
+from workers.graphs.decode import DecodeGraph
+from workers.graphs.prompts import PromptGraph
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
-from workers.prompt_graphs import PromptGraph
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
-from workers.stage_graphs import StageGraphs
-from workers.step_rows import LongArray, StepRows, offsets
-from workers.step_tensors import IntArray, StepTensors
+from workers.step.rows import LongArray, StepRows, offsets
+from workers.step.tensors import IntArray, StepTensors
+from workers.step.wanted import Ask, Wanted, Wants
 from workers.transfer import to_device
-from workers.wanted import Ask, Wanted, Wants
 
 
 @dataclass(frozen=True)

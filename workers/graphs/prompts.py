@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from workers.attention.attend import StageAttention
-from workers.cuda_graphs import GraphPool
 from workers.forward import finish
+from workers.graphs.decode import GraphPool
+from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
-from workers.static_inputs import StaticInputs
-from workers.step_tensors import StepTensors
-from workers.wanted import Ends
+from workers.step.tensors import StepTensors
+from workers.step.wanted import Ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import TypeVar
 import torch
 
 from workers.attention.attend import StageAttention
-from workers.cuda_graphs import DecodeGraph, GraphPool, capture_decode
+from workers.graphs.decode import DecodeGraph, GraphPool, capture_decode
+from workers.graphs.prompts import AttentionBuffers, PromptCapture, PromptGraph
+from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.models.base import StageModel
 from workers.progress import ProgressBar
-from workers.prompt_graphs import AttentionBuffers, PromptCapture, PromptGraph
 from workers.slots import SlotTable
-from workers.static_inputs import StaticInputs, StaticRows
-from workers.step_rows import StepRows
+from workers.step.rows import StepRows
 from workers.timing import least_milliseconds
 
 _MAX_SINGLES, _MAX_CHUNKS = 32, 8

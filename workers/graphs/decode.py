@@ -9,9 +9,9 @@ import torch
 
 from workers.attention.attend import StageAttention
 from workers.forward import forward
+from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
-from workers.static_inputs import StaticInputs
-from workers.step_tensors import StepTensors
+from workers.step.tensors import StepTensors
 
 
 class GraphPool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.stage_graphs import row_ladder, token_ladder, worth_having
+from workers.graphs.capture import row_ladder, token_ladder, worth_having
 
 
 @pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])

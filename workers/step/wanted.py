@@ -11,8 +11,8 @@ import torch
 from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import SlotInit, StepInput
 from workers.sampling.parameters import SamplingRows, SamplingTable
-from workers.step_rows import StepRows
-from workers.step_tensors import IntArray, StepTensors
+from workers.step.rows import StepRows
+from workers.step.tensors import IntArray, StepTensors
 from workers.transfer import on_device, to_device
 
 

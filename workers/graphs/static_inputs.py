@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 
 from workers.slots import SlotTable
-from workers.step_rows import StepRows
-from workers.step_tensors import IntArray, StepTensors
+from workers.step.rows import StepRows
+from workers.step.tensors import IntArray, StepTensors
 from workers.transfer import stage
 
 _BYTES = 32

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.messages import StepInput
-from workers.step_tensors import IntArray, leading_singles
+from workers.step.tensors import IntArray, leading_singles
 
 LongArray = npt.NDArray[np.int64]
 
