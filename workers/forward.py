@@ -9,8 +9,7 @@ import torch
 
 from workers.attention.attend import Heads, StepAttention
 from workers.models.base import StageModel
-from workers.step.tensors import StepTensors
-from workers.step.wanted import Ends
+from workers.step.tensors import Ends, StepTensors
 
 
 def forward(

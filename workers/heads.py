@@ -7,6 +7,7 @@ import torch
 
 from workers.messages import StepOutput
 from workers.model_config import PoolingConfig, SpladeConfig
+from workers.model_input import ModelInput
 from workers.models.base import StageModel
 from workers.pooler import first_tokens, pool
 from workers.sampling.adjustments import TokenMask
@@ -17,9 +18,8 @@ from workers.sampling.sampler import sample
 from workers.sampling.token_logprobs import TokenLogprobs
 from workers.slots import SlotTable
 from workers.splade import sparse_vectors
-from workers.step.model_input import ModelInput
-from workers.step.wanted import ScoringInput
 from workers.transfer import to_bytes
+from workers.wanted import ScoringInput
 
 SCORED_AT_ONCE = 512
 """Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""

@@ -12,12 +12,12 @@ from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResul
 from workers.kv_cache import KVCache
 from workers.loader import TORCH_DTYPES
 from workers.messages import StepInput
+from workers.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
 from workers.models.base import StageModel
 from workers.models.partition import stage_layers
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
-from workers.step.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
 
 
 class ModelRunner:

@@ -32,13 +32,13 @@ from workers.messages import (
     WorkerReady,
 )
 from workers.model_config import ModelConfigError
+from workers.model_input import ModelInput
 from workers.models.partition import stage_layers
 from workers.models.registry import UnknownArchitectureError
 from workers.pipeline import Neighbours, PipelineError, connect
 from workers.reports import ImmediateReports, QueuedReports, Reports
 from workers.runner import ModelRunner, attention_needs
 from workers.sampling.adjustments import TokenMask
-from workers.step.model_input import ModelInput
 from workers.token_return import TokenReceiver, TokenSender
 from workers.transfer import on_device
 from workers.warm_up import warm_up

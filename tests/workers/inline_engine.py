@@ -26,8 +26,8 @@ from workers.config import Dtype, WorkerConfig
 from workers.heads import HeadResult
 from workers.loader import load_model
 from workers.messages import Logprobs, StepInput, StepOutput
+from workers.model_input import ModelInput
 from workers.runner import ModelRunner, attention_needs
-from workers.step.model_input import ModelInput
 from workers.warm_up import warm_up
 
 

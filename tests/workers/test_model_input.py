@@ -7,9 +7,9 @@ import torch
 
 from tests.workers.step_maker import encoder_step, int32
 from workers.messages import SlotInit, StepInput
+from workers.model_input import DecoderInputBuilder, EncoderInputBuilder
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
-from workers.step.model_input import DecoderInputBuilder, EncoderInputBuilder
 from workers.transfer import to_device
 
 CPU = torch.device("cpu")

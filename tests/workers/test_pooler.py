@@ -6,8 +6,8 @@ import torch
 
 from workers.messages import StepInput
 from workers.model_config import PoolingConfig
+from workers.model_input import EncoderInputBuilder
 from workers.pooler import first_tokens, pool
-from workers.step.model_input import EncoderInputBuilder
 from workers.step.tensors import StepTensors
 
 LENS = [3, 1, 7, 2, 5]

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from workers.attention.base import AttentionBackend, LayerCache
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
-from workers.step.tensors import StepTensors
-from workers.step.wanted import Ends
+from workers.step.tensors import Ends, StepTensors
 
 
 class Heads(NamedTuple):

@@ -17,8 +17,7 @@ from workers.forward import finish
 from workers.graphs.decode import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
-from workers.step.tensors import StepTensors
-from workers.step.wanted import Ends
+from workers.step.tensors import Ends, StepTensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,20 @@ class StepTensors:
         return leading_singles(self.query_lens)
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The last tokens of E of a step's rows, fewer than it has tokens.
+
+    positions  int64[E'], where they are among the step's tokens; on the CPU E' is at least four,
+               if there are any, and padding is the first token
+    rows       themselves as a step of E rows of one token each, of which its tokens, positions and
+               slot_mapping are not to be used: their keys and values are cached already
+    """
+
+    positions: torch.Tensor
+    rows: StepTensors
+
+
 def leading_singles(query_lens: IntArray) -> int:
     """How many rows stand before the first one of several queries."""
     several = np.flatnonzero(query_lens != 1)

@@ -17,8 +17,8 @@ from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
 from workers.step.rows import LongArray, StepRows, offsets
 from workers.step.tensors import IntArray, StepTensors
-from workers.step.wanted import Ask, Wanted, Wants
 from workers.transfer import to_device
+from workers.wanted import Ask, Wanted, Wants
 
 
 @dataclass(frozen=True)

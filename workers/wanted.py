@@ -12,22 +12,8 @@ from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import SlotInit, StepInput
 from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.step.rows import StepRows
-from workers.step.tensors import IntArray, StepTensors
+from workers.step.tensors import Ends, IntArray, StepTensors
 from workers.transfer import on_device, to_device
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The last tokens of E of a step's rows, fewer than it has tokens.
-
-    positions  int64[E'], where they are among the step's tokens; on the CPU E' is at least four,
-               if there are any, and padding is the first token
-    rows       themselves as a step of E rows of one token each, of which its tokens, positions and
-               slot_mapping are not to be used: their keys and values are cached already
-    """
-
-    positions: torch.Tensor
-    rows: StepTensors
 
 
 @dataclass(frozen=True, slots=True)
