@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.kernels.launch import pdl
 from workers.kernels.norm import rms_norm
-from workers.layers.fused import Norm
 
 _MOST_ROWS = 32
 """Beyond, the product is no longer bound by reading the weight, and the library's is as good."""
@@ -44,13 +43,13 @@ def linear(
     rows: torch.Tensor,
     weight: torch.Tensor,
     *,
-    norm: Norm | None = None,
+    norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
     gated: bool = False,
     tile: Tile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T`, plus `residual` [N, out], which is overwritten
-    with the result and returned.
+    with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
 
     `gated`: the weight's first half are gates, the result is silu(gate) * up, [N, out / 2].
     """
@@ -59,7 +58,7 @@ def linear(
     tile = tile or _tile(rows, out_features, gated=gated)
     if norm is not None and count > 1:
         # Once, not in every program; meanwhile the programs of the product fetch their weights.
-        rows, norm = rms_norm(rows, norm.weight, norm.eps), None
+        rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
     arguments: list[object] = [rows, weight, out, out_features, in_features]
     options: dict[str, object] = {"RESIDUAL": residual is not None, "GATED": gated}
