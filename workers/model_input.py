@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from workers.graphs.capture import StageGraphs
 from workers.graphs.decode import DecodeGraph
 from workers.graphs.prompts import PromptGraph
-from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import StepInput
 from workers.sampling.parameters import SamplingTable
 from workers.slots import SlotTable
+from workers.step.padding import lengthened, padded_count
 from workers.step.rows import LongArray, StepRows, offsets
 from workers.step.tensors import IntArray, StepTensors
 from workers.transfer import to_device
@@ -50,7 +48,7 @@ class EncoderInputBuilder:
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)
         query_starts = offsets(query_lens)
         total = int(query_starts[-1])
-        padded = _padded(total, self._device)
+        padded = padded_count(total, self._device)
         positions = np.zeros(padded, np.int64)
         positions[:total] = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
         arrays = [_widened(message.tokens, np.int32, padded), positions, query_starts, query_lens]
@@ -128,8 +126,7 @@ class DecoderInputBuilder:
     ) -> StepTensors:
         """Load the graph with the step's tokens; its rows are the graph's, or come along."""
         tokens = np.frombuffer(message.tokens, np.int32)
-        slots, positions = rows.slots[rows.of_token], rows.positions
-        graph.inputs.load(tokens, positions, self._places(slots, positions), slots, rows)
+        graph.inputs.load(tokens, self._places(rows), rows)
         if isinstance(graph, DecodeGraph):
             return graph.step
         own, starts, lens = to_device([rows.slots, rows.starts, rows.contexts], self._device)
@@ -148,20 +145,19 @@ class DecoderInputBuilder:
 
     def _tensors(self, message: StepInput, rows: StepRows) -> StepTensors:
         """The step's tokens and rows, for launching it kernel by kernel."""
-        total, padded = rows.total, _padded(rows.total, self._device)
-        slots, positions = rows.slots[rows.of_token], rows.positions
+        total, padded = rows.total, padded_count(rows.total, self._device)
         tokens = _widened(message.tokens, np.int32, padded)
         pending = np.flatnonzero(tokens[: total if self._first else 0] < 0)
         arrays = [
             tokens,
-            _lengthened(positions, padded),
-            self._places(slots, positions),
+            lengthened(rows.positions, padded),
+            self._places(rows),
             rows.slots,
             rows.starts,
             rows.contexts,
         ]
         if len(pending):
-            arrays += [pending, slots[pending]]
+            arrays += [pending, rows.token_slots[pending]]
         ids, placed, mapping, own, starts, lens, *ahead = to_device(arrays, self._device)
         if ahead:
             pending_tokens, their_slots = ahead
@@ -179,23 +175,13 @@ class DecoderInputBuilder:
             contexts=rows.contexts,
         )
 
-    def _places(self, slots: IntArray, positions: LongArray) -> LongArray:
-        """Where the cache holds a position of a slot's sequence: int64, block * size + offset."""
-        index, offset = np.divmod(positions, self._block_size)
-        return self._slots.block_tables[slots, index] * np.int64(self._block_size) + offset
-
-
-def _padded(total: int, device: torch.device) -> int:
-    return max(total, MIN_CPU_ROWS) if device.type == "cpu" else total
+    def _places(self, rows: StepRows) -> LongArray:
+        """Where the cache holds each of the step's tokens: int64[T], block * size + offset."""
+        index, offset = np.divmod(rows.positions, self._block_size)
+        blocks = self._slots.block_tables[rows.token_slots, index]
+        return blocks * np.int64(self._block_size) + offset
 
 
 def _widened(data: bytes, dtype: type[np.generic], padded: int) -> LongArray:
     """`data` as int64[padded], filled up with zeros."""
-    return _lengthened(np.frombuffer(data, dtype), padded)
-
-
-def _lengthened(values: npt.NDArray[Any], padded: int) -> LongArray:
-    """The same as int64[padded], filled up with zeros."""
-    wide = np.zeros(padded, np.int64)
-    wide[: len(values)] = values
-    return wide
+    return lengthened(np.frombuffer(data, dtype), padded)

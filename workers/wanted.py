@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.layers.linear import MIN_CPU_ROWS
 from workers.messages import SlotInit, StepInput
 from workers.sampling.parameters import SamplingRows, SamplingTable
+from workers.step.padding import lengthened, padded_count
 from workers.step.rows import StepRows
 from workers.step.tensors import Ends, IntArray, StepTensors
 from workers.transfer import on_device, to_device
@@ -83,8 +83,8 @@ class Wants:
         """The last tokens of these rows."""
         count = len(sampled)
         places = rows.ends[sampled]
-        if count and self._device.type == "cpu":
-            places = np.pad(places, (0, max(MIN_CPU_ROWS - count, 0)))
+        if count:
+            places = lengthened(places, padded_count(count, self._device))
         contexts = rows.contexts[sampled]
         arrays = [places, rows.slots[sampled], contexts, np.arange(count + 1, dtype=np.int32)]
         positions, slots, lens, starts = to_device(arrays, self._device)

@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from tests.kernels.paged_rows import Heads, PagedRows, assert_attended
-from tests.kernels.test_triton_backend import PAGE, needs, step_of
+from tests.kernels.test_triton_backend import PAGE, needs
+from tests.workers.step_maker import int32
 from workers.attention.base import LayerCache
 from workers.attention.triton import TritonBackend
 from workers.graphs.static_inputs import StaticInputs, StaticRows
+from workers.messages import StepInput
 from workers.slots import SlotTable
-from workers.step.rows import StepRows, offsets
-from workers.step.tensors import StepTensors
+from workers.step.rows import StepRows
 
 SIZE, SINGLES, CHUNKS = 48, 4, 3
 STEPS = {
@@ -35,32 +36,36 @@ def _pageable(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
         monkeypatch.setattr(torch, "empty", empty)
 
 
-def host_rows(paged: PagedRows, step: StepTensors) -> StepRows:
-    of_token = np.repeat(np.arange(len(paged.rows)), step.query_lens)
-    starts = offsets(step.query_lens)
-    positions = (step.contexts - starts[1:])[of_token] + np.arange(len(of_token))
-    slots = paged.slots.cpu().numpy()
-    return StepRows(slots, step.query_lens, step.contexts, starts, of_token, positions)
+def host_rows(paged: PagedRows) -> StepRows:
+    cached, counts = zip(*paged.rows, strict=True)
+    return StepRows.of(
+        StepInput(
+            0,
+            tokens=bytes(4 * sum(counts)),
+            query_lens=int32(list(counts)),
+            slots=int32(paged.slots.tolist()),
+            starts=int32(list(cached)),
+        )
+    )
 
 
-def loaded(paged: PagedRows, step: StepTensors) -> StaticInputs:
-    rows = host_rows(paged, step)
+def loaded(paged: PagedRows) -> StaticInputs:
+    rows = host_rows(paged)
     table = SlotTable(len(paged.rows) + 1, paged.block_tables.shape[1], 0, paged.queries.device)
     table.device_tables[: len(paged.block_tables)] = paged.block_tables
     inputs = StaticInputs(SIZE, table, 0, StaticRows(SINGLES, CHUNKS, 128))
     assert inputs.hold(rows)
     nothing = np.zeros(rows.total, np.int32)
-    inputs.load(nothing, rows.positions, nothing, rows.slots[rows.of_token], rows)
+    inputs.load(nothing, nothing, rows)
     return inputs
 
 
 @pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
 def test_attention_in_places(rows: list[tuple[int, int]], device: torch.device) -> None:
     paged = PagedRows(rows, Heads(4, 2, 64), PAGE, torch.float16, device)
-    step = step_of(paged, paged=True)
-    static = loaded(paged, step).as_step_of_rows()
+    static = loaded(paged).as_step_of_rows()
     queries = torch.zeros(SIZE, *paged.queries.shape[1:], dtype=torch.float16, device=device)
-    total = step.num_tokens
+    total = len(paged.queries)
     queries[:total] = paged.queries
     backend = TritonBackend(needs(paged, paged=True))
     cache = LayerCache(paged.keys, paged.values)
@@ -71,7 +76,7 @@ def test_attention_in_places(rows: list[tuple[int, int]], device: torch.device) 
 
 def test_what_there_are_no_places_for(device: torch.device) -> None:
     paged = PagedRows([(0, 1)] * 3 + [(0, 2)], Heads(1, 1, 16), PAGE, torch.float16, device)
-    rows = host_rows(paged, step_of(paged, paged=True))
+    rows = host_rows(paged)
     assert StaticRows(3, 1, 128).hold(rows)
     assert not StaticRows(2, 1, 128).hold(rows)
     assert not StaticRows(3, 0, 128).hold(rows)

@@ -50,25 +50,18 @@ class StaticInputs:
             rows.live_in(self._buffer[size * _BYTES :])
         self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
-        self.load(nothing, nothing, nothing, nothing, None)
+        self.load(nothing, nothing, StepRows.none())
 
-    def load(
-        self,
-        tokens: IntArray,
-        positions: npt.NDArray[np.integer],
-        slot_mapping: npt.NDArray[np.integer],
-        slots: IntArray,
-        rows: StepRows | None,
-    ) -> None:
+    def load(self, tokens: IntArray, slot_mapping: npt.NDArray[np.integer], rows: StepRows) -> None:
         """Queue the copy of a step's T <= size tokens, [T] each, and of its rows."""
-        count = len(tokens)
+        count = rows.total
         wide = np.zeros((3, self.size), np.int64)
-        wide[0, :count], wide[1, :count] = tokens, positions
+        wide[0, :count], wide[1, :count] = tokens, rows.positions
         wide[2] = self._scratch_place
         wide[2, :count] = slot_mapping
         narrow = np.empty((2, self.size), np.int32)
         narrow[0] = self._table.padding_slot
-        narrow[0, :count] = slots
+        narrow[0, :count] = rows.token_slots
         narrow[1] = wide[1] + 1
         arrays = [wide, narrow]
         if self.rows:
@@ -164,13 +157,10 @@ class StaticRows:
             starts[: count + 1],
         )
 
-    def laid_out(self, rows: StepRows | None, padding_slot: int) -> IntArray:
+    def laid_out(self, rows: StepRows, padding_slot: int) -> IntArray:
         """What `buffer` is to hold, int32[3, width], for these rows."""
         places = np.ones((3, self._width), np.int32)
         places[0] = padding_slot
-        if rows is None:
-            places[2] = 0
-            return places
         singles = rows.singles
         chunks = slice(self.singles, self.singles + len(rows.slots) - singles)
         for place, values in zip(places, (rows.slots, rows.contexts, rows.starts), strict=True):

@@ -13,13 +13,13 @@ LongArray = npt.NDArray[np.int64]
 
 class StepRows(NamedTuple):
     """R rows: slots, query_lens, contexts int32[R], starts int32[R + 1] among the step's T tokens;
-    of_token and positions int64[T] are each token's row and place in its sequence."""
+    token_slots int32[T] and positions int64[T] are each token's slot and place in its sequence."""
 
     slots: IntArray
     query_lens: IntArray
     contexts: IntArray
     starts: IntArray
-    of_token: LongArray
+    token_slots: IntArray
     positions: LongArray
 
     @classmethod
@@ -29,14 +29,20 @@ class StepRows(NamedTuple):
         query_lens = np.frombuffer(message.query_lens, np.int32)
         contexts = np.frombuffer(message.starts, np.int32) + query_lens
         starts = offsets(query_lens)
-        of_token = np.repeat(np.arange(len(slots)), query_lens)
-        positions = (contexts - starts[1:])[of_token] + np.arange(len(of_token))
-        return cls(slots, query_lens, contexts, starts, of_token, positions)
+        token_slots = np.repeat(slots, query_lens)
+        positions = np.repeat(contexts - starts[1:], query_lens) + np.arange(len(token_slots))
+        return cls(slots, query_lens, contexts, starts, token_slots, positions)
+
+    @classmethod
+    def none(cls) -> "StepRows":
+        """A step without rows."""
+        nothing = np.zeros(0, np.int32)
+        return cls(nothing, nothing, nothing, offsets(nothing), nothing, nothing.astype(np.int64))
 
     @property
     def total(self) -> int:
         """T"""
-        return len(self.of_token)
+        return len(self.token_slots)
 
     @property
     def singles(self) -> int:
