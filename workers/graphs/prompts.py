@@ -7,7 +7,7 @@ attention, one from there to the next layer's, and so on; attention is launched 
 captured for N tokens serves any fewer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import torch
@@ -90,10 +90,18 @@ class PromptCapture:
 
     def capture(self, pool: GraphPool) -> PromptGraph:
         """Run once to compile what is not yet, which a capture must not, then capture."""
-        run = self._whole if self._inputs.rows else self._in_pieces
-        run(None)
+        whole = self._inputs.rows is not None
+        step = self._inputs.as_step_of_rows() if whole else self._inputs.as_decode_step()
+        for _ in self._run(step):
+            pass
+        pieces: list[torch.cuda.CUDAGraph] = []
         with pool.capturing():
-            pieces, hidden = run(pool)
+            running, hidden = self._run(step), None
+            for _ in range(1 if whole else len(self._model.layers)):
+                pieces.append(pool.begin())
+                hidden = next(running)
+                pieces[-1].capture_end()
+        assert hidden is not None, "a stage has layers"
         return PromptGraph(
             self._inputs,
             self._model,
@@ -104,42 +112,25 @@ class PromptCapture:
             hidden,
         )
 
-    def _whole(self, pool: GraphPool | None) -> tuple[list[torch.cuda.CUDAGraph], torch.Tensor]:
-        step = self._inputs.as_step_of_rows()
-        attention, last = self._attention.of(step), len(self._model.layers) - 1
-        heads = self._attention.split(self._buffers.heads)
-        graph = pool.begin() if pool else None
-        hidden = self._to_attention(0, step, self._hidden_in)
-        for layer in range(last):
-            attention.attend(layer, heads, out=self._buffers.attended)
-            hidden = self._to_attention(layer + 1, step, hidden)
-        if graph:
-            graph.capture_end()
-        return [graph] if graph else [], hidden
+    def _run(self, step: StepTensors) -> Generator[torch.Tensor]:
+        """Each layer's input once all is done up to its attention; of a step whose attention is run
+        too the last layer's alone."""
+        model, hidden = self._model, self._hidden_in
+        attention, heads = self._attention.of(step), self._attention.split(self._buffers.heads)
+        last = len(model.layers) - 1
+        for layer in range(last + 1):
+            hidden = self._enter(layer, step, hidden)
+            attention.turn(layer, model.layers[layer].heads(hidden), self._buffers.heads)
+            if self._inputs.rows is None or layer == last:
+                yield hidden
+            else:
+                attention.attend(layer, heads, out=self._buffers.attended)
 
-    def _in_pieces(self, pool: GraphPool | None) -> tuple[list[torch.cuda.CUDAGraph], torch.Tensor]:
-        step, hidden = self._inputs.as_decode_step(), self._hidden_in
-        pieces: list[torch.cuda.CUDAGraph] = []
-        for layer in range(len(self._model.layers)):
-            graph = pool.begin() if pool else None
-            hidden = self._to_attention(layer, step, hidden)
-            if graph:
-                graph.capture_end()
-                pieces.append(graph)
-        assert hidden is not None, "a stage has layers"
-        return pieces, hidden
-
-    def _to_attention(
-        self, layer: int, step: StepTensors, hidden: torch.Tensor | None
-    ) -> torch.Tensor:
-        """From the attention of the layer before, if any, to this one's: its input."""
-        model = self._model
+    def _enter(self, layer: int, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
+        """A layer's input: what the one before makes of its own and what was attended to."""
         if layer:
             assert hidden is not None
-            hidden = model.layers[layer - 1].after_attention(hidden, self._buffers.attended)
-        else:
-            self._inputs.resolve_tokens()
-            hidden = model.embed(step) if hidden is None else hidden
-        heads = model.layers[layer].heads(hidden)
-        self._attention.of(step).turn(layer, heads, self._buffers.heads)
-        return hidden
+            before = self._model.layers[layer - 1]
+            return before.after_attention(hidden, self._buffers.attended)
+        self._inputs.resolve_tokens()
+        return self._model.embed(step) if hidden is None else hidden
