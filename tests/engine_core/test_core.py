@@ -86,7 +86,7 @@ def idle(engine: Engine) -> bool:
 
 def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
     decoder.clients.put(A, Hello())
-    decoder.core.turn()
+    decoder.turn()
     info = decoder.clients.sent[A][0]
     assert isinstance(info, EngineInfo)
     assert info.tasks == ["generate"]
@@ -166,7 +166,7 @@ def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     decoder.executor.allowed = 0
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
     decoder.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
-    decoder.core.turn()
+    decoder.turn()
     assert Ledger(decoder, A).failed[2].code == "overloaded"
     decoder.executor.allowed = 1_000_000
     decoder.turn_until(lambda: idle(decoder))
@@ -179,7 +179,7 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
     decoder.executor.allowed = 3
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=30), ids=[ids(1)], n=2))
     for _ in range(6):
-        decoder.core.turn()
+        decoder.turn()
     decoder.clients.put(A, EndRow(1, 0))
     decoder.clients.put(A, EndRow(1, 0))
     decoder.executor.allowed = 1_000_000
@@ -193,7 +193,7 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
 def test_a_dead_client_is_aborted(decoder: Engine) -> None:
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
     decoder.clients.gone.add(A)
-    decoder.core.turn()
+    decoder.turn()
     decoder.turn_until(lambda: idle(decoder))
     assert decoder.core._scheduler.usage().kv_blocks_used == 0
 
@@ -202,7 +202,7 @@ def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)], n=3))
     decoder.clients.put(B, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
     for _ in range(3):
-        decoder.core.turn()
+        decoder.turn()
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
         decoder.core.run()
@@ -245,11 +245,11 @@ def test_a_wrong_item_is_named(encoder: Engine, job: EncodeJob, param: str) -> N
 def test_a_large_job_does_not_hold_up_a_small_one(encoder: Engine) -> None:
     encoder.executor.allowed = 0
     encoder.clients.put(A, EncodeJob(1, ids=[ids(*([1] * 16))] * 40))
-    encoder.core.turn()
+    encoder.turn()
     encoder.clients.put(B, EncodeJob(1, ids=[ids(2)]))
     encoder.executor.allowed = 3
     for _ in range(6):
-        encoder.core.turn()
+        encoder.turn()
     assert (1, 0) in Ledger(encoder, B).vectors
     assert len(Ledger(encoder, A).vectors) < 40
 
@@ -288,7 +288,7 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
         engine.clients.put(client, job)
         rows[client, job_id] = len(prompts) * n
         for _ in range(data.draw(st.integers(0, 3))):
-            engine.core.turn()
+            engine.turn()
         if data.draw(st.integers(0, 3)) == 0:
             engine.clients.put(client, Abort([job_id]))
             aborted.add((client, job_id))

@@ -29,7 +29,7 @@ class Guests:
             for _ in range(_AT_ONCE):
                 self._engine.clients.put(CLIENT, self._job())
             for _ in range(3):
-                self._engine.core.turn()
+                self._engine.turn()
             for job in range(self._next - _AT_ONCE, self._next, 10):
                 leave = Abort([job]) if job % 20 else EndRow(job, 0)
                 self._engine.clients.put(CLIENT, leave)

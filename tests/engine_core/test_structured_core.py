@@ -118,7 +118,7 @@ def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.Data
         engine.clients.put(client, GenerateJob(job_id, params, ids=[ids(1, job_id)], n=n))
         jobs[client, job_id] = (params, n)
         for _ in range(data.draw(st.integers(0, 3))):
-            engine.core.turn()
+            engine.turn()
         if data.draw(st.integers(0, 3)) == 0:
             engine.clients.put(client, Abort([job_id]))
             aborted.add((client, job_id))
