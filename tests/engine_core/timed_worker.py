@@ -104,7 +104,7 @@ class TimedEngine:
         return arrival
 
     def turn(self) -> None:
-        self.engine.turn()
+        self.engine.core.turn()
         self.worker.now += TICK
 
     def _moment(self, number: int, fraction: float) -> float:
