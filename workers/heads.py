@@ -94,7 +94,7 @@ class GenerateHead:
             hidden[: len(sampling.slots)] if where is None else hidden.index_select(0, where)
         )
         tokens = sample(logits, sampling.rows, self._sampling.counts, mask)
-        self._slots.store_last_tokens(sampling.slots, tokens)
+        self._slots.store_last_tokens(sampling.device_slots, tokens)
         reported = sampling.width >= 0
         return HeadResult(
             tokens=tokens,

@@ -147,7 +147,7 @@ class DecoderInputBuilder:
         """The step's tokens and rows, for launching it kernel by kernel."""
         total, padded = rows.total, padded_count(rows.total, self._device)
         tokens = _widened(message.tokens, np.int32, padded)
-        pending = np.flatnonzero(tokens[: total if self._first else 0] < 0)
+        ahead = self._first and bool((tokens < 0).any())
         arrays = [
             tokens,
             lengthened(rows.positions, padded),
@@ -156,12 +156,11 @@ class DecoderInputBuilder:
             rows.starts,
             rows.contexts,
         ]
-        if len(pending):
-            arrays += [pending, rows.token_slots[pending]]
-        ids, placed, mapping, own, starts, lens, *ahead = to_device(arrays, self._device)
         if ahead:
-            pending_tokens, their_slots = ahead
-            ids.index_copy_(0, pending_tokens, self._slots.last_tokens.index_select(0, their_slots))
+            arrays.append(rows.token_slots)
+        ids, placed, mapping, own, starts, lens, *token_slots = to_device(arrays, self._device)
+        if token_slots:
+            self._slots.resolve(token_slots[0], ids[:total], ids[:total])
         return StepTensors(
             tokens=ids,
             positions=placed,

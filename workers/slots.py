@@ -1,5 +1,8 @@
 """What a stage remembers of each slot between steps, so that messages carry only what changed."""
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -43,17 +46,32 @@ class SlotTable:
                 where, what = to_device([places, blocks], self.device_tables.device)
                 self.device_tables.view(-1).index_copy_(0, where, what)
 
-    def store_last_tokens(self, slots: IntArray, tokens: torch.Tensor) -> None:
-        """Keep each slot's newest token; `tokens` [S] on any device.
+    def store_last_tokens(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Keep each slot's newest token: `slots`, each once, and `tokens` int32[S] on the device.
 
         A failed row's -1 becomes 0: a step submitted ahead may still read it, and must not index
         the embedding with it; the engine drops what comes of that row.
         """
-        device = self.last_tokens.device
-        self.last_tokens[on_device(slots, device)] = tokens.to(device, torch.int64).clamp(min=0)
+        if self.last_tokens.is_cuda:
+            _kernels().keep(self.last_tokens, slots, tokens)
+        else:
+            self.last_tokens[slots] = tokens.clamp(min=0).long()
+
+    def resolve(self, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor) -> None:
+        """`tokens` into `out`, int64[T] each, in place of -1 the newest one of its slot: `slots`
+        int32[T]."""
+        if self.last_tokens.is_cuda:
+            _kernels().look_up(self.last_tokens, slots, tokens, out)
+        else:
+            torch.where(tokens < 0, self.last_tokens.index_select(0, slots), tokens, out=out)
 
     def clear(self) -> None:
         """Forget everything."""
         self.block_tables[: self.padding_slot] = 0
         self.device_tables[: self.padding_slot] = 0
         self.last_tokens.zero_()
+
+
+def _kernels() -> Any:
+    """Only on CUDA are they to be had."""
+    return import_module("workers.kernels.last_tokens")

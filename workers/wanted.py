@@ -13,7 +13,7 @@ from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.step.padding import lengthened, padded_count
 from workers.step.rows import StepRows
 from workers.step.tensors import Ends, IntArray, StepTensors
-from workers.transfer import on_device, to_device
+from workers.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,13 @@ class SamplingInput:
     """The S rows of a step that sample.
 
     positions int64[S] on the device: where their last tokens are among the step's T, None where
-    the final hidden states begin with theirs. `width` is the most alternatives that any of them
-    reports, -1 for no log-probabilities.
+    the final hidden states begin with theirs. `device_slots` int32[S] are their slots there.
+    `width` is the most alternatives that any of them reports, -1 for no log-probabilities.
     """
 
     positions: torch.Tensor | None
     slots: IntArray
+    device_slots: torch.Tensor
     rows: SamplingRows
     width: int
 
@@ -72,15 +73,20 @@ class Wants:
         anyhow."""
         scoring = self._scoring(rows.slots, message.targets)
         sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
+        assert step.slots is not None, "a decoder's rows have slots"
         if len(sampled) == rows.total:
-            return Wanted(None, self._sampling(rows, sampled, None), scoring)
+            own = step.slots[: len(sampled)]
+            return Wanted(None, self._sampling(rows, sampled, own, None), scoring)
         if scoring is None and not all_states:
-            return Wanted(self._ends(step, rows, sampled), self._sampling(rows, sampled, None))
-        positions = on_device(rows.ends[sampled], self._device)
-        return Wanted(None, self._sampling(rows, sampled, positions), scoring)
+            ends, own = self._ends(step, rows, sampled)
+            return Wanted(ends, self._sampling(rows, sampled, own, None))
+        positions, own = to_device([rows.ends[sampled], rows.slots[sampled]], self._device)
+        return Wanted(None, self._sampling(rows, sampled, own, positions), scoring)
 
-    def _ends(self, step: StepTensors, rows: StepRows, sampled: npt.NDArray[np.intp]) -> Ends:
-        """The last tokens of these rows."""
+    def _ends(
+        self, step: StepTensors, rows: StepRows, sampled: npt.NDArray[np.intp]
+    ) -> tuple[Ends, torch.Tensor]:
+        """The last tokens of these rows, and the rows' slots on the device."""
         count = len(sampled)
         places = rows.ends[sampled]
         if count:
@@ -96,12 +102,13 @@ class Wants:
             query_lens=np.ones(count, np.int32),
             contexts=contexts,
         )
-        return Ends(positions, alone)
+        return Ends(positions, alone), slots
 
     def _sampling(
         self,
         rows: StepRows,
         sampled: npt.NDArray[np.intp],
+        device_slots: torch.Tensor,
         positions: torch.Tensor | None,
     ) -> SamplingInput | None:
         """Of the rows `sampled`, if there are any."""
@@ -111,6 +118,7 @@ class Wants:
         return SamplingInput(
             positions=positions,
             slots=own,
+            device_slots=device_slots,
             rows=self._table.rows(own, rows.contexts[sampled]),
             width=self._table.sampled_width(own),
         )

@@ -40,7 +40,7 @@ from workers.reports import ImmediateReports, QueuedReports, Reports
 from workers.runner import ModelRunner, attention_needs
 from workers.sampling.adjustments import TokenMask
 from workers.token_return import TokenReceiver, TokenSender
-from workers.transfer import on_device
+from workers.transfer import on_device, to_device
 from workers.warm_up import warm_up
 
 _EXPLAINED = (
@@ -122,7 +122,7 @@ class Stage:
         for sampled in receiver.take(after):
             slots = np.frombuffer(bytearray(sampled.slots), np.int32)
             tokens = np.frombuffer(bytearray(sampled.tokens), np.int32)
-            self._runner.slots.store_last_tokens(slots, on_device(tokens, self._device))
+            self._runner.slots.store_last_tokens(*to_device([slots, tokens], self._device))
 
     def _receive(self, batch: ModelInput) -> torch.Tensor | None:
         previous = self._neighbours.previous

@@ -28,6 +28,7 @@ from workers.loader import load_model
 from workers.messages import Logprobs, StepInput, StepOutput
 from workers.model_input import ModelInput
 from workers.runner import ModelRunner, attention_needs
+from workers.transfer import to_device
 from workers.warm_up import warm_up
 
 
@@ -181,7 +182,8 @@ class InlineEngine:
     def _go_on_with(self, requests: Sequence[Request], tokens: Sequence[int]) -> None:
         assert self.way.depth == 1, "the next step has been launched with the sampled tokens"
         slots = np.array([request.slot for request in requests], np.int32)
-        self.runner.slots.store_last_tokens(slots, torch.tensor(tokens))
+        columns = [slots, np.array(tokens, np.int32)]
+        self.runner.slots.store_last_tokens(*to_device(columns, torch.device(self.way.device)))
 
 
 def _sampled(requests: Sequence[Request], output: StepOutput) -> list[Sampled]:

@@ -60,8 +60,9 @@ class Stages:
             torch.cuda.synchronize()
         output = result.to_output(message.step)
         if batch.wanted.sampling is not None:
-            tokens = torch.from_numpy(sampled_tokens(output).astype(np.int64))
-            self.runners[0].slots.store_last_tokens(batch.wanted.sampling.slots, tokens)
+            tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)
+            own = batch.wanted.sampling.device_slots
+            self.runners[0].slots.store_last_tokens(own, tokens)
         return hidden[: len(batch.wanted.sampling.slots) if batch.wanted.sampling else 0], output
 
 

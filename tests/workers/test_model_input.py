@@ -16,6 +16,10 @@ CPU = torch.device("cpu")
 BLOCK_SIZE = 4
 
 
+def int32_tensor(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
 def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
     return SlotInit(
         slot, prompt_len, **{"temperature": 0.5, "top_k": 3, "top_p": 0.75, "seed": 9} | given
@@ -69,7 +73,7 @@ def test_rows_that_sample_carry_their_parameters() -> None:
     assert sampling is not None
     assert sampling.positions is not None
     assert sampling.positions.tolist() == [5]
-    assert sampling.slots.tolist() == [0]
+    assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
     parameters = sampling.rows
     assert parameters.temperature.tolist() == [0.5]
@@ -94,6 +98,7 @@ def test_where_nothing_is_scored_the_ends_are_all_that_is_asked_for() -> None:
     batch = build.build(message)
     assert batch.wanted.sampling is not None
     assert batch.wanted.sampling.positions is None
+    assert batch.wanted.sampling.device_slots.tolist() == [0]
     ends = batch.wanted.ends
     assert ends is not None
     assert ends.positions.tolist() == [5, 0, 0, 0]
@@ -123,12 +128,13 @@ def test_where_every_token_samples_all_are_asked_for() -> None:
     batch = build.build(rows)
     assert batch.wanted.sampling is not None
     assert batch.wanted.sampling.positions is None
+    assert batch.wanted.sampling.device_slots.tolist() == [2, 0]
     assert batch.wanted.ends is None
 
 
 def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:
     build, slots = builder(first=False, last=False)
-    slots.store_last_tokens(np.array([0], np.int32), torch.tensor([42]))
+    slots.store_last_tokens(int32_tensor([0]), int32_tensor([42]))
     batch = build.build(two_rows([1, 2, 3, 4, 5, -1]))
     assert batch.wanted.sampling is None
     assert batch.wanted.scoring is None
@@ -137,13 +143,13 @@ def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> Non
 
 def test_a_missing_token_is_the_last_one_of_its_slot() -> None:
     build, slots = builder()
-    slots.store_last_tokens(np.array([0, 2], np.int32), torch.tensor([42, 43]))
+    slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([42, 43]))
     assert build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors.tokens.tolist() == [1, 2, 3, 4, 5, 42]
 
 
 def test_a_failed_token_never_reaches_the_embedding() -> None:
     build, slots = builder()
-    slots.store_last_tokens(np.array([0], np.int32), torch.tensor([-1]))
+    slots.store_last_tokens(int32_tensor([0]), int32_tensor([-1]))
     assert int(build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors.tokens.min()) == 0
 
 

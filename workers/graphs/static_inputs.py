@@ -74,8 +74,7 @@ class StaticInputs:
 
     def resolve_tokens(self) -> None:
         """Fill `resolved`. To be captured."""
-        last = self._table.last_tokens.index_select(0, self.slots)
-        torch.where(self.tokens < 0, last, self.tokens, out=self.resolved)
+        self._table.resolve(self.slots, self.tokens, self.resolved)
 
     def as_decode_step(self) -> StepTensors:
         """A step whose rows are these tokens, once resolved, one each. Its host-side lengths are
