@@ -14,9 +14,12 @@ class Embedding(Layer):
 
     def __init__(self, name: str, count: int, size: int, placement: Placement) -> None:
         self._name = name
+        self._kernels = placement.kernels
         self.weight = placement.empty(count, size)
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._kernels is not None:
+            return self._kernels.embedding(ids, self.weight)
         return F.embedding(ids, self.weight)
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -17,6 +17,10 @@ class Norm(NamedTuple):
 class FusedKernels(Protocol):
     """`workers.kernels.layers`: rows are [N, size], of one dtype."""
 
+    def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """weight[ids]"""
+        ...
+
     def rms_norm(self, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x / rms(x) * w"""
         ...
