@@ -72,9 +72,9 @@ def test_the_whole_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         return paged_decode._launch(keys.new_empty(rows, 32, 128), keys, max_blocks).splits
 
     assert splits(256, 2048) == 1
-    assert splits(1, 2048) == 50
+    assert splits(1, 2048) == 49
     assert splits(1, 40) == 10
-    assert [splits(rows, 2048) for rows in (16, 33, 66)] == [4, 2, 1]
+    assert [splits(rows, 2048) for rows in (8, 12, 16, 17, 33)] == [6, 4, 3, 1, 1]
 
 
 @pytest.mark.gpu

@@ -24,6 +24,9 @@ from workers.kernels.paging import cache_places
 
 _PROGRAMS_PER_PROCESSOR = 3
 _TILE_BYTES = 16384
+_MANY_PARTS = 16
+"""Of so many each has few tiles: a shorter pipeline fills sooner."""
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -68,10 +71,15 @@ def _launch(queries: torch.Tensor, keys: torch.Tensor, max_blocks: int) -> Launc
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # More would not fit in registers in float32, whose products are no tensor core's.
     tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
-    programs = _PROGRAMS_PER_PROCESSOR * processors(keys.device)
-    wanted = -(-programs // (len(queries) * kv_heads))
-    splits = min(wanted, -(-max_blocks * page // tile), MAX_PARTS)
-    return Launch(tile, warps=4, stages=3, splits=splits)
+    tiles = -(-max_blocks * page // tile)
+    splits = min(_parts(len(queries) * kv_heads, processors(keys.device)), tiles, MAX_PARTS)
+    return Launch(tile, warps=4, stages=2 if splits > _MANY_PARTS else 3, splits=splits)
+
+
+def _parts(programs: int, processors: int) -> int:
+    """How many parts of a context: from a program a processor on, merging costs more than parts
+    bring."""
+    return 1 if programs >= processors else _PROGRAMS_PER_PROCESSOR * processors // programs
 
 
 def _attend_with(
