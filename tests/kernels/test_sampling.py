@@ -147,6 +147,21 @@ def test_minus_infinity_is_never_drawn(given: dict[str, Any], device: torch.devi
     assert set(drawn) == {3, 140, 299}
 
 
+@pytest.mark.gpu
+def test_all_of_very_many_rows_end(device: torch.device) -> None:
+    """In some of so many a search's target is, but for the last bit, what its tokens come to: if
+    the threads do not agree on it, they wait for each other for good."""
+    if device.type != "cuda":
+        pytest.skip("the interpreter has one thread")
+    count, compared = 16384, 512
+    logits = 3 * torch.randn(count, 4096, device=device)
+    parameters = rows(count, top_p=0.95, temperature=0.9, index=np.arange(count))
+    drawn = cuda.sample(logits, parameters, None, UNCOUNTED, None)
+    first = cpu.draw(logits[:compared].cpu(), parameters.take(np.arange(compared)))
+    assert int(drawn.min()) >= 0
+    assert int((drawn[:compared].cpu() == first).sum()) >= compared - 2
+
+
 def test_draws_follow_the_softmax(device: torch.device) -> None:
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
     draws = 300

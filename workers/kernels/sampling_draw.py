@@ -5,7 +5,9 @@ groups' shares, then a token in it. A truncated row is inverted in descending or
 equal ones by id, as if it were sorted; what a sort would tell is found by searches instead.
 
 Masses are integers (probability relative to the highest, times 2^40), so that sums do not depend on
-the order of additions: equal seeds and logits draw equal tokens, always.
+the order of additions: equal seeds and logits draw equal tokens, always. And all threads of a
+program agree on them: where they add floats, some may fuse a product into the sum, and come to
+another last bit. Searches that went by that would part ways, and wait for each other for good.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -126,7 +128,7 @@ def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT:
     SHIFT: tl.constexpr = LAYOUT[3]
     low = first_key(pivot, SHIFT).to(tl.int64)
     high = (order_key(source[8]) >> SHIFT).to(tl.int64) + 1
-    total = (tl.sum(shares, axis=0) * ONE).to(tl.int64)
+    total = tl.sum((shares * ONE).to(tl.int64), axis=0)
     kept = _kept_mass(source, low, high, total, top_p, min_p, top_k, LAYOUT)
     target = (kept.to(tl.float64) * uniform).to(tl.int64)
     key, above = search(source, low, high, target + 1, 0, MASSES, LAYOUT)

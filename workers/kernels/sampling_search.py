@@ -85,7 +85,8 @@ def weigh_one(source, pivot, BY: tl.constexpr, LAYOUT: tl.constexpr):
 @triton.jit
 def search(source, low, high, target, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
     """The greatest key of [low, high) from which on upwards there is `target` (int64), or `low` if
-    there is not so much; and how much there is above that key."""
+    there is not so much; and how much there is above that key. All threads must agree on the
+    arguments."""
     cuts = tl.arange(0, _PIVOTS).to(tl.int64)
     above = target * 0
     while high - low > 1:
