@@ -35,13 +35,13 @@ def test_merge(lengths: list[int], dtype: torch.dtype, device: torch.device) -> 
     torch.testing.assert_close(got.cpu().float(), whole, atol=bound, rtol=bound)
 
 
-def test_no_tokens_at_all_give_zero(device: torch.device) -> None:
+def test_nothing_is_written_where_there_are_no_tokens_at_all(device: torch.device) -> None:
     """In one row; the other's part must still count."""
     outputs = torch.full((2, 2, 1, DIM), torch.nan, device=device)
     outputs[1, 1] = 3.0
     sums = torch.full((2, 2, 1), -torch.inf, device=device)
     sums[1, 1] = -500.0
-    out = torch.empty(2, 1, DIM, device=device, dtype=torch.float16)
+    out = torch.full((2, 1, DIM), 7.0, device=device, dtype=torch.float16)
     assert merge(outputs, sums, out) is out
-    assert out[0].eq(0).all()
+    assert out[0].eq(7).all()
     assert out[1].eq(3).all()

@@ -44,13 +44,14 @@ def test_pages_and_splits(page: int, splits: int, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-def test_a_row_without_tokens_is_zero(splits: int, device: torch.device) -> None:
+def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.device) -> None:
     rows = decoding([5, 40], Heads(2, 1, 64), torch.float32, device)
     exact = rows.by_definition()
     rows.context_lens[0] = 0
-    exact[0] = 0
     how = Launch(tile=16, warps=4, stages=2, splits=splits)
-    assert_attended(attend(rows, how), exact, torch.float32)
+    attended = attend(rows, how)
+    assert attended[0].isnan().all()
+    assert_attended(attended[1:], exact[1:], torch.float32)
 
 
 def test_rows_that_share_a_slot(device: torch.device) -> None:
@@ -68,13 +69,16 @@ def test_the_whole_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_decode, "processors", lambda device: 132)
     keys = torch.empty(1, 16, 8, 128, dtype=torch.bfloat16)
 
-    def splits(rows: int, max_blocks: int) -> int:
-        return paged_decode._launch(keys.new_empty(rows, 32, 128), keys, max_blocks).splits
+    def splits(rows: int, max_blocks: int, least: int = 1) -> int:
+        queries = keys.new_empty(rows, 32, 128)
+        return paged_decode._launch(queries, keys, max_blocks, least).splits
 
     assert splits(256, 2048) == 1
     assert splits(1, 2048) == 49
     assert splits(1, 40) == 10
     assert [splits(rows, 2048) for rows in (8, 12, 16, 17, 33)] == [6, 4, 3, 1, 1]
+    assert splits(64, 2048, least=16) == 16
+    assert splits(1, 2048, least=16) == 49
 
 
 @pytest.mark.gpu

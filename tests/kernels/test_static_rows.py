@@ -1,5 +1,7 @@
 """Steps in the places that they are captured with: same result, whatever the places left empty."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from tests.kernels.paged_rows import Heads, PagedRows, assert_attended
 from tests.kernels.test_triton_backend import PAGE, needs
 from tests.workers.step_maker import int32
+from workers.attention import triton
 from workers.attention.base import LayerCache
 from workers.attention.triton import TritonBackend
 from workers.graphs.static_inputs import StaticInputs, StaticRows
@@ -60,8 +63,25 @@ def loaded(paged: PagedRows) -> StaticInputs:
     return inputs
 
 
+def in_turn(works: list[Callable[[], None]]) -> None:
+    for work in works:
+        work()
+
+
+def backwards(works: list[Callable[[], None]]) -> None:
+    in_turn(works[::-1])
+
+
+@pytest.mark.parametrize("order", [in_turn, backwards])
 @pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
-def test_attention_in_places(rows: list[tuple[int, int]], device: torch.device) -> None:
+def test_attention_in_places(
+    rows: list[tuple[int, int]],
+    order: Callable[[list[Callable[[], None]]], None],
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Captured, the kernels run side by side: none may write what is another's."""
+    monkeypatch.setattr(triton, "concurrently", order)
     paged = PagedRows(rows, Heads(4, 2, 64), PAGE, torch.float16, device)
     static = loaded(paged).as_step_of_rows()
     queries = torch.zeros(SIZE, *paged.queries.shape[1:], dtype=torch.float16, device=device)
@@ -80,7 +100,7 @@ def test_what_there_are_no_places_for(device: torch.device) -> None:
     assert StaticRows(3, 1, 128).hold(rows)
     assert not StaticRows(2, 1, 128).hold(rows)
     assert not StaticRows(3, 0, 128).hold(rows)
-    rows.contexts[1] = 8193
+    rows.contexts[1] = 4097
     assert not StaticRows(3, 1, 128).hold(rows)
-    rows.contexts[1], rows.contexts[3] = 8192, 8193
+    rows.contexts[1], rows.contexts[3] = 4096, 4097
     assert StaticRows(3, 1, 128).hold(rows)

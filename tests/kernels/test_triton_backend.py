@@ -17,6 +17,7 @@ STEPS = {
     "decode": [(30, 1), (0, 1), (70, 1)],
     "prompts": [(0, 9), (0, 17)],
     "decode_then_chunks": [(30, 1), (16, 1), (5, 20), (0, 7)],
+    "one_far_longer": [(4600, 1), *((9, 1) for _ in range(16))],
     "any_order": [(0, 5), (31, 1), (3, 18), (15, 1), (0, 1)],
 }
 """Rows of a step: (cached tokens, queries)"""

@@ -155,7 +155,10 @@ def paged_decode(
     context_lens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    *,
+    least_parts: int,
 ) -> None:
+    assert least_parts == 1, "contexts are short"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
     table = block_tables[slots]
     out.copy_(paged(queries, keys, values, starts, context_lens, table, scale))

@@ -1,8 +1,15 @@
 """Which steps are captured, and which of those are kept. Capturing itself needs a GPU."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from workers.graphs.capture import row_ladder, token_ladder, worth_having
+from tests.workers.step_maker import int32
+from workers.graphs.capture import StageGraphs, row_ladder, token_ladder, worth_having
+from workers.graphs.static_inputs import StaticRows
+from workers.messages import StepInput
+from workers.step.rows import StepRows
 
 
 @pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])
@@ -32,3 +39,43 @@ def test_what_a_larger_step_clearly_outruns_is_not_worth_having(
 ) -> None:
     sizes = list(range(len(taken)))
     assert worth_having(sizes, taken.__getitem__) == kept
+
+
+def captured(size: int, places: StaticRows | None = None) -> Any:
+    """A graph as far as it matters for which steps it is taken."""
+
+    def hold(rows: StepRows) -> bool:
+        return rows.total <= size and (places is None or places.hold(rows))
+
+    return SimpleNamespace(inputs=SimpleNamespace(hold=hold))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "counts", "kind"),
+    [
+        ([600] * 20, [1] * 20, "decodes"),
+        ([600] * 19 + [5000], [1] * 20, "pieces"),
+        ([600] * 15 + [30000], [1] * 16, "decodes"),
+        ([5000] * 20, [1] * 20, "decodes"),
+        ([600] * 5 + [40], [1] * 5 + [30], "whole"),
+        ([5000] * 5 + [40], [1] * 5 + [30], "pieces"),
+        ([64] * 70, [1] * 70, None),
+    ],
+)
+def test_which_graph_a_step_takes(contexts: list[int], counts: list[int], kind: str | None) -> None:
+    graphs = StageGraphs(
+        decodes=[captured(8), captured(64)],
+        whole=[captured(64, StaticRows(32, 8, 1 << 15))],
+        pieces=[captured(16), captured(64)],
+    )
+    starts = [context - count for context, count in zip(contexts, counts, strict=True)]
+    rows = StepRows.of(
+        StepInput(
+            0,
+            tokens=bytes(4 * sum(counts)),
+            query_lens=int32(counts),
+            slots=int32(list(range(len(counts)))),
+            starts=int32(starts),
+        )
+    )
+    assert graphs.fitting(rows) is (getattr(graphs, kind)[-1] if kind else None)

@@ -29,7 +29,7 @@ class Capabilities:
     and never synchronise, so that a CUDA graph of them is right for any lengths.
     `chunks_graph_safe`: they do so for steps with rows of several queries too, for the same numbers
     of tokens, of leading rows of one query and of others, and the same longest ones. `forward` then
-    attends for the leading rows first, and writes to the tokens of its rows alone.
+    writes to the tokens of its rows alone, and of leading rows with an empty context not to theirs.
     """
 
     causal_paged: bool

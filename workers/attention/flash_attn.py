@@ -6,22 +6,27 @@ split over keys). Everything else is FlashAttention's.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.concurrent import concurrently
 from workers.attention.optional import imported
+from workers.attention.uneven import least_parts
 from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """The step's leading rows of one query each: R of them, tokens [0, R)."""
+    """The step's leading rows of one query each: R of them, tokens [0, R), over contexts that are
+    split into `parts` at least."""
 
     block_tables: torch.Tensor
     slots: torch.Tensor
     context_lens: torch.Tensor
+    parts: int
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -80,7 +85,7 @@ class FlashAttentionBackend(ABC):
         self._block_size = needs.block_size
         self._scale = needs.head_dim**-0.5
         if needs.paged:
-            self._attend_decodes = imported("workers.kernels.paged_decode", "attend")
+            self._decode = imported("workers.kernels.paged_decode", "attend")
 
     def plan(self, step: StepTensors) -> FlashPlan:
         if step.block_tables is None:
@@ -90,7 +95,8 @@ class FlashAttentionBackend(ABC):
         decodes = chunks = None
         if first:
             lens = step.context_lens[:first]
-            decodes = DecodeRows(step.block_tables, step.slots[:first], lens)
+            parts = least_parts(step.contexts[:first])
+            decodes = DecodeRows(step.block_tables, step.slots[:first], lens, parts)
         if first < len(step.query_lens):
             chunks = self._plan_chunks(step, step.block_tables, step.slots[first:], first)
         return FlashPlan(step.slot_mapping, decodes, chunks)
@@ -116,21 +122,29 @@ class FlashAttentionBackend(ABC):
             self._attend_texts(queries, keys, values, plan.texts, out)
             return out
         assert cache is not None, "a plan without texts is for a paged cache"
-        if rows := plan.decodes:
-            count = len(rows)
-            self._attend_decodes(
-                queries[:count],
-                cache.keys,
-                cache.values,
-                rows.block_tables,
-                rows.slots,
-                rows.context_lens,
-                self._scale,
-                out=out[:count],
-            )
-        if plan.chunks:
-            self._attend_chunks(queries, cache, plan.chunks, out)
+        works: list[Callable[[], None]] = []
+        if decodes := plan.decodes:
+            works.append(lambda: self._attend_decodes(queries, cache, decodes, out))
+        if chunks := plan.chunks:
+            works.append(lambda: self._attend_chunks(queries, cache, chunks, out))
+        concurrently(works)
         return out
+
+    def _attend_decodes(
+        self, queries: torch.Tensor, cache: LayerCache, rows: DecodeRows, out: torch.Tensor
+    ) -> None:
+        count = len(rows)
+        self._decode(
+            queries[:count],
+            cache.keys,
+            cache.values,
+            rows.block_tables,
+            rows.slots,
+            rows.context_lens,
+            self._scale,
+            out=out[:count],
+            least_parts=rows.parts,
+        )
 
     def _plan_chunks(
         self, step: StepTensors, block_tables: torch.Tensor, slots: torch.Tensor, first: int

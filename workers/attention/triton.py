@@ -3,21 +3,26 @@
 They are for what FlashAttention does badly or is not there for: few sequences with long contexts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.concurrent import concurrently
+from workers.attention.uneven import least_parts
 from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """A step whose first `singles` rows have one query each; `longest` is the others' most."""
+    """A step whose first `singles` rows have one query each, over contexts that are split into
+    `parts` at least; `longest` is the others' most queries."""
 
     step: StepTensors
     singles: int
     longest: int
+    parts: int = 1
 
 
 class TritonBackend:
@@ -44,7 +49,8 @@ class TritonBackend:
         if not self._needs.paged:
             return TritonPlan(step, 0, int(step.query_lens.max()))
         singles = step.leading_singles
-        return TritonPlan(step, singles, int(step.query_lens[singles:].max(initial=0)))
+        longest = int(step.query_lens[singles:].max(initial=0))
+        return TritonPlan(step, singles, longest, least_parts(step.contexts[:singles]))
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: TritonPlan
@@ -68,36 +74,47 @@ class TritonBackend:
             )
         if out is None:
             out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-        self._attend_paged(queries, cache, plan, out)
+        works: list[Callable[[], None]] = []
+        if plan.singles:
+            works.append(lambda: self._attend_singles(queries, cache, plan, out))
+        if plan.longest:
+            works.append(lambda: self._attend_chunks(queries, cache, plan, out))
+        concurrently(works)
         return out
 
-    def _attend_paged(
+    def _attend_singles(
         self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
     ) -> None:
         step, singles = plan.step, plan.singles
         assert step.slots is not None
         assert step.block_tables is not None
-        if singles:
-            self._decode.attend(
-                queries[:singles],
-                cache.keys,
-                cache.values,
-                step.block_tables,
-                step.slots[:singles],
-                step.context_lens[:singles],
-                self._scale,
-                out[:singles],
-            )
-        if plan.longest:
-            self._prefill.attend(
-                queries,
-                cache.keys,
-                cache.values,
-                step.block_tables,
-                step.slots[singles:],
-                step.query_starts[singles:],
-                step.context_lens[singles:],
-                plan.longest,
-                self._scale,
-                out,
-            )
+        self._decode.attend(
+            queries[:singles],
+            cache.keys,
+            cache.values,
+            step.block_tables,
+            step.slots[:singles],
+            step.context_lens[:singles],
+            self._scale,
+            out[:singles],
+            least_parts=plan.parts,
+        )
+
+    def _attend_chunks(
+        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
+    ) -> None:
+        step, singles = plan.step, plan.singles
+        assert step.slots is not None
+        assert step.block_tables is not None
+        self._prefill.attend(
+            queries,
+            cache.keys,
+            cache.values,
+            step.block_tables,
+            step.slots[singles:],
+            step.query_starts[singles:],
+            step.context_lens[singles:],
+            plan.longest,
+            self._scale,
+            out,
+        )

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from workers.attention.attend import StageAttention
+from workers.attention.uneven import least_parts
 from workers.graphs.decode import DecodeGraph, GraphPool, capture_decode
 from workers.graphs.prompts import AttentionBuffers, PromptCapture, PromptGraph
 from workers.graphs.static_inputs import StaticInputs, StaticRows
@@ -56,8 +57,11 @@ class StageGraphs:
     pieces: list[PromptGraph] = field(default_factory=list[PromptGraph])
 
     def fitting(self, rows: StepRows) -> DecodeGraph | PromptGraph | None:
-        """The smallest for a step of these rows; None if there is none."""
-        if len(rows.slots) == rows.total:
+        """The smallest for a step of these rows; None if there is none.
+
+        Captured attention splits contexts by the number of rows alone: it is not for uneven ones.
+        """
+        if len(rows.slots) == rows.total and least_parts(rows.contexts) == 1:
             return _smallest(self.decodes, rows)
         return _smallest(self.whole, rows) or _smallest(self.pieces, rows)
 

@@ -14,8 +14,8 @@ from workers.transfer import stage
 _BYTES = 32
 """Of each token: tokens, positions and slot_mapping int64, slots and context_lens int32."""
 
-_LONGEST_SINGLE = 8192
-"""Tokens. One such context of an 8B Llama, read by 16 programs of an H200, takes a millisecond of a
+_LONGEST_SINGLE = 4096
+"""Tokens. One such context of an 8B Llama, read by 8 programs of an H200, takes a millisecond of a
 step more than by all; then the step is better launched in pieces."""
 
 
@@ -113,9 +113,8 @@ class StaticRows:
     slots, context_lens  int32[singles + chunks]
     query_starts         int32[singles + chunks + 1]; a single row's is not read, it is its place
 
-    In a place that a step leaves empty is nobody's row, of one token to attend to. A single one of
-    these reads and writes what belongs to a token of a chunk or to padding: chunks must be attended
-    after singles. One of the others has no query.
+    In a place that a step leaves empty is nobody's row. A single one of these has no context: its
+    place among the tokens is another's, or padding. One of the others has no query.
 
     Contexts of singles are split among as many programs as if all places were taken. For a few long
     ones that is too few: these are not held.
@@ -159,8 +158,8 @@ class StaticRows:
     def laid_out(self, rows: StepRows, padding_slot: int) -> IntArray:
         """What `buffer` is to hold, int32[3, width], for these rows."""
         places = np.ones((3, self._width), np.int32)
-        places[0] = padding_slot
         singles = rows.singles
+        places[0], places[1, singles : self.singles] = padding_slot, 0
         chunks = slice(self.singles, self.singles + len(rows.slots) - singles)
         for place, values in zip(places, (rows.slots, rows.contexts, rows.starts), strict=True):
             place[:singles], place[chunks] = values[:singles], values[singles : len(rows.slots)]

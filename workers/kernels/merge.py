@@ -21,7 +21,7 @@ def merge(
     outputs [P, R, H, D] and log_sum_exps float32[P, R, H] (natural logarithm), both contiguous, are
     what each part alone gives (Dao 2023, arXiv:2307.08691, section 3). -> [R, H, D], in `out` where
     given. A part without tokens has a log-sum-exp of -inf, and its output is never read; where that
-    goes for all parts the result is 0.
+    goes for all parts nothing is written.
     """
     parts, rows, heads, head_dim = outputs.shape
     assert parts <= MAX_PARTS
@@ -61,13 +61,12 @@ def _merge(
     peak = tl.max(sums, axis=0)
     weights = tl.where(present, tl.exp(sums - peak), 0.0)
     total = tl.sum(weights, axis=0)
-    weights /= tl.where(total == 0.0, 1.0, total)
     dims = tl.arange(0, DIM_BLOCK)
-    inside = dims < HEAD_DIM
+    inside = dims < tl.where(total > 0.0, HEAD_DIM, 0)
     partial = tl.load(
         outputs + places[:, None] * HEAD_DIM + dims[None, :],
         mask=present[:, None] & inside[None, :],
         other=0.0,
     ).to(tl.float32)
-    merged = tl.sum(partial * weights[:, None], axis=0)
+    merged = tl.sum(partial * weights[:, None], axis=0) / total
     tl.store(out + here * HEAD_DIM + dims, merged.to(out.dtype.element_ty), mask=inside)

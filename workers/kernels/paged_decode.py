@@ -3,8 +3,9 @@
 The query heads that share a KV head are the rows of one product, so keys and values are read once
 (grouped queries, Ainslie et al. 2023, arXiv:2305.13245). Where sequences times KV heads are too few
 programs to fill the GPU, each context is split among several and merged by log-sum-exp
-(Flash-Decoding, Dao et al. 2023). How many depends on shapes only, and what each of them reads on
-lengths that it finds on the device: a CUDA graph of a launch is right for any lengths.
+(Flash-Decoding, Dao et al. 2023). How many does not depend on lengths, which each of them finds on
+the device: a CUDA graph of a launch is right for any. Where the caller knows of one that is far
+longer than the others, it may ask for more.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -48,6 +49,8 @@ def attend(
     context_lens: torch.Tensor,
     scale: float,
     out: torch.Tensor | None = None,
+    *,
+    least_parts: int = 1,
 ) -> torch.Tensor:
     """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
 
@@ -55,24 +58,28 @@ def attend(
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
-    Returns [R, H, D], contiguous: `out` where given. A row without tokens gives 0.
+    Returns [R, H, D], contiguous: `out` where given. Nothing is written for a row without tokens.
+    Contexts are split among `least_parts` programs at least.
     """
     rows, heads, head_dim = queries.shape
     if out is None:
         out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
-    how = _launch(queries, keys, block_tables.shape[1])
+    how = _launch(queries, keys, block_tables.shape[1], least_parts)
     _attend_with(how, queries, keys, values, block_tables, slots, context_lens, scale, out)
     return out
 
 
-def _launch(queries: torch.Tensor, keys: torch.Tensor, max_blocks: int) -> Launch:
+def _launch(
+    queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, least_parts: int = 1
+) -> Launch:
     """The choice by shapes, for every shape."""
     _, page, kv_heads, head_dim = keys.shape
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # More would not fit in registers in float32, whose products are no tensor core's.
     tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
     tiles = -(-max_blocks * page // tile)
-    splits = min(_parts(len(queries) * kv_heads, processors(keys.device)), tiles, MAX_PARTS)
+    wanted = max(_parts(len(queries) * kv_heads, processors(keys.device)), least_parts)
+    splits = min(wanted, tiles, MAX_PARTS)
     return Launch(tile, warps=4, stages=2 if splits > _MANY_PARTS else 3, splits=splits)
 
 
@@ -177,7 +184,9 @@ def _attend(
         )
 
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(out + here * HEAD_DIM + within, attended.to(out.dtype.element_ty), mask=inside)
+    # An empty place's output is another row's.
+    written = inside & (context > 0)
+    tl.store(out + here * HEAD_DIM + within, attended.to(out.dtype.element_ty), mask=written)
     if SPLIT:
         sums = (peak + tl.log2(total)) / _LOG2_E
         tl.store(log_sum_exps + here + heads, sums, mask=present)
