@@ -1,5 +1,6 @@
 """The sampling kernels against the CPU's sampler, which has tests of its own."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from workers.kernels.sampling_draw import draw_tokens
 from workers.kernels.sampling_rows import LogitRows
 from workers.sampling import cpu, cuda, logprobs, sampler
 from workers.sampling.adjustments import TokenMask, with_mask
-from workers.sampling.parameters import SamplingRows
+from workers.sampling.parameters import SamplingRows, SamplingTable
+from workers.sampling.rehearsal import rehearse
 from workers.sampling.uniforms import uniforms
 from workers.transfer import to_device
 
@@ -209,6 +211,32 @@ def test_adjustments_are_those_of_the_cpu(
         counted = torch.tensor([1, 3, 5], device=device)
         on_device.counts.add(counted, tokens[counted].long())
     assert torch.equal(on_device.counts.table.cpu(), on_cpu.counts.table)
+
+
+@pytest.mark.gpu
+def test_what_is_rehearsed_is_all_that_is_compiled(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a step's parameters begin in memory depends on the number of its rows."""
+    if device.type != "cuda":
+        pytest.skip("the interpreter compiles nothing")
+    rehearse(logits_of(1, 0, device, torch.bfloat16), SamplingTable(1, VOCABULARY, device))
+    compiled: list[str] = []
+    hook = "triton.knobs.runtime.jit_cache_hook"
+    monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))
+    words = allowing(VOCABULARY, [[5, 9]]).to(device)
+    drawn = [{}, {"temperature": 1.0}, {"top_p": 0.9, "temperature": 0.7}]
+    penalised = [{}, {"presence_penalty": 1.0}]
+    biased = [{}, {"bias": {3: 1.0}}, {"bias": {3: 1.0, 7: 2.0, 8: 1.0}}]
+    masks = [None, TokenMask(np.zeros(1, np.int32), words)]
+    for one, two, three, mask in product(drawn, penalised, biased, masks):
+        given: dict[str, Any] = {**one, **two, **three}
+        for count in range(1, 6):
+            inits = [init(slot, [1], **given) for slot in range(count)]
+            table, parameters = filled_table(VOCABULARY, inits, device)
+            logits = logits_of(count, 0, device, torch.bfloat16)
+            sampler.sample(logits, parameters, table.counts, mask)
+    assert compiled == []
 
 
 def test_a_small_penalty_is_not_lost_in_bfloat16(device: torch.device) -> None:

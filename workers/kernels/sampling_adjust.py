@@ -11,6 +11,12 @@ import triton.language as tl
 
 TILE = 1024
 
+_UNALIGNED = [
+    *("rows", "slots", "penalties", "mask_rows"),
+    *("bias_places", "bias_ids", "bias_values"),
+]
+"""As `workers.kernels.sampling_rows.UNALIGNED`."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdjustedRows:
@@ -89,7 +95,7 @@ def _adjusted(
     return values
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=_UNALIGNED)
 def _adjust(
     logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
@@ -106,7 +112,7 @@ def _adjust(
     tl.store(out + place.to(tl.int64) * VOCABULARY + ids, values, mask=inside)
 
 
-@triton.jit(do_not_specialize=["count", "entries"])
+@triton.jit(do_not_specialize=["count", "entries"], do_not_specialize_on_alignment=_UNALIGNED)
 def _adjust_biased(
     logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
     bias_places, bias_ids, bias_values, entries,

@@ -14,7 +14,13 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.kernels.sampling_rows import LogitRows, load_logits, order_key, value_of_key
+from workers.kernels.sampling_rows import (
+    UNALIGNED,
+    LogitRows,
+    load_logits,
+    order_key,
+    value_of_key,
+)
 from workers.kernels.sampling_search import ONE
 from workers.kernels.sampling_statistics import GROUP, GROUPS_IN_TILE, GroupStatistics
 
@@ -152,7 +158,7 @@ def _top_p_pivot(peak, shares, highest, scale, top_p, GROUP: tl.constexpr):
     return value_of_key(low.to(tl.int32), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _find_pivots(
     peaks, sums, inverse_temperature, top_ps, min_ps, top_ks, pivots, found,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
@@ -180,7 +186,7 @@ def _find_pivots(
     tl.store(found + row, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _gather(
     logits, adjusted, places, peaks, pivots, found, found_values, found_ids,
     VOCABULARY: tl.constexpr, GROUPS: tl.constexpr, GROUPS_IN_TILE: tl.constexpr,

@@ -24,7 +24,14 @@ from workers.kernels.sampling_candidates import (
     load_shares,
     min_p_logit,
 )
-from workers.kernels.sampling_rows import LogitRows, first_key, key_shift, load_logits, order_key
+from workers.kernels.sampling_rows import (
+    UNALIGNED,
+    LogitRows,
+    first_key,
+    key_shift,
+    load_logits,
+    order_key,
+)
 from workers.kernels.sampling_search import (
     MASSES,
     ONE,
@@ -138,7 +145,7 @@ def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT:
     return (-negated).to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _draw(
     logits, adjusted, places, inverse_temperature, uniforms, top_ps, min_ps, top_ks, peaks, sums,
     pivots, found, found_values, found_ids, tokens,

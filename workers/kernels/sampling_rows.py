@@ -9,6 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+UNALIGNED = ["places", "inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks", "sums"]
+"""What the kernels are given in parts of one allocation, where each begins depends on the number of
+rows: it must not mean another compilation, which would hold up all requests."""
+
 
 class LogitRows(NamedTuple):
     """A step's logits [S, V], where some rows have changed.

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.kernels.sampling_rows import LogitRows, load_logits
+from workers.kernels.sampling_rows import UNALIGNED, LogitRows, load_logits
 
 GROUP = 128
 """Logits a group. Small, so that the groups' highest say much about the row's highest."""
@@ -51,7 +51,7 @@ def group_statistics(
     return GroupStatistics(peaks, sums)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _group_statistics(
     logits, adjusted, places, inverse_temperature, peaks, sums,
     VOCABULARY: tl.constexpr, GROUPS: tl.constexpr, GROUPS_IN_TILE: tl.constexpr,
