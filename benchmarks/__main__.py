@@ -16,6 +16,7 @@ _CASES = {
     "engine_loop": "Engine core: one step of the loop, over an executor that computes nothing",
     "prefill_loop": "Engine core: texts to embed, over an executor that computes nothing",
     "worker_step": "Worker: one step of the demo generator, and its part outside the model's math",
+    "gpu_steps": "Worker on CUDA: steps of an 8B Llama's shape, by attention backend",
     "round_trips": "Between processes",
     "http_load": "HTTP: one API process before a fake engine, with wrk as client",
     "start_up": "penstock serve with the demo models: start-up from warm files, and memory",

@@ -1,0 +1,167 @@
+"""Worker on CUDA: how long the GPU takes for a step of an 8B Llama's shape, by attention backend.
+
+The worker alone, whose weights, keys and values are made up. What a case says goes for steps of its
+kind in a server too, as long as the GPU is not at its power limit: the rounds are short, and pauses
+stand between them.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.report import Figure, NotMeasuredError
+from server.bench.dummy_models import shape_folder
+from workers.attention.registry import AttentionBackendError, select_backend
+from workers.config import WorkerConfig
+from workers.loader import load_model
+from workers.messages import SlotInit, StepInput
+from workers.model_config import read_model_config
+from workers.models.base import StageModel
+from workers.runner import ModelRunner, attention_needs
+
+_BACKENDS = ("triton", "flash_attn")
+_BLOCK_SIZE, _BLOCKS = 128, 1200
+_ROUNDS, _STEPS, _PAUSE_SECONDS = 5, 10, 0.2
+
+
+class Rows(NamedTuple):
+    """Rows of one context, the last `queries` tokens of which are the step's."""
+
+    count: int
+    context: int
+    queries: int = 1
+
+
+_CASES: dict[str, list[Rows]] = {
+    "1 row of 300": [Rows(1, 300)],
+    "8 rows of 600": [Rows(8, 600)],
+    "12 rows of 600": [Rows(12, 600)],
+    "16 rows of 600": [Rows(16, 600)],
+    "32 rows of 600": [Rows(32, 600)],
+    "256 rows of 384": [Rows(256, 384)],
+    "63 rows of 600, one of 32,000": [Rows(63, 600), Rows(1, 32000)],
+    "11 rows of 600, a prompt of 32": [Rows(11, 600), Rows(1, 32, 32)],
+    "11 rows of 600, a prompt of 512": [Rows(11, 600), Rows(1, 512, 512)],
+    "11 rows of 600, 512 tokens over 3,584": [Rows(11, 600), Rows(1, 4096, 512)],
+    "30 rows of 600, four prompts of 100": [Rows(30, 600), Rows(4, 100, 100)],
+    "a prompt of 8,192": [Rows(1, 8192, 8192)],
+}
+
+
+def measure() -> list[Figure]:
+    """A figure for each backend that is installed and each kind of step."""
+    if not torch.cuda.is_available():
+        raise NotMeasuredError("needs a CUDA device")
+    config = WorkerConfig(
+        model=read_model_config(shape_folder("llama8b")),
+        head="generate",
+        stage=0,
+        num_stages=1,
+        device="cuda",
+        dtype="bfloat16",
+        load_format="dummy",
+        attention_backend="auto",
+        threads=1,
+        depth=2,
+        max_slots=256,
+        max_model_len=32768,
+        max_step_tokens=8192,
+        block_size=_BLOCK_SIZE,
+        kv_cache_bytes=0,
+        endpoint="",
+        token_endpoint="",
+        rendezvous="",
+    )
+    with torch.inference_mode():
+        model = load_model(config).model
+        return [figure for name in _BACKENDS for figure in _steps_of_backend(config, model, name)]
+
+
+def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> list[Figure]:
+    try:
+        backend = select_backend(name, attention_needs(config))
+    except AttentionBackendError as error:
+        print(f"{name}: not measured: {error}", file=sys.stderr)
+        return []
+    runner = ModelRunner(config, model, backend, _BLOCKS)
+    assert runner.kv_cache is not None
+    for layer in runner.kv_cache.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+    for rows in _CASES.values():
+        _run(runner, _message(rows, first=True))
+    runner.capture(*_captured())
+    return [_figure(runner, f"{name}, {case}", rows) for case, rows in _CASES.items()]
+
+
+def _captured() -> tuple[list[int], list[int]]:
+    """Rows and tokens of the cases, as far as a server would capture such steps."""
+    decodes: list[int] = []
+    prompts: list[int] = []
+    for rows in _CASES.values():
+        tokens = sum(row.count * row.queries for row in rows)
+        decode = all(row.queries == 1 for row in rows)
+        if decode:
+            decodes.append(tokens)
+        if tokens <= 1024:
+            prompts.append(-(-tokens // 16) * 16)
+    return sorted(set(decodes)), sorted(set(prompts))
+
+
+def _figure(runner: ModelRunner, name: str, rows: Sequence[Rows]) -> Figure:
+    """The median of some rounds of steps, each queued while the one before runs."""
+    _run(runner, _message(rows, first=True))
+    step = _message(rows, first=False)
+    times: list[float] = []
+    launched: list[float] = []
+    for _ in range(_ROUNDS):
+        torch.cuda.synchronize()
+        time.sleep(_PAUSE_SECONDS)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began = time.perf_counter()
+        _run(runner, step)
+        launched.append(1000 * (time.perf_counter() - began))
+        start.record()
+        for _ in range(_STEPS):
+            _run(runner, step)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / _STEPS)
+    return Figure(name, median(times), "ms", note=f"CPU: {median(launched):.2f} ms")
+
+
+def _run(runner: ModelRunner, message: StepInput) -> None:
+    step = runner.prepare(message)
+    runner.report(step, runner.forward(step, None)).to_host()
+
+
+def _message(rows: Sequence[Rows], *, first: bool) -> StepInput:
+    """The step; the `first` one tells of the rows' blocks and parameters. All are sampled."""
+    each = [Rows(1, row.context, row.queries) for row in rows for _ in range(row.count)]
+    updates: list[tuple[int, int, int]] = []
+    tokens: list[int] = []
+    for slot, row in enumerate(each):
+        held = range(-(-row.context // _BLOCK_SIZE))
+        updates += [(slot, index, len(updates) + index) for index in held]
+        tokens += [-1] if row.queries == 1 else range(8, 8 + row.queries)
+    greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
+    inits = [SlotInit(slot, row.context, **greedy) for slot, row in enumerate(each)]
+    return StepInput(
+        0,
+        tokens=_int32(tokens),
+        query_lens=_int32([row.queries for row in each]),
+        slots=_int32(range(len(each))),
+        starts=_int32([row.context - row.queries for row in each]),
+        sample=b"\1" * len(each),
+        block_updates=_int32(updates) if first else b"",
+        inits=inits if first else [],
+    )
+
+
+def _int32(values: Sequence[object]) -> bytes:
+    return np.array(values, np.int32).tobytes()
