@@ -24,6 +24,9 @@ from workers.wanted import ScoringInput
 SCORED_AT_ONCE = 512
 """Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
 
+FEW_ROWS = 64
+"""Beyond, one kernel of the library's is as good as another."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadResult:
@@ -103,7 +106,11 @@ class GenerateHead:
         )
 
     def rehearse(self, hidden: torch.Tensor) -> None:
-        """Sample states [1, hidden_size] in every way there is; overwrites slot 0."""
+        """Sample states [1, hidden_size] in every way there is, and compute the logits of any few
+        of them: no graph does, and there are kernels for some numbers of rows. Overwrites slot 0.
+        """
+        for rows in range(2, FEW_ROWS + 1):
+            self._logits(hidden.expand(rows, -1).contiguous())
         rehearse(self._logits(hidden), self._sampling)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -181,6 +181,24 @@ def test_a_seed_gives_the_same_text_in_any_batch(lessons: Lessons, way: str) -> 
     assert len({tuple(text) for text in texts}) > 60
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_nothing_is_compiled_once_a_stage_is_warm(
+    lessons: Lessons, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    """Whatever the numbers of rows and of tokens: it would hold up every request."""
+    lesson = lessons("demo")
+    way = replace(WITH_GRAPHS, dtype="bfloat16", max_step_tokens=2048, depth=2, arrivals=7)
+    engine = InlineEngine(lesson.folder, way)
+    compiled: list[str] = []
+    hook = "triton.knobs.runtime.jit_cache_hook"
+    monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))
+    params = SamplingParams(
+        max_tokens=16, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=1
+    )
+    engine.generate(lesson.prompts, params, lambda sampled: sampled.token)
+    assert compiled == []
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 def test_no_step_waits_for_the_device(lessons: Lessons, graphs: bool) -> None:
     everything = SamplingParams(
