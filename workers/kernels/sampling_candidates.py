@@ -21,7 +21,7 @@ from workers.kernels.sampling_rows import (
     order_key,
     value_of_key,
 )
-from workers.kernels.sampling_search import ONE
+from workers.kernels.sampling_search import total_mass
 from workers.kernels.sampling_statistics import GROUP, GROUPS_IN_TILE, GroupStatistics
 
 CAPACITY = 4096
@@ -143,8 +143,7 @@ def _top_p_pivot(peak, shares, highest, scale, top_p, GROUP: tl.constexpr):
     Of a group whose peak is not below it, that is at most what the others of the group hold, and at
     most what they would hold if they were all as high as the pivot.
     """
-    total = tl.sum((shares * ONE).to(tl.int64), axis=0)
-    spare = (total.to(tl.float64) * ((1.0 - top_p) * _SLACK)).to(tl.int64)
+    spare = (total_mass(shares).to(tl.float64) * ((1.0 - top_p) * _SLACK)).to(tl.int64)
     others = tl.maximum(shares - tl.exp((peak - highest) * scale), 0.0)
     low = order_key(LOWEST + 0.0).to(tl.int64)
     high = order_key(highest).to(tl.int64) + 1
@@ -152,7 +151,7 @@ def _top_p_pivot(peak, shares, highest, scale, top_p, GROUP: tl.constexpr):
         middle = (low + high) // 2
         pivot = value_of_key(middle.to(tl.int32), 0)
         most = tl.minimum(others, (GROUP - 1) * tl.exp((pivot - highest) * scale))
-        left_out = tl.sum((tl.where(peak < pivot, shares, most) * ONE).to(tl.int64), axis=0)
+        left_out = total_mass(tl.where(peak < pivot, shares, most))
         low = tl.where(left_out <= spare, middle, low)
         high = tl.where(left_out <= spare, high, middle)
     return value_of_key(low.to(tl.int32), 0)

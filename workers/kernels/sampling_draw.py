@@ -6,8 +6,8 @@ equal ones by id, as if it were sorted; what a sort would tell is found by searc
 
 Masses are integers (probability relative to the highest, times 2^40), so that sums do not depend on
 the order of additions: equal seeds and logits draw equal tokens, always. And all threads of a
-program agree on them: where they add floats, some may fuse a product into the sum, and come to
-another last bit. Searches that went by that would part ways, and wait for each other for good.
+program agree on them: those that had other sums would leave a search at another time than the rest,
+and all wait for each other for good.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -34,11 +34,11 @@ from workers.kernels.sampling_rows import (
 )
 from workers.kernels.sampling_search import (
     MASSES,
-    ONE,
     TIES,
     TOKENS,
     mass_of_key,
     search,
+    total_mass,
     weigh_one,
 )
 from workers.kernels.sampling_statistics import GROUP, group_statistics
@@ -135,8 +135,7 @@ def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT:
     SHIFT: tl.constexpr = LAYOUT[3]
     low = first_key(pivot, SHIFT).to(tl.int64)
     high = (order_key(source[8]) >> SHIFT).to(tl.int64) + 1
-    total = tl.sum((shares * ONE).to(tl.int64), axis=0)
-    kept = _kept_mass(source, low, high, total, top_p, min_p, top_k, LAYOUT)
+    kept = _kept_mass(source, low, high, total_mass(shares), top_p, min_p, top_k, LAYOUT)
     target = (kept.to(tl.float64) * uniform).to(tl.int64)
     key, above = search(source, low, high, target + 1, 0, MASSES, LAYOUT)
     rank = (target - above) // tl.maximum(mass_of_key(source, key, SHIFT), 1)

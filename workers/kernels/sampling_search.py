@@ -26,6 +26,13 @@ def mass(values, highest, scale):
 
 
 @triton.jit
+def total_mass(shares):
+    """int64: the mass of float32 shares [N] together. All threads come to the same, which they need
+    not for a sum of floats: some may fuse the product that made a share into the addition."""
+    return tl.sum((shares * ONE).to(tl.int64), axis=0)
+
+
+@triton.jit
 def mass_of_key(source, key, SHIFT: tl.constexpr):
     """The mass of one token whose logit has this key."""
     return mass(value_of_key(key, SHIFT), source[8], source[9])
