@@ -63,12 +63,12 @@ def loaded(paged: PagedRows) -> StaticInputs:
     return inputs
 
 
-def in_turn(works: list[Callable[[], None]]) -> None:
+def in_turn(works: list[Callable[[], object]]) -> None:
     for work in works:
         work()
 
 
-def backwards(works: list[Callable[[], None]]) -> None:
+def backwards(works: list[Callable[[], object]]) -> None:
     in_turn(works[::-1])
 
 
@@ -76,7 +76,7 @@ def backwards(works: list[Callable[[], None]]) -> None:
 @pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
 def test_attention_in_places(
     rows: list[tuple[int, int]],
-    order: Callable[[list[Callable[[], None]]], None],
+    order: Callable[[list[Callable[[], object]]], None],
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

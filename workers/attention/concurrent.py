@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 
-def concurrently(works: Sequence[Callable[[], None]]) -> None:
+def concurrently(works: Sequence[Callable[[], object]]) -> None:
     """Queue what each of `works` launches, in their order; where a CUDA graph is being captured, as
     branches of it. None may read or overwrite what another writes.
 

@@ -5,6 +5,7 @@ They are for what FlashAttention does badly or is not there for: few sequences w
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -74,47 +75,41 @@ class TritonBackend:
             )
         if out is None:
             out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-        works: list[Callable[[], None]] = []
-        if plan.singles:
-            works.append(lambda: self._attend_singles(queries, cache, plan, out))
-        if plan.longest:
-            works.append(lambda: self._attend_chunks(queries, cache, plan, out))
-        concurrently(works)
+        concurrently(self._launches(queries, cache, plan, out))
         return out
 
-    def _attend_singles(
+    def _launches(
         self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
-    ) -> None:
+    ) -> list[Callable[[], object]]:
+        """The kernels of a step over its cache: for rows of one query, and for the others."""
         step, singles = plan.step, plan.singles
         assert step.slots is not None
         assert step.block_tables is not None
-        self._decode.attend(
-            queries[:singles],
-            cache.keys,
-            cache.values,
-            step.block_tables,
-            step.slots[:singles],
-            step.context_lens[:singles],
-            self._scale,
-            out[:singles],
-            least_parts=plan.parts,
-        )
-
-    def _attend_chunks(
-        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
-    ) -> None:
-        step, singles = plan.step, plan.singles
-        assert step.slots is not None
-        assert step.block_tables is not None
-        self._prefill.attend(
-            queries,
-            cache.keys,
-            cache.values,
-            step.block_tables,
-            step.slots[singles:],
-            step.query_starts[singles:],
-            step.context_lens[singles:],
-            plan.longest,
-            self._scale,
-            out,
-        )
+        paged = cache.keys, cache.values, step.block_tables
+        launches: list[Callable[[], object]] = []
+        if singles:
+            decode = partial(
+                self._decode.attend,
+                queries[:singles],
+                *paged,
+                step.slots[:singles],
+                step.context_lens[:singles],
+                self._scale,
+                out[:singles],
+                least_parts=plan.parts,
+            )
+            launches.append(decode)
+        if plan.longest:
+            prefill = partial(
+                self._prefill.attend,
+                queries,
+                *paged,
+                step.slots[singles:],
+                step.query_starts[singles:],
+                step.context_lens[singles:],
+                plan.longest,
+                self._scale,
+                out,
+            )
+            launches.append(prefill)
+        return launches
