@@ -33,6 +33,9 @@ class SlotTable:
         self.block_tables[max_slots] = scratch_block
         self.device_tables = on_device(self.block_tables, device)
         self.last_tokens = torch.zeros(max_slots + 1, dtype=torch.int64, device=device)
+        # Only on CUDA are they to be had.
+        on_cuda = device.type == "cuda"
+        self._kernels: Any = import_module("workers.kernels.last_tokens") if on_cuda else None
 
     def update(self, block_updates: bytes) -> None:
         """Apply a step's news: blocks that slots gained."""
@@ -52,16 +55,16 @@ class SlotTable:
         A failed row's -1 becomes 0: a step submitted ahead may still read it, and must not index
         the embedding with it; the engine drops what comes of that row.
         """
-        if self.last_tokens.is_cuda:
-            _kernels().keep(self.last_tokens, slots, tokens)
+        if self._kernels is not None:
+            self._kernels.keep(self.last_tokens, slots, tokens)
         else:
             self.last_tokens[slots] = tokens.clamp(min=0).long()
 
     def resolve(self, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor) -> None:
         """`tokens` into `out`, int64[T] each, in place of -1 the newest one of its slot: `slots`
         int32[T]."""
-        if self.last_tokens.is_cuda:
-            _kernels().look_up(self.last_tokens, slots, tokens, out)
+        if self._kernels is not None:
+            self._kernels.look_up(self.last_tokens, slots, tokens, out)
         else:
             torch.where(tokens < 0, self.last_tokens.index_select(0, slots), tokens, out=out)
 
@@ -70,8 +73,3 @@ class SlotTable:
         self.block_tables[: self.padding_slot] = 0
         self.device_tables[: self.padding_slot] = 0
         self.last_tokens.zero_()
-
-
-def _kernels() -> Any:
-    """Only on CUDA are they to be had."""
-    return import_module("workers.kernels.last_tokens")
