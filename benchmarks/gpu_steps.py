@@ -14,18 +14,27 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
 from server.bench.dummy_models import shape_folder
+from server.configuration.model_setup import EngineOptions
+from server.processes import worker_config
 from workers.attention.registry import AttentionBackendError, select_backend
 from workers.config import WorkerConfig
 from workers.loader import load_model
 from workers.messages import SlotInit, StepInput
-from workers.model_config import read_model_config
 from workers.models.base import StageModel
 from workers.runner import ModelRunner, attention_needs
 
 _BACKENDS = ("triton", "flash_attn")
 _BLOCK_SIZE, _BLOCKS = 128, 1200
+_OPTIONS = EngineOptions(
+    device="cuda",
+    load_format="dummy",
+    max_running=256,
+    max_model_len=32768,
+    block_size=_BLOCK_SIZE,
+)
 _ROUNDS, _STEPS, _PAUSE_SECONDS = 5, 10, 0.2
 
 
@@ -57,26 +66,7 @@ def measure() -> list[Figure]:
     """A figure for each backend that is installed and each kind of step."""
     if not torch.cuda.is_available():
         raise NotMeasuredError("needs a CUDA device")
-    config = WorkerConfig(
-        model=read_model_config(shape_folder("llama8b")),
-        head="generate",
-        stage=0,
-        num_stages=1,
-        device="cuda",
-        dtype="bfloat16",
-        load_format="dummy",
-        attention_backend="auto",
-        threads=1,
-        depth=2,
-        max_slots=256,
-        max_model_len=32768,
-        max_step_tokens=8192,
-        block_size=_BLOCK_SIZE,
-        kv_cache_bytes=0,
-        endpoint="",
-        token_endpoint="",
-        rendezvous="",
-    )
+    config = worker_config(engine_config(shape_folder("llama8b"), _OPTIONS), stage=0)
     with torch.inference_mode():
         model = load_model(config).model
         return [figure for name in _BACKENDS for figure in _steps_of_backend(config, model, name)]
@@ -101,16 +91,15 @@ def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> lis
 
 def _captured() -> tuple[list[int], list[int]]:
     """Rows and tokens of the cases, as far as a server would capture such steps."""
-    decodes: list[int] = []
-    prompts: list[int] = []
+    decodes: set[int] = set()
+    prompts: set[int] = set()
     for rows in _CASES.values():
         tokens = sum(row.count * row.queries for row in rows)
-        decode = all(row.queries == 1 for row in rows)
-        if decode:
-            decodes.append(tokens)
+        if all(row.queries == 1 for row in rows):
+            decodes.add(tokens)
         if tokens <= 1024:
-            prompts.append(-(-tokens // 16) * 16)
-    return sorted(set(decodes)), sorted(set(prompts))
+            prompts.add(-(-tokens // 16) * 16)
+    return sorted(decodes), sorted(prompts)
 
 
 def _figure(runner: ModelRunner, name: str, rows: Sequence[Rows]) -> Figure:
