@@ -4,6 +4,7 @@ import numpy as np
 
 from workers.config import WorkerConfig
 from workers.graphs.capture import row_ladder, token_ladder
+from workers.heads import FEW_ROWS
 from workers.kv_cache import KVCache
 from workers.messages import SlotInit, StepInput
 from workers.runner import ModelRunner
@@ -20,6 +21,10 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     runner.rehearse_sampling()
     if runner.can_capture():
         runner.capture(row_ladder(config.max_slots), token_ladder(config.max_step_tokens))
+    elif cache is not None and config.device.startswith("cuda"):
+        # What capturing would have compiled: there are kernels for some numbers of rows.
+        for rows in row_ladder(min(FEW_ROWS, config.max_slots)):
+            runner.run_alone(_decode_step(rows))
     runner.clear()
     for layer in cache.layers if cache else ():
         layer.keys[: _blocks(LONGEST, config)].zero_()
@@ -65,6 +70,24 @@ def _decoder_steps(config: WorkerConfig, kv_cache: KVCache) -> list[StepInput]:
             sample=b"\1",
         ),
     ]
+
+
+def _decode_step(rows: int) -> StepInput:
+    """Rows that begin, all in one block."""
+    slots = np.arange(rows, dtype=np.int32)
+    table = np.stack([slots, np.zeros_like(slots), np.zeros_like(slots)], axis=1)
+    return StepInput(
+        0,
+        tokens=_zeros(rows),
+        query_lens=np.ones(rows, np.int32).tobytes(),
+        starts=_zeros(rows),
+        block_updates=table.tobytes(),
+        inits=[
+            SlotInit(slot, 1, temperature=0.0, top_k=0, top_p=1.0, seed=0) for slot in range(rows)
+        ],
+        slots=slots.tobytes(),
+        sample=b"\1" * rows,
+    )
 
 
 def _blocks(tokens: int, config: WorkerConfig) -> int:

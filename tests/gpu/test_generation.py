@@ -182,12 +182,15 @@ def test_a_seed_gives_the_same_text_in_any_batch(lessons: Lessons, way: str) -> 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("backend", ["triton", "sdpa"])
 def test_nothing_is_compiled_once_a_stage_is_warm(
-    lessons: Lessons, monkeypatch: pytest.MonkeyPatch, temperature: float
+    lessons: Lessons, monkeypatch: pytest.MonkeyPatch, backend: str, temperature: float
 ) -> None:
-    """Whatever the numbers of rows and of tokens: it would hold up every request."""
+    """Whatever the numbers of rows and of tokens, and whether steps can be captured: it would hold
+    up every request."""
     lesson = lessons("demo")
-    way = replace(WITH_GRAPHS, dtype="bfloat16", max_step_tokens=2048, depth=2, arrivals=7)
+    way = replace(WITH_GRAPHS, backend=backend, dtype="bfloat16", max_step_tokens=2048)
+    way = replace(way, depth=2, arrivals=7)
     engine = InlineEngine(lesson.folder, way)
     compiled: list[str] = []
     hook = "triton.knobs.runtime.jit_cache_hook"
