@@ -25,6 +25,7 @@ from workers.loader import load_model
 from workers.messages import SlotInit, StepInput
 from workers.models.base import StageModel
 from workers.runner import ModelRunner, attention_needs
+from workers.warm_up import warm_up
 
 _BACKENDS = ("triton", "flash_attn")
 _BLOCK_SIZE, _BLOCKS = 128, 1200
@@ -79,27 +80,12 @@ def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> lis
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []
     runner = ModelRunner(config, model, backend, _BLOCKS)
+    warm_up(runner, config)
     assert runner.kv_cache is not None
     for layer in runner.kv_cache.layers:
         layer.keys.normal_()
         layer.values.normal_()
-    for rows in _CASES.values():
-        _run(runner, _message(rows, first=True))
-    runner.capture(*_captured())
     return [_figure(runner, f"{name}, {case}", rows) for case, rows in _CASES.items()]
-
-
-def _captured() -> tuple[list[int], list[int]]:
-    """Rows and tokens of the cases, as far as a server would capture such steps."""
-    decodes: set[int] = set()
-    prompts: set[int] = set()
-    for rows in _CASES.values():
-        tokens = sum(row.count * row.queries for row in rows)
-        if all(row.queries == 1 for row in rows):
-            decodes.add(tokens)
-        if tokens <= 1024:
-            prompts.add(-(-tokens // 16) * 16)
-    return sorted(decodes), sorted(prompts)
 
 
 def _figure(runner: ModelRunner, name: str, rows: Sequence[Rows]) -> Figure:
