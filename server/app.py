@@ -13,7 +13,8 @@ from server import __version__
 from server.api import chat, classify, completions, embeddings, ops, rerank, score, tokenize
 from server.errors import APIError
 from server.http.cors import with_cors
-from server.http.gate import Gate, error_answer
+from server.http.error_answer import ErrorAnswer
+from server.http.gate import Gate
 from server.openapi import describe
 from server.service import Service
 from server.tei import routes as tei
@@ -57,6 +58,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(APIError, _on_api_error)
+    app.add_exception_handler(Exception, _on_exception)
     describe(app)
     handlers = {
         (method, route.path): route.endpoint
@@ -72,10 +74,14 @@ def create_app(service: Service) -> ASGIApp:
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    return error_answer(APIError.from_status(error.status_code, headers))
+    return ErrorAnswer(APIError.from_status(error.status_code, headers))
 
 
 async def _on_api_error(_: Request, error: Exception) -> Response:
     """Of the handlers whose paths have parameters, which the gate leaves to FastAPI."""
     assert isinstance(error, APIError)
-    return error_answer(error)
+    return ErrorAnswer(error)
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    return ErrorAnswer(APIError.internal(error))

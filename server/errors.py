@@ -102,6 +102,13 @@ class APIError(Exception):
         return cls(error.code, error.message, error.param)
 
     @classmethod
+    def internal(cls, cause: Exception) -> "APIError":
+        """For an exception that nobody expected. Its message is for the log alone."""
+        error = cls("internal_error", "the server failed; its log says why")
+        error.__cause__ = cause
+        return error
+
+    @classmethod
     def from_status(cls, status: int, headers: dict[str, str] | None = None) -> "APIError":
         """For an HTTP status that the framework chose (unknown route, wrong method)."""
         code: ErrorCode = "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"

@@ -6,7 +6,6 @@ that has left the processor's caches by the next request: they took a third of t
 request to its job.
 """
 
-import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,9 +19,8 @@ from engine_core.client_jobs import EngineError
 from server.configuration.api_keys import KeyCheck
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
+from server.http.error_answer import ErrorAnswer, log_failure
 from server.service import Service
-
-_log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
@@ -54,24 +52,27 @@ class Gate:
         scope["service"] = self._service
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = self._request_id(headers)
-        status = _CLIENT_LEFT
+        scope["request_id"] = request_id.decode()
+        status, complete = _CLIENT_LEFT, False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            else:
+                complete = not message.get("more_body", False)
             await send(message)
 
         try:
             app = self._answer if self._admits(scope["path"], headers) else _UNAUTHORIZED
             await app(scope, receive, send_with_id)
-        except Exception:
-            if status != _CLIENT_LEFT:
-                raise  # the head is out: the HTTP server logs this and cuts the connection
-            _log.exception("request %s failed", request_id.decode())
-            broken = error_answer(APIError("internal_error", "the server failed; its log says why"))
-            await broken(scope, receive, send_with_id)
+        except Exception as error:
+            if status == _CLIENT_LEFT:
+                await ErrorAnswer(APIError.internal(error))(scope, receive, send_with_id)
+            elif not complete:
+                log_failure(scope, APIError.internal(error))
+                raise  # the head is out: the HTTP server cuts the connection
         finally:
             seconds = time.perf_counter() - started
             self._service.metrics.answered(self._endpoint(scope), status, seconds)
@@ -86,9 +87,9 @@ class Gate:
         except ClientLeftError:
             response = Response(status_code=_CLIENT_LEFT)
         except APIError as error:
-            response = error_answer(error)
+            response = ErrorAnswer(error)
         except EngineError as error:
-            response = error_answer(APIError.from_engine(error))
+            response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
 
     def _endpoint(self, scope: Scope) -> str:
@@ -108,17 +109,7 @@ class Gate:
         return safe or self._service.new_id("req").encode()
 
 
-def error_answer(error: APIError) -> Response:
-    """The answer that `error` stands for."""
-    return Response(
-        error.body(),
-        status_code=error.status,
-        headers=error.headers,
-        media_type="application/json",
-    )
-
-
-_UNAUTHORIZED = error_answer(
+_UNAUTHORIZED = ErrorAnswer(
     APIError(
         "invalid_api_key",
         "this server needs an API key: `Authorization: Bearer KEY`",

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from server.errors import APIError
-from server.http.gate import error_answer
+from server.http.error_answer import ErrorAnswer
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.
 _LINGER_S = 2
@@ -60,7 +60,7 @@ def _end(connection: HttpToolsProtocol, error: APIError) -> None:
 
 
 def _answer(connection: HttpToolsProtocol, error: APIError) -> bytes:
-    answer = error_answer(error)
+    answer = ErrorAnswer(error)
     headers = [
         *connection.server_state.default_headers,
         *answer.raw_headers,

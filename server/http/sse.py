@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from engine_core.client_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import CancelOnDisconnect, ClientLeftError
+from server.http.error_answer import log_failure
 
 DONE = b"data: [DONE]\n\n"
 
@@ -56,8 +57,14 @@ class EventStream(Response):
                     async for data in events:
                         await send(_body(data, more=not data.endswith(DONE)))
                 except EngineError as error:
-                    last = event(APIError.from_engine(error).body())
-                    await send(_body(last, more=False))
+                    await send(_last(scope, APIError.from_engine(error)))
+                except Exception as error:
+                    await send(_last(scope, APIError.internal(error)))
+
+
+def _last(scope: Scope, error: APIError) -> Message:
+    log_failure(scope, error)
+    return _body(event(error.body()), more=False)
 
 
 def _body(data: bytes, *, more: bool) -> Message:

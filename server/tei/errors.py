@@ -10,6 +10,7 @@ from fastapi import Response
 
 from engine_core.client_jobs import EngineError
 from server.errors import APIError, ErrorCode
+from server.http.error_answer import ErrorAnswer
 from server.schemas.tei import TEIError, TEIErrorType
 
 P = ParamSpec("P")
@@ -59,4 +60,4 @@ def _answer(error: APIError) -> Response:
     # What `/v1/embeddings` calls `input` is `inputs` here.
     message = re.sub(r"^input(?=[\[: ])", "inputs", error.message)
     body = msgspec.json.encode(TEIError(message, kind))
-    return Response(body, status, error.headers, "application/json")
+    return ErrorAnswer(error, status=status, body=body)

@@ -56,9 +56,10 @@ async def test_a_broken_handler_answers_500_and_tells_the_log_why(app, caplog):
     assert "the secret divisor" in caplog.text
 
 
-async def test_an_answer_that_breaks_halfway_is_cut_off(app):
+async def test_an_answer_that_breaks_halfway_is_cut_off_and_told_to_the_log(app, caplog):
     with pytest.raises(ZeroDivisionError):
         await get(app, "/half")
+    assert "request mine failed" in caplog.text
 
 
 @pytest.mark.parametrize(("path", "endpoint"), [("/broken", "/broken"), ("/nowhere", "other")])

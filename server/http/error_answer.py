@@ -1,0 +1,51 @@
+"""The answer to a request that failed, and the log's line where the failure is the server's own."""
+
+import logging
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import APIError
+
+_log = logging.getLogger(__name__)
+
+
+class ErrorAnswer(Response):
+    """The answer that `error` stands for; `status` and `body` where an API has its own for it.
+
+    A failure of the server's own (500) is logged when it is sent.
+    """
+
+    def __init__(
+        self, error: APIError, *, status: int | None = None, body: bytes | None = None
+    ) -> None:
+        super().__init__(
+            error.body() if body is None else body,
+            status_code=error.status if status is None else status,
+            headers=error.headers,
+            media_type="application/json",
+        )
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Log it if need be, and send it."""
+        log_failure(scope, self._error)
+        await super().__call__(scope, receive, send)
+
+
+def log_failure(scope: Scope, error: APIError) -> None:
+    """One line that names the request and the reason, if `error` is the server's own failure; the
+    traceback of the exception that it was raised from, if any, follows."""
+    if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+        return
+    cause = error.__cause__
+    _log.error(
+        "request %s failed: %s %s: %s: %s",
+        scope["request_id"],
+        scope["method"],
+        scope["path"],
+        error.code,
+        error.message if cause is None else repr(cause),
+        exc_info=cause,
+    )
