@@ -44,10 +44,8 @@ class Model:
         self.chat = ChatRenderer(served.name, Path(served.path))
         self.endpoints = _endpoints(served)
 
-    def check(self) -> None:
-        """Raises APIError unless the engine can take a request."""
-        if self.client.dead:
-            raise APIError("engine_dead", self._death())
+    def check_loaded(self) -> None:
+        """Raises APIError until the engine can take a request for the first time."""
         if self.client.info is None:
             raise APIError("not_ready", f"model {self.name} is still loading")
 
@@ -114,7 +112,7 @@ class Registry:
         """The model that a request means.
 
         Raises APIError: unknown name, a model that does not serve the endpoint, no name where
-        several serve it, an engine that is not up.
+        several serve it.
         """
         model = self._only(endpoint) if name is None else self.named(name)
         if endpoint not in model.endpoints:
@@ -123,7 +121,6 @@ class Registry:
                 f"model {model.name} serves {', '.join(model.endpoints)}, not {endpoint}",
                 "model",
             )
-        model.check()
         return model
 
     def named(self, name: str) -> Model:

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -38,11 +39,21 @@ class Service:
 
     def find(self, model: str | None, endpoint: Endpoint) -> Model:
         """The model that a request means. Raises APIError where it cannot be served now."""
+        found = self.registry.find(model, endpoint)
+        self.check([found])
+        return found
+
+    def check(self, models: Sequence[Model]) -> None:
+        """Raises APIError unless new requests for each of `models` are taken: `unhealthy`,
+        `draining`, `not_ready`."""
+        for model in models:
+            model.check_alive()
         if self.draining:
             raise APIError(
                 "draining", "the server is shutting down", headers={"connection": "close"}
             )
-        return self.registry.find(model, endpoint)
+        for model in models:
+            model.check_loaded()
 
     async def drain(self) -> None:
         """Refuse what is new, let what runs finish, end the rest at the deadline."""

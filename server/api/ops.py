@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
-from server.errors import APIError
 from server.openapi import operation
 from server.registry import Model, Registry
 from server.schemas.common import Health, ModelCard, ModelList, Version
@@ -40,24 +39,20 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
     return ModelCard(id=name, created=registry.created, max_model_len=model.max_model_len)
 
 
-@router.get("/health", **operation(Health))
 @router.get("/health/live", **operation(Health))
 async def live(request: Request) -> Response:
-    """Whether every engine lives and makes progress."""
+    """Whether every engine lives, or is still loading: a liveness probe."""
     for model in service_of(request).registry.models:
         model.check_alive()
     return json_answer(Health())
 
 
+@router.get("/health", **operation(Health))
 @router.get("/health/ready", **operation(Health))
 async def ready(request: Request) -> Response:
-    """Whether every model can be asked, and new requests are taken."""
+    """Whether every model can be asked, and new requests are taken: a readiness probe."""
     service = service_of(request)
-    if service.draining:
-        raise APIError("draining", "the server is shutting down")
-    for model in service.registry.models:
-        model.check_alive()
-        model.check()
+    service.check(service.registry.models)
     return json_answer(Health())
 
 

@@ -22,8 +22,10 @@ from server.configuration.settings import AttentionBackend, LogLevel
 from workers.config import Dtype, LoadFormat
 
 
-def _group(parser: argparse.ArgumentParser, title: str):  # noqa: ANN202 (argparse's own)
-    return parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
+def _group(  # noqa: ANN202 (argparse's own)
+    parser: argparse.ArgumentParser, title: str, description: str | None = None
+):
+    return parser.add_argument_group(title, description, argument_default=argparse.SUPPRESS)
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -218,7 +220,12 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_life_flags(parser: argparse.ArgumentParser) -> None:
     """How long starting and stopping may take, and what is told."""
-    group = _group(parser, "start and stop")
+    group = _group(
+        parser,
+        "start and stop",
+        "/health and /health/ready answer 200 while every model takes requests, 503\n"
+        "before and after; a liveness probe asks /health/live.",
+    )
     group.add_argument(
         "--startup-timeout",
         type=seconds,
