@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import subprocess
 import time
@@ -10,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from server.child_process import ChildProcess
 from server.processes import Part
 
 _READY_POLL_S = 0.05
@@ -30,42 +30,21 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float
 
 
-class Child:
-    """A running part. Its standard input is a pipe that is never written: it closes with us.
-
-    Signals and the news of its end go through a pidfd, which can never mean another process.
-    """
+class Child(ChildProcess):
+    """A running part. Its standard input is a pipe that is never written: it closes with us."""
 
     def __init__(self, part: Part) -> None:
         """Start it, in a session of its own: a terminal's Ctrl-C reaches only the supervisor."""
         self.part = part
-        self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._process = subprocess.Popen(
-            part.command,
-            env=part.environment,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=() if part.inherited_fd is None else (part.inherited_fd,),
+        super().__init__(
+            subprocess.Popen(
+                part.command,
+                env=part.environment,
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=() if part.inherited_fd is None else (part.inherited_fd,),
+            )
         )
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self.exit.get_loop().add_reader(self._pidfd, self._on_exit)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has exited."""
-        if not self.exit.done():
-            signal.pidfd_send_signal(self._pidfd, number)
-
-    def end(self) -> str:
-        """How it ended, in words."""
-        code = self.exit.result()
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_name(-code)}"
-
-    def _on_exit(self) -> None:
-        self.exit.get_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self.exit.set_result(self._process.wait())
 
 
 class Supervisor:
@@ -188,10 +167,3 @@ async def _wait(children: list[Child], seconds: float | None) -> None:
     """Until all have exited, or for that many seconds."""
     if children:
         await asyncio.wait([child.exit for child in children], timeout=seconds)
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
