@@ -26,10 +26,9 @@ def parse_items(
     """A text, texts, one item's token ids, or items' token ids.
 
     Raises APIError, with the index where there is one, for an empty list, a mixed one, too many
-    items, ids outside the vocabulary, a NUL character in a text.
+    items, ids outside the vocabulary.
     """
     if isinstance(value, str):
-        check_text(value, field)
         return text_items([value])
     kinds = set(map(type, value))
     if not kinds:
@@ -43,10 +42,7 @@ def parse_items(
         return Items([], [ids], len(value))
     check_count(len(value), field, max_items)
     if kinds == {str}:
-        texts = cast("list[str]", value)
-        for index, text in enumerate(texts):
-            check_text(text, f"{field}[{index}]")
-        return text_items(texts)
+        return text_items(cast("list[str]", value))
     lists = cast("list[list[int]]", value)
     checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]
     return Items([], checked, sum(map(len, lists)))
@@ -72,12 +68,6 @@ def check_ids(ids: list[int], field: str, vocab_size: int) -> None:
             f"{field}: token id {ids[bad]} is outside the vocabulary (0 to {vocab_size - 1})",
             f"{field}[{bad}]",
         )
-
-
-def check_text(text: str, field: str) -> None:
-    """Raises APIError for a NUL character."""
-    if "\0" in text:
-        raise APIError("invalid_request", f"{field}: holds a NUL character", field)
 
 
 def _checked(ids: list[int], field: str, model: Model) -> bytes:

@@ -81,13 +81,13 @@ def _told(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str,
         ]
     for name in ("name", "reasoning_content", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
-            told[name] = _checked(value, f"{field}.{name}")
+            told[name] = value
     return told
 
 
 def _text(content: str | list[ContentPart], field: str) -> str:
     if isinstance(content, str):
-        return _checked(content, field)
+        return content
     return "\n".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
 
 
@@ -97,7 +97,7 @@ def _part(part: ContentPart, field: str) -> str:
         raise APIError("invalid_request", message, field)
     if part.text is None:
         raise APIError("invalid_request", f"{field}.text: is required", f"{field}.text")
-    return _checked(part.text, f"{field}.text")
+    return part.text
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
@@ -110,9 +110,3 @@ def _call(call: ToolCall, field: str) -> dict[str, Any]:
     function = {"name": call.function.name, "arguments": arguments}
     told: dict[str, Any] = {"type": "function", "function": function}
     return told if call.id is None else {"id": call.id, **told}
-
-
-def _checked(text: str, field: str) -> str:
-    if "\0" in text:
-        raise APIError("invalid_request", f"{field}: holds a NUL character", field)
-    return text

@@ -10,7 +10,7 @@ from engine_core.messages import Tokenization
 from server.encoding.job import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
-from server.prompts import check_text, text_items
+from server.prompts import text_items
 from server.registry import Model
 from server.schemas.common import Usage
 from server.service import Service
@@ -58,9 +58,6 @@ async def relevance(
     Raises APIError, with the request's own field and index, or EngineError where the house or the
     engine refuses or fails the job.
     """
-    for row, text in enumerate((*pairs.queries, *pairs.texts)):
-        if "\0" in text:
-            check_text(text, pairs.name(row))
     if model.served.engine.head == "classify":
         encoded = await _encode_pairs(service, model, pairs, priority)
         config, logits = model.served.engine.model, encoded.vectors

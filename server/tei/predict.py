@@ -14,7 +14,7 @@ from server.encoding.row_names import renamed
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.prompts import check_count, check_text, text_items
+from server.prompts import check_count, text_items
 from server.registry import Model
 from server.schemas.tei import Prediction, PredictRequest
 from server.service import Service, json_answer, service_of
@@ -74,8 +74,6 @@ def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences
         if len(texts) not in (1, 2):
             name = found.name(index)
             raise APIError("invalid_request", f"{name}: {len(texts)} texts; one or two", name)
-        for text in texts:
-            check_text(text, found.name(index))
     return found
 
 

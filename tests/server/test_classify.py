@@ -75,7 +75,6 @@ def test_texts_are_cut_if_asked_for(sorting_house, asked, limit):
         ({"input": []}, "input"),
         ({"input": None}, "input"),
         ({"input": ["a", 3]}, "input[1]"),
-        ({"input": ["a", "\0"]}, "input[1]"),
         ({"input": [[1], [10**6]]}, "input[1][0]"),
         ({"input": ["a"] * 2049}, "input"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),

@@ -151,8 +151,6 @@ def test_the_model_must_be_named_where_several_could_be_meant(house):
         ({"top_n": 1, "top_k": 2}, "top_k"),
         ({"top_n": 2**63}, "top_n"),
         ({"top_n": 1.0}, "top_n"),
-        ({"documents": ["a", "b\0"]}, "documents[1]"),
-        ({"query": "\0"}, "query"),
         ({"query": None}, "query"),
         ({"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
         ({"truncation": 1}, "truncation"),

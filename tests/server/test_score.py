@@ -68,8 +68,6 @@ def test_texts_are_cut_if_asked_for(house, model, asked, limit):
         ({"queries": "a"}, "queries"),
         ({"documents": "a"}, "documents"),
         ({"text_2": ["a", 3]}, "text_2[1]"),
-        ({"text_2": ["a", "\0"]}, "text_2[1]"),
-        ({"text_1": "\0"}, "text_1"),
         ({"text_2": ["a"] * 1001}, "text_2"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 2049}, "truncate_prompt_tokens"),

@@ -107,7 +107,6 @@ def test_embed_truncates_if_asked_to(tei_house, direction, side):
         ({"inputs": []}, (400, "Empty", "`inputs` cannot be empty")),
         ({"inputs": ["a"] * 2049}, (413, "Validation", "inputs: 2049 items")),
         ({"inputs": ["a", ""]}, (422, "Validation", "inputs[1]: must not be empty")),
-        ({"inputs": ["a", "\0"]}, (422, "Validation", "inputs[1]: holds a NUL character")),
         ({"inputs": {"a": 1}}, (422, "Validation", "inputs: ")),
         ({}, (422, "Validation", "inputs: is required")),
         ({"inputs": "a", "normalize": "no"}, (422, "Validation", "normalize: ")),
@@ -181,7 +180,6 @@ def test_embed_sparse_truncates_if_asked_to(splade_house, direction, side):
         ({"inputs": []}, (400, "Empty", "`inputs` cannot be empty")),
         ({"inputs": ["a"] * 2049}, (413, "Validation", "inputs: 2049 items")),
         ({"inputs": ["a", ""]}, (422, "Validation", "inputs[1]: must not be empty")),
-        ({"inputs": ["a", "\0"]}, (422, "Validation", "inputs[1]: holds a NUL character")),
         ({"inputs": ["a", 5]}, (422, "Validation", "inputs")),
         ({"inputs": [10**6]}, (422, "Validation", "inputs: token id 1000000")),
         ({"inputs": None}, (422, "Validation", "inputs: ")),
@@ -308,7 +306,6 @@ def test_similarity_is_the_cosine(tei_house):
         ({"inputs": {"source_sentence": "a", "sentences": ["a"] * 2049}}, 413),
         ({"inputs": {"source_sentence": "a"}}, 422),
         ({"inputs": "a"}, 422),
-        ({"inputs": {"source_sentence": "a", "sentences": ["b", "\0"]}}, 422),
     ],
 )
 def test_bad_input_of_similarity(tei_house, fields, status):
@@ -355,7 +352,6 @@ def test_predict_takes_texts_and_pairs_in_one_batch(tei_house):
         ([["a"], ["a", "b", "c"]], (422, "Validation", "inputs[1]: 3 texts")),
         (["a", "b", "c"], (422, "Validation", "inputs: 3 texts")),
         (["a", ["b"]], (422, "Validation", "inputs: ")),
-        ([["a"], ["b", "\0"]], (422, "Validation", "inputs[1]: ")),
         ([["a"]] * 1001, (413, "Validation", "inputs: 1001")),
         (5, (422, "Validation", "inputs: ")),
     ],
@@ -420,7 +416,6 @@ def test_without_a_reranker_the_embedder_ranks(tei_house):
         ({"query": "a", "texts": ["b"] * 1001}, (413, "Validation")),
         ({"query": "a", "texts": ["b", 3]}, (422, "Validation")),
         ({"texts": ["b"]}, (422, "Validation")),
-        ({"query": "a", "texts": ["b", "\0"]}, (422, "Validation")),
     ],
 )
 def test_bad_input_of_rerank_with_texts(house, fields, expected):
