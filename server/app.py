@@ -10,7 +10,17 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from server import __version__
-from server.api import chat, classify, completions, embeddings, ops, rerank, score, tokenize
+from server.api import (
+    chat,
+    classify,
+    completions,
+    embeddings,
+    home,
+    ops,
+    rerank,
+    score,
+    tokenize,
+)
 from server.errors import APIError
 from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
@@ -29,6 +39,7 @@ _ROUTERS = (
     tei.router,
     tokenize.router,
     ops.router,
+    home.router,
 )
 
 

@@ -40,8 +40,8 @@ examples:
       the same under other names, of which a program may know one already
   penstock serve ./llama-3.1-8b BAAI/bge-base-en-v1.5 --port 9000
       a folder and a model of the Hugging Face hub, each with an engine of its own
-  penstock serve ./llama-3.1-8b --served-model-name chat --device cuda --pipeline-stages 2
-      one model, called `chat` by requests, in two stages on cuda:0 and cuda:1
+  penstock serve ./llama-3.1-8b --served-model-name chat --device cpu --pipeline-stages 2
+      one model, called `chat` by requests, in two processes that each hold half of its layers
   penstock serve --config penstock.yaml --port 9000
       what the file describes, but for the port
 """

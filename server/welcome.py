@@ -1,14 +1,19 @@
 """What the daemon says on a terminal: what it starts, and how to try it once it is ready."""
 
 import json
-from collections.abc import Iterable
+from pathlib import Path
 
 from engine_core.messages import Task
 from engine_core.workflows import workflow_for
+from server.chat.files import NoChatTemplateError, read_chat_template
 from server.configuration.config import API_KEY_VARIABLE, ServedModel, ServerConfig
 
 _ENDPOINTS: dict[str, tuple[Task, dict[str, object]]] = {
     "/v1/completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),
+    "/v1/chat/completions": (
+        "generate",
+        {"messages": [{"role": "user", "content": "Tell me about files."}]},
+    ),
     "/v1/embeddings": ("embed", {"input": "The cat sat on the mat."}),
     "/v1/rerank": (
         "score",
@@ -36,25 +41,34 @@ def _count(number: int, noun: str) -> str:
 
 
 def welcome(config: ServerConfig, seconds: float) -> str:
-    """The ready message: the address, and a command to try for each endpoint that is served."""
+    """The ready message: the address, that of the documentation, and a command to try for each
+    endpoint that is served."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "http" if config.tls is None else "https"
     url = f"{scheme}://{host}:{config.port}"
-    lines = [f"\npenstock is ready on {url} after {seconds:.1f} s. Try:"]
+    lines = [f"\npenstock is ready on {url} after {seconds:.1f} s."]
+    if not config.api_keys:  # which a browser does not send
+        lines.append(f"Documentation of every endpoint, to read and to try: {url}/docs")
+    lines.append("From a shell:")
     for endpoint, (task, body) in _ENDPOINTS.items():
-        name = _first_for(task, config.models)
+        name = next((m.name for m in config.models if _serves(m, endpoint, task)), None)
         if name is not None:
             named = {"model": name} if endpoint.startswith("/v1/") else {}
             lines += ["", _curl(url + endpoint, named | body, config)]
     return "\n".join([*lines, ""])
 
 
-def _first_for(task: Task, models: Iterable[ServedModel]) -> str | None:
-    return next((model.name for model in models if task in _tasks(model)), None)
+def _serves(model: ServedModel, endpoint: str, task: Task) -> bool:
+    tasks = workflow_for(model.engine.model.architecture).tasks
+    return task in tasks and (endpoint != "/v1/chat/completions" or _has_chat_template(model))
 
 
-def _tasks(model: ServedModel) -> tuple[Task, ...]:
-    return workflow_for(model.engine.model.architecture).tasks
+def _has_chat_template(model: ServedModel) -> bool:
+    try:
+        read_chat_template(Path(model.path))
+    except NoChatTemplateError:
+        return False
+    return True
 
 
 def _curl(url: str, body: dict[str, object], config: ServerConfig) -> str:

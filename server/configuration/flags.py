@@ -76,7 +76,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--pipeline-stages",
         type=positive,
         metavar="N",
-        help="processes that each hold a part of the layers, each on its own device (default: 1)",
+        help="processes that each hold a part of the layers; more than one on CPUs only "
+        "(default: 1)",
     )
     group.add_argument(
         "--threads",

@@ -48,7 +48,7 @@ def greedy() -> tuple[str, list[int]]:
 def test_the_curl_lines_of_the_ready_message_work(demo: Daemon) -> None:
     text = "".join(demo.log).replace("\\\n", "")
     commands = [line for line in text.splitlines() if line.strip().startswith("curl")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         answer = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
         assert '"error"' not in answer.stdout

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from engine_core.messages import Failed
 from engine_core.tokenizer import Tokenizer
-from server.api import ops
+from server.api import home, ops
 from server.app import create_app
 from server.metrics import Metrics
 from server.registry import Model, Registry
@@ -54,6 +54,7 @@ BROKEN_INSIDE = {
     ("GET", "/health/live"): (Model, "check_alive"),
     ("GET", "/health/ready"): (Model, "check_alive"),
     ("GET", "/version"): (ops, "Version"),
+    ("GET", "/"): (home, "_row"),
     ("GET", "/metrics"): (Metrics, "page"),
 }
 BODIES = {

@@ -10,6 +10,7 @@ import msgspec
 from server.configuration.config import Limits, ServerConfig
 from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.welcome import describe, welcome
+from tests.server.chat_templates import write_template
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
 
@@ -55,6 +56,20 @@ def test_one_command_for_each_endpoint_that_is_served(tmp_path: Path) -> None:
         "http://127.0.0.1:8000/v1/embeddings": "embedder",
         "http://127.0.0.1:8000/v1/rerank": "embedder",
     }
+
+
+def test_a_chat_is_tried_where_the_model_has_a_template(tmp_path: Path) -> None:
+    config = config_of(tmp_path, writer=LLAMA)
+    write_template(tmp_path / "writer", "{{ messages[0].content }}")
+    chat = bodies(welcome(config, 1.0))["http://127.0.0.1:8000/v1/chat/completions"]
+    assert chat["model"] == "writer"
+    assert chat["messages"][0]["role"] == "user"
+
+
+def test_the_documentation_is_named_unless_a_browser_cannot_open_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, writer=LLAMA)
+    assert "http://127.0.0.1:8000/docs" in welcome(config, 1.0)
+    assert "/docs" not in welcome(msgspec.structs.replace(config, api_keys=("5ec2e7",)), 1.0)
 
 
 def test_a_reranker_alone(tmp_path: Path) -> None:
