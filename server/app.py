@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -25,7 +24,8 @@ from server.errors import APIError
 from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
 from server.http.gate import Gate
-from server.openapi import describe
+from server.http.route_table import RouteTable
+from server.openapi import describe, documented_operations
 from server.service import Service
 from server.tei import routes as tei
 
@@ -36,7 +36,7 @@ _ROUTERS = (
     rerank.router,
     score.router,
     classify.router,
-    tei.router,
+    *tei.ROUTERS,
     tokenize.router,
     ops.router,
     home.router,
@@ -68,30 +68,18 @@ def create_app(service: Service) -> ASGIApp:
         swagger_ui_parameters={"validatorUrl": None},
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(APIError, _on_api_error)
     app.add_exception_handler(Exception, _on_exception)
     describe(app)
-    handlers = {
-        (method, route.path): route.endpoint
-        for route in routes
-        if isinstance(route, APIRoute) and not route.param_convertors
-        for method in route.methods or ()
-    }
-    # The HTTP server leaves the body out.
-    heads = {("HEAD", path): get for (method, path), get in handlers.items() if method == "GET"}
-    return with_cors(Gate(service, handlers | heads, others=app), service.config.cors_origins)
+    table = RouteTable(routes)
+    lost = documented_operations(app) - table.operations
+    assert not lost, f"documented, but not in the gate's table: {sorted(lost)}"
+    return with_cors(Gate(service, table, others=app), service.config.cors_origins)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     return ErrorAnswer(APIError.from_status(error.status_code, headers))
-
-
-async def _on_api_error(_: Request, error: Exception) -> Response:
-    """Of the handlers whose paths have parameters, which the gate leaves to FastAPI."""
-    assert isinstance(error, APIError)
-    return ErrorAnswer(error)
 
 
 async def _on_exception(_: Request, error: Exception) -> Response:

@@ -113,6 +113,12 @@ def describe(app: FastAPI) -> None:
     app.openapi = openapi
 
 
+def documented_operations(app: FastAPI) -> set[tuple[str, str]]:
+    """Methods and paths that `app` describes, parameters written `{name}`."""
+    paths: dict[str, dict[str, Any]] = app.openapi()["paths"]
+    return {(method.upper(), path) for path, item in paths.items() for method in item}
+
+
 def _ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {"$ref": _REF.format(name=struct.__name__)}
 

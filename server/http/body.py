@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from server.errors import APIError
 from server.faults import Fault, fault_of
+from server.http.disconnect import ClientLeftError
 from server.http.strict_fields import strict
 from server.service import service_of
 
@@ -69,7 +70,7 @@ class Body(Generic[Struct]):
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
-    """The raw body. Raises APIError `body_too_large`.
+    """The raw body. Raises APIError `body_too_large`, or ClientLeftError.
 
     What is somewhat too large is read to its end and dropped: many clients read no answer before
     they have sent their body. What is far too large ends the connection.
@@ -87,7 +88,7 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
             elif size > hopeless:
                 raise _too_large(max_bytes, {"connection": "close"})
     except ClientDisconnect:
-        raise APIError("invalid_request", "the client left before its body was whole") from None
+        raise ClientLeftError from None
     if size > max_bytes:
         raise _too_large(max_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -8,11 +8,8 @@ request to its job.
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.client_jobs import EngineError
@@ -20,6 +17,7 @@ from server.configuration.api_keys import KeyCheck
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, log_failure
+from server.http.route_table import RouteTable
 from server.service import Service
 
 _CLIENT_LEFT = 499
@@ -27,20 +25,14 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
 _OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
-Handler = Callable[[Request], Awaitable[Response]]
-
 
 class Gate:
     """The whole ASGI application."""
 
-    def __init__(
-        self, service: Service, handlers: Mapping[tuple[str, str], Handler], others: ASGIApp
-    ) -> None:
-        """`handlers` by method and path, which get metrics of their own; all else goes to
-        `others`."""
+    def __init__(self, service: Service, table: RouteTable, others: ASGIApp) -> None:
+        """What is not in `table` goes to `others`."""
         self._service = service
-        self._handlers = handlers
-        self._paths = frozenset(path for _, path in handlers)
+        self._table = table
         self._others = others
         self._keys = KeyCheck(service.config.api_keys)
 
@@ -67,6 +59,8 @@ class Gate:
         try:
             app = self._answer if self._admits(scope["path"], headers) else _UNAUTHORIZED
             await app(scope, receive, send_with_id)
+        except ClientLeftError:
+            pass  # nobody reads an answer
         except Exception as error:
             if status == _CLIENT_LEFT:
                 await ErrorAnswer(APIError.internal(error))(scope, receive, send_with_id)
@@ -75,29 +69,20 @@ class Gate:
                 raise  # the head is out: the HTTP server cuts the connection
         finally:
             seconds = time.perf_counter() - started
-            self._service.metrics.answered(self._endpoint(scope), status, seconds)
+            self._service.metrics.answered(self._table.endpoint(scope), status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get((scope["method"], scope["path"]))
+        handler = self._table.find(scope)
         if handler is None:
             await self._others(scope, receive, send)
             return
         try:
             response = await handler(Request(scope, receive))
-        except ClientLeftError:
-            response = Response(status_code=_CLIENT_LEFT)
         except APIError as error:
             response = ErrorAnswer(error)
         except EngineError as error:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
-
-    def _endpoint(self, scope: Scope) -> str:
-        """The path as metrics know it: of a path with parameters its pattern."""
-        if scope["path"] in self._paths:
-            return scope["path"]
-        route = scope.get("route")
-        return route.path if isinstance(route, Route) else "other"
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         return path in _OPEN_PATHS or self._keys.admits(headers.get(b"authorization", b""))

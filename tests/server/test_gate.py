@@ -2,11 +2,14 @@
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server.http.disconnect import ClientLeftError
 from server.http.gate import Gate
+from server.http.route_table import RouteTable
 from server.registry import Registry
 from server.service import Service
 from tests.server.support import served_model, server_config
@@ -25,6 +28,8 @@ async def half(_: Request) -> Response:
 
 
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/left":
+        raise ClientLeftError
     await Response(f"{scope['method']} {scope['path']}")(scope, receive, send)
 
 
@@ -36,8 +41,9 @@ def service(folder) -> Service:
 
 @pytest.fixture
 def app(service) -> ASGIApp:
-    handlers = {("GET", "/broken"): broken, ("GET", "/half"): half}
-    return Gate(service, handlers, others=elsewhere)
+    handlers = {"/broken": broken, "/half": half}
+    table = RouteTable(APIRoute(path, handler) for path, handler in handlers.items())
+    return Gate(service, table, others=elsewhere)
 
 
 async def get(app: ASGIApp, path: str) -> httpx.Response:
@@ -71,3 +77,11 @@ async def test_answers_are_counted(app, service, path, endpoint):
 
 async def test_what_has_no_handler_goes_on(app):
     assert (await get(app, "/nowhere")).text == "GET /nowhere"
+
+
+async def test_a_client_that_leaves_is_no_failure_wherever_it_shows(app, service, caplog):
+    scope = {"type": "http", "method": "GET", "path": "/left", "headers": []}
+    await app(scope, receive=None, send=None)
+    assert caplog.text == ""
+    counted = 'penstock_http_requests_total{endpoint="other",status="499"} 1.0'
+    assert counted in service.metrics.page().decode()

@@ -70,7 +70,7 @@ def test_unknown_paths_share_one_label(house):
 
 def test_models_share_one_label(house):
     def counted() -> float:
-        endpoint = "/v1/models/{model:path}"
+        endpoint = "/v1/models/{model}"
         return metric(house, "penstock_http_requests_total", endpoint=endpoint, status="200")
 
     before = counted()
