@@ -1,7 +1,8 @@
 """The safetensors files of a checkpoint folder, read tensor by tensor."""
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -43,8 +44,37 @@ class Checkpoint:
     def __init__(self, folder: Path, canonical_name: Callable[[str], str]) -> None:
         self._folder = folder
         files = _single_file(folder) if (folder / SINGLE_FILE).exists() else _indexed_files(folder)
-        names = sorted(files, key=lambda name: canonical_name(name) == name)
-        self._places = {canonical_name(name): (files[name], name) for name in names}
+        self._names = {name: canonical_name(name) for name in files}
+        names = sorted(files, key=lambda name: self._names[name] == name)
+        self._places = {self._names[name]: (files[name], name) for name in names}
+
+    def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
+        """Raises CheckpointError, naming it, for a tensor that no stage reads.
+
+        `read` holds the canonical names that any stage reads. Those that `unused` matches may stay
+        unread.
+        """
+        taken = {self._places[name][1] for name in read if name in self._places}
+        left = sorted(
+            stored
+            for stored, name in self._names.items()
+            if stored not in taken and not unused.fullmatch(name)
+        )
+        if left:
+            others = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+            raise CheckpointError(
+                f"{self._folder} holds {left[0]}{others}, which the model that its config.json "
+                "describes does not read"
+            )
+
+    def check_copies(self, copies: Mapping[str, str]) -> None:
+        """Raises CheckpointError for a tensor that ought to be a copy (canonical name -> the name
+        of the one that is read) and is not, so that either of the two may be meant."""
+        for copy, original in copies.items():
+            if copy in self._places and not self._get(copy).equal(self._get(original)):
+                raise CheckpointError(
+                    f"{self._folder}: config.json ties {copy} to {original}, but the two differ"
+                )
 
     def read(
         self, targets: Mapping[str, torch.Tensor], read_one: Callable[[torch.Tensor], None]
@@ -62,7 +92,12 @@ class Checkpoint:
                     targets[name].copy_(stored)
                     read_one(targets[name])
 
-    def _by_file(self, names: Mapping[str, torch.Tensor]) -> dict[Path, list[tuple[str, str]]]:
+    def _get(self, name: str) -> torch.Tensor:
+        ((file, ((_, stored_name),)),) = self._by_file([name]).items()
+        with _opened(file) as tensors:
+            return tensors.get_tensor(stored_name)
+
+    def _by_file(self, names: Collection[str]) -> dict[Path, list[tuple[str, str]]]:
         missing = [name for name in names if name not in self._places]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

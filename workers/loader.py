@@ -56,10 +56,21 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         fill_randomly(weights)
     else:
         checkpoint = Checkpoint(Path(config.model.path), model.canonical_name)
+        whole = _whole_model(config)
+        checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
+        checkpoint.check_copies(model.copies())
         checkpoint.read(weights, Progress(config.stage, weight_bytes).add)
     del weights
     model.pack()
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
+
+
+def _whole_model(config: WorkerConfig) -> StageModel:
+    """The model in one stage, without memory: to know what all stages read between them."""
+    device = torch.device("meta")
+    architecture = model_class(config.model.architecture)
+    with device:
+        return architecture(config.model, 0, 1, Placement(device, TORCH_DTYPES[config.dtype]))
 
 
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:

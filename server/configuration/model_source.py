@@ -1,6 +1,7 @@
 """From what a person names (a folder or a hub id) to a folder that holds a whole checkpoint."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
@@ -45,27 +46,40 @@ def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> None:
     """Find what is missing before any process starts.
 
     Raises TokenizerError or ModelSourceError unless the tokenizer can be read and every weight file
-    is there and whole; made-up (`dummy`) weights need neither.
+    is there and whole, with no tensor but those of the index, if there is one; made-up (`dummy`)
+    weights need neither.
     """
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":
         return
     folder = Path(model.path)
-    for file in _weight_files(folder):
+    index = _index(folder)
+    for file in _weight_files(folder, index):
         if not file.exists():
             raise ModelSourceError(f"{file.name} is missing from {folder}")
-        try:
-            with safe_open(file, framework="np"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise ModelSourceError(f"{file} cannot be read: {error}") from None
+        names = _tensor_names(file)
+        if index is not None and (others := sorted(names - index.keys())):
+            raise ModelSourceError(f"{file} holds {others[0]}, which is not in {_INDEX_FILE}")
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / _SINGLE_FILE).exists() or not (folder / _INDEX_FILE).exists():
-        return [folder / _SINGLE_FILE]
+def _tensor_names(file: Path) -> set[str]:
     try:
-        names: dict[str, str] = read_json(folder / _INDEX_FILE)["weight_map"]
+        with cast(Any, safe_open(file, framework="np")) as tensors:
+            return set(tensors.keys())
+    except (SafetensorError, OSError) as error:
+        raise ModelSourceError(f"{file} cannot be read: {error}") from None
+
+
+def _index(folder: Path) -> dict[str, str] | None:
+    """Each tensor's file, where the weights are in several."""
+    if (folder / _SINGLE_FILE).exists() or not (folder / _INDEX_FILE).exists():
+        return None
+    try:
+        return read_json(folder / _INDEX_FILE)["weight_map"]
     except (ModelConfigError, KeyError) as error:
         raise ModelSourceError(f"{folder / _INDEX_FILE} is not an index: {error}") from None
-    return [folder / name for name in dict.fromkeys(names.values())]
+
+
+def _weight_files(folder: Path, index: dict[str, str] | None) -> list[Path]:
+    names = [_SINGLE_FILE] if index is None else dict.fromkeys(index.values())
+    return [folder / name for name in names]

@@ -75,11 +75,18 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     first, second = (checkpoint / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
     (checkpoint / "model.safetensors").rename(first)
     index = checkpoint / "model.safetensors.index.json"
-    write_json(index, {"weight_map": {"a": first.name, "b": second.name, "c": first.name}})
+    names = {"weight": first.name, "b": second.name, "c": first.name}
+    write_json(index, {"weight_map": names})
     with pytest.raises(ModelSourceError, match=f"^{second.name} is missing from {checkpoint}$"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     second.write_bytes(first.read_bytes())
     check_checkpoint(read_model_config(checkpoint), "auto")
+    del names["weight"]
+    write_json(index, {"weight_map": names})
+    with pytest.raises(
+        ModelSourceError, match=rf"^\S+ holds weight, which is not in {index.name}$"
+    ):
+        check_checkpoint(read_model_config(checkpoint), "auto")
     write_json(index, {})
     with pytest.raises(ModelSourceError, match="is not an index"):
         check_checkpoint(read_model_config(checkpoint), "auto")

@@ -1,7 +1,8 @@
 """What a model is to its runner: a stage of an architecture, from hidden to hidden states."""
 
-from collections.abc import Sequence
-from typing import Protocol
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -29,9 +30,12 @@ class StageModel(Protocol):
     the first stage and the final norm and head on the last.
 
     The loader fills `weights()`, then calls `pack()`, once each, before anything is run. `rotary`
-    turns queries and keys by their positions, where the architecture has it.
+    turns queries and keys by their positions, where the architecture has it. `unused` are canonical
+    names of tensors that real checkpoints hold and this architecture has no use for: buffers that
+    follow from the configuration, heads of other tasks.
     """
 
+    unused: ClassVar[re.Pattern[str]]
     rotary: RotaryEmbedding | None
 
     def __init__(
@@ -60,6 +64,11 @@ class StageModel(Protocol):
     def weights(self) -> dict[str, torch.Tensor]:
         """What this stage needs from a checkpoint: canonical name -> the tensor to fill, which may
         be a view of a larger one (separate projections of a checkpoint are packed here)."""
+        ...
+
+    def copies(self) -> Mapping[str, str]:
+        """Canonical names under which a checkpoint may hold a weight of this stage a second time ->
+        that weight's own."""
         ...
 
     def pack(self) -> None:

@@ -1,7 +1,8 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder, alone, with a classifier, or with the
 head of a masked language model."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -77,6 +78,7 @@ class BertLayer(Layer):
 class BertModel(Layer):
     """One stage of a BERT encoder (see `StageModel`). It has no head: its states get pooled."""
 
+    unused = re.compile(r"embeddings\.position_ids|(pooler|cls|classifier|qa_outputs)\..*")
     rotary: RotaryEmbedding | None = None
 
     def __init__(
@@ -99,6 +101,9 @@ class BertModel(Layer):
     def parts(self) -> Sequence[Layer]:
         return self.layers if self._embeddings is None else [self._embeddings, *self.layers]
 
+    def copies(self) -> Mapping[str, str]:
+        return {}
+
     @staticmethod
     def canonical_name(name: str) -> str:
         """Without the "bert." of models with a head; norms' weights as they are called today; one
@@ -111,6 +116,8 @@ class BertModel(Layer):
 
 class BertForSequenceClassification(BertModel):
     """A BERT whose first token is pooled and classified: a cross-encoder, for one."""
+
+    unused = re.compile(r"embeddings\.position_ids|(cls|qa_outputs)\..*")
 
     def __init__(
         self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
@@ -167,6 +174,11 @@ class MaskedLMHead(Layer):
 class BertForMaskedLM(BertModel):
     """A BERT that tells which token stands at a position: SPLADE pools what it says."""
 
+    unused = re.compile(
+        r"embeddings\.position_ids|(pooler|cls\.seq_relationship|classifier|qa_outputs)\..*"
+        rf"|{re.escape(_DECODER)}\.bias"  # beside the decoder's own, that of `_HEAD` is idle
+    )
+
     def __init__(
         self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
     ) -> None:
@@ -174,6 +186,7 @@ class BertForMaskedLM(BertModel):
         words = None if self._embeddings is None else self._embeddings.words.weight
         last = stage == num_stages - 1
         self._head = MaskedLMHead(config, words, placement) if last else None
+        self._tied = config.tie_word_embeddings
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         assert self._head is not None, "only the last stage has the head"
@@ -181,3 +194,7 @@ class BertForMaskedLM(BertModel):
 
     def parts(self) -> Sequence[Layer]:
         return super().parts() if self._head is None else [*super().parts(), self._head]
+
+    def copies(self) -> Mapping[str, str]:
+        has_copy = self._tied and self._head is not None
+        return {f"{_DECODER}.weight": f"{_WORDS}.weight"} if has_copy else {}

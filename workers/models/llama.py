@@ -1,6 +1,7 @@
 """Llama (Touvron et al. 2023, arXiv:2302.13971), with grouped queries and scaled positions."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -17,6 +18,7 @@ from workers.models.partition import stage_layers
 from workers.step.tensors import StepTensors
 
 _EMBEDDING = "model.embed_tokens"
+_HEAD = "lm_head"
 
 
 class LlamaLayer(Layer):
@@ -59,6 +61,10 @@ class LlamaForCausalLM(Layer):
     stages, each loads it.
     """
 
+    unused = re.compile(
+        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+    )
+
     def __init__(
         self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
     ) -> None:
@@ -70,6 +76,7 @@ class LlamaForCausalLM(Layer):
         self._embedding = Embedding(_EMBEDDING, vocabulary, size, placement) if first else None
         self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if last else None
         self._head = self._make_head(config, placement) if last else None
+        self._tied = config.tie_word_embeddings
 
     def embed(self, step: StepTensors) -> torch.Tensor:
         assert self._embedding is not None, "only the first stage has the embedding"
@@ -86,6 +93,10 @@ class LlamaForCausalLM(Layer):
         parts = (self._embedding, *self.layers, self._norm, self._head)
         return [part for part in parts if part is not None]
 
+    def copies(self) -> Mapping[str, str]:
+        has_copy = self._tied and self._head is not None
+        return {f"{_HEAD}.weight": f"{_EMBEDDING}.weight"} if has_copy else {}
+
     @staticmethod
     def canonical_name(name: str) -> str:
         return name
@@ -93,5 +104,5 @@ class LlamaForCausalLM(Layer):
     def _make_head(self, config: ModelConfig, placement: Placement) -> Linear:
         tied = config.tie_word_embeddings
         shared = self._embedding.weight if tied and self._embedding is not None else None
-        head = {_EMBEDDING if tied else "lm_head": config.vocab_size}
+        head = {_EMBEDDING if tied else _HEAD: config.vocab_size}
         return Linear(config.hidden_size, head, placement, bias=False, tied=shared)
