@@ -10,6 +10,7 @@ from engine_core.tokenizer import Tokenizer
 from server.chat.renderer import ChatRenderer
 from server.configuration.config import ServedModel
 from server.errors import APIError
+from server.generation.token_bytes import TokenBytes
 from server.generation.token_text import TokenText
 
 Endpoint = Literal[
@@ -39,7 +40,8 @@ class Model:
         self.vocab_size = served.engine.model.vocab_size
         self.max_model_len = served.engine.max_model_len
         self.tokenizer = tokenizer
-        self.token_text = TokenText(tokenizer)
+        self.token_bytes = TokenBytes(tokenizer)
+        self.token_text = TokenText(self.token_bytes)
         self.client = client
         self.chat = ChatRenderer(served.name, Path(served.path))
         self.endpoints = _endpoints(served)

@@ -1,16 +1,11 @@
 """Chat's log-probabilities, which tell tokens apart that read the same."""
 
 import copy
-import re
 
-from engine_core.tokenizer import Tokenizer
 from server.generation.token_text import TokenText
 from server.registry import Model
 from server.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from server.schemas.completions import CompletionLogprobs
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TokenIds(TokenText):
@@ -24,11 +19,11 @@ class ChatSpelling:
     """A model's tokens, as chat's log-probabilities tell them."""
 
     def __init__(self, model: Model) -> None:
-        self._text = model.token_text
-        self._tokenizer = model.tokenizer
+        self._bytes = model.token_bytes
+        self._text = TokenText(model.token_bytes, mark="")
         # Legacy log-probabilities are keyed by text; by ids they lose nothing on their way here.
         self.by_ids = copy.copy(model)
-        self.by_ids.token_text = TokenIds(model.tokenizer)
+        self.by_ids.token_text = TokenIds(model.token_bytes)
 
     def told(self, entries: CompletionLogprobs, width: int) -> ChatLogprobs:
         """What `by_ids` has collected, with the `width` likeliest tokens at each place."""
@@ -42,40 +37,18 @@ class ChatSpelling:
     def _entry(self, token: int, own: float, top: dict[str, float], width: int) -> TokenLogprob:
         # The chosen token comes last in `top` where it is not among the likeliest.
         likeliest = [
-            TopLogprob(token=self._text[int(other)], logprob=value, bytes=self._bytes(int(other)))
+            TopLogprob(
+                token=self._text[int(other)], logprob=value, bytes=self._byte_list(int(other))
+            )
             for other, value in list(top.items())[:width]
         ]
         return TokenLogprob(
             token=self._text[token],
             logprob=own,
-            bytes=self._bytes(token),
+            bytes=self._byte_list(token),
             top_logprobs=likeliest,
         )
 
-    def _bytes(self, token: int) -> list[int] | None:
-        return token_bytes(self._tokenizer, token, self._text[token])
-
-
-def token_bytes(tokenizer: Tokenizer, token: int, text: str) -> list[int] | None:
-    """The bytes of a token that reads `text`; None for a part of a character whose spelling in the
-    vocabulary says nothing of bytes."""
-    if _REPLACEMENT not in tokenizer.decode([token], skip_special_tokens=False):
-        return list(text.encode())
-    spelling = tokenizer.id_to_token(token)
-    if byte := _BYTE_TOKEN.fullmatch(spelling):
-        return [int(byte[1], 16)]
-    found = [_BYTE_OF.get(char) for char in spelling]
-    known = [byte for byte in found if byte is not None]
-    return known if len(known) == len(found) else None
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The byte behind each character of a byte-level vocabulary (GPT-2): printable ones stand for
-    themselves, the others, in order, for the characters from 256 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    codes = printable + [256 + place for place in range(len(others))]
-    return {chr(code): byte for code, byte in zip(codes, printable + others, strict=True)}
-
-
-_BYTE_OF = _byte_alphabet()
+    def _byte_list(self, token: int) -> list[int] | None:
+        data = self._bytes[token]
+        return None if data is None else list(data)

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
-from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopStrings
+from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopStrings, finished_text
 from server.generation.logprobs import LogprobsBuilder
 from server.generation.plan import GenerationPlan
 from server.generation.prompt_logprobs import PromptLogprobsBuilder
@@ -33,7 +33,9 @@ class Prompt:
     def lengths(self) -> list[int]:
         """The number of characters that each token adds to the prompt's text."""
         detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
-        return [len(detokenizer.step(token)) for token in self.ids]
+        lengths = [len(detokenizer.step(token)) for token in self.ids]
+        lengths[-1] += len(detokenizer.flush())
+        return lengths
 
     def detokenizer(self) -> Detokenizer:
         """For a text that goes on from this prompt."""
@@ -45,7 +47,7 @@ class Prompt:
         as_sent = plan.prompts.texts and self._skips and plan.tokenization.truncate_to is None
         if as_sent:
             return plan.prompts.texts[position]
-        return self._tokenizer.decode(self.ids, skip_special_tokens=self._skips)
+        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
 
 
 class Choice:

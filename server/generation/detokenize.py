@@ -5,6 +5,7 @@ import functools
 from tokenizers.decoders import DecodeStream
 
 from engine_core.tokenizer import Tokenizer
+from server.generation.token_bytes import REPLACEMENT, TokenBytes, unfinished
 
 # Enough of the prompt for a decoder to know whether a space precedes the first token.
 CONTEXT_TOKENS = 8
@@ -13,8 +14,9 @@ CONTEXT_TOKENS = 8
 class Detokenizer:
     """Incremental text of one row: the pieces together are what decoding all ids would add.
 
-    `context` is the tail of the prompt. A piece is empty while a character is incomplete. Bytes
-    that are no UTF-8 have no such text: some decoders change their minds about what came before.
+    `context` is the tail of the prompt. A piece is empty while a character is incomplete, and one
+    that stays so at the end is left out. Bytes that are no UTF-8 have no such text: some decoders
+    change their minds about what came before.
     """
 
     def __init__(
@@ -25,6 +27,9 @@ class Detokenizer:
         self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special_tokens)
         self._ids = context
         self._untold = 0  # ids at the end whose text is not certain yet
+        # The stream says a context once more that seems to end inside a character.
+        uncertain = self._decode(context).endswith(REPLACEMENT)
+        self._repeated = len(self._finished(context)) if uncertain else 0
 
     def step(self, token: int) -> str:
         """The text that `token` makes certain."""
@@ -36,18 +41,46 @@ class Detokenizer:
                 raise
             self._stream = DecodeStream(ids=[], skip_special_tokens=self._skips)
             piece = self._stream.step(self._tokenizer.raw, token)
-        self._untold = 0 if piece else self._untold + 1
-        return piece or ""
+        if not piece:
+            self._untold += 1
+            return ""
+        repeated, self._repeated, self._untold = self._repeated, 0, 0
+        return piece[repeated:]
 
     def flush(self) -> str:
-        """What is left at the end: a character that never became whole, as U+FFFD."""
+        """What is left at the end, but for half a character."""
         if not self._untold:
             return ""
-        told = self._decode(self._ids[: -self._untold])
-        return self._decode(self._ids)[len(told) :]
+        told = self._finished(self._ids[: -self._untold])
+        return self._finished(self._ids)[len(told) :]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skips)
+
+    def _finished(self, ids: list[int]) -> str:
+        return finished_text(self._tokenizer, ids, skip_special_tokens=self._skips)
+
+
+def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> str:
+    """The text of `ids` without the beginning of a character at its end."""
+
+    def decode(ids: list[int]) -> str:
+        return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    text = decode(ids)
+    if not text.endswith(REPLACEMENT):
+        return text
+    known = TokenBytes(tokenizer)
+    # A token without text is one that is skipped; unknown bytes end any character.
+    tail = [(known[token] or b"?") if decode([token]) else b"" for token in ids[-CONTEXT_TOKENS:]]
+    rest = unfinished(b"".join(tail))
+    kept = len(ids)
+    while rest and len(tail[-1]) <= rest:
+        rest -= len(tail.pop())
+        kept -= 1
+    text = decode(ids[:kept])
+    # What is left of the character ends a token that begins with other text.
+    return text.removesuffix(REPLACEMENT) if rest else text
 
 
 class StopStrings:

@@ -1,23 +1,22 @@
 """How log-probabilities spell single tokens."""
 
-from engine_core.tokenizer import Tokenizer
+from server.generation.token_bytes import TokenBytes
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_PRINTABLE = range(0x20, 0x7F)
 
 
 class TokenText:
-    """The text of single tokens, as they read inside a text: " the", "</s>", "ing".
+    r"""The text of single tokens, as they read inside a text: " the", "</s>", "ing".
 
-    A token that is only a part of a character is spelled as the vocabulary spells it.
+    A token that is only a part of a character is spelled by its bytes, as OpenAI does it:
+    "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, the
+    vocabulary's own spelling stands.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokens: TokenBytes, mark: str = "bytes:") -> None:
+        self._tokens = tokens
+        self._mark = mark
         self._known: dict[int, str] = {}
-        # Decoders drop the space before the first token; this one stands before every other.
-        ids = tokenizer.raw.encode("a", add_special_tokens=False).ids
-        self._anchor = ids[-1:]
-        self._anchor_text = tokenizer.decode(self._anchor)
 
     def __getitem__(self, token: int) -> str:
         text = self._known.get(token)
@@ -26,7 +25,14 @@ class TokenText:
         return text
 
     def _spell(self, token: int) -> str:
-        both = self._tokenizer.decode([*self._anchor, token], skip_special_tokens=False)
-        text = both.removeprefix(self._anchor_text)
-        spelling = self._tokenizer.id_to_token(token)
-        return spelling if _REPLACEMENT in text or not text else text
+        data = self._tokens[token]
+        if data is None:
+            return self._tokens.tokenizer.id_to_token(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return self._mark + "".join(map(_escaped, data))
+
+
+def _escaped(byte: int) -> str:
+    return chr(byte) if byte in _PRINTABLE and byte != ord("\\") else f"\\x{byte:02x}"

@@ -133,3 +133,11 @@ def test_a_nul_comes_back_as_it_was_sent(demo: Daemon) -> None:
     tokens = post(demo, "/tokenize", json.dumps(body).encode()).json()["tokens"]
     body = {"model": GENERATOR_NAME, "tokens": tokens}
     assert post(demo, "/detokenize", json.dumps(body).encode()).json() == {"prompt": text}
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_a_text_that_ends_inside_a_character_ends_before_it(demo: Daemon, count: int) -> None:
+    choice = complete(demo, regex="a\U0001f600", logprobs=0, max_tokens=count)
+    tokens = ["a", r"bytes:\xf0", r"bytes:\x9f", r"bytes:\x98", r"bytes:\x80"]
+    assert choice["logprobs"]["tokens"] == tokens[:count]
+    assert choice["text"] == ("a\U0001f600" if count == len(tokens) else "a")
