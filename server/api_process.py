@@ -1,7 +1,8 @@
 """One HTTP process: `python -P -m server.api_process CONFIG.json FD`.
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes. The first SIGTERM drains, the second ends at once; Ctrl-C is the supervisor's to answer.
+processes. The first SIGTERM drains, the second cuts off what runs; Ctrl-C is the supervisor's to
+answer.
 """
 
 import asyncio
@@ -42,11 +43,13 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by uvicorn for SIGTERM and SIGINT."""
         if sig == signal.SIGTERM:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._loop.call_soon_threadsafe(self._start_drain)
+            self._loop.call_soon_threadsafe(self._terminate)
 
-    def _start_drain(self) -> None:
-        self._draining = self._loop.create_task(self._drain())
+    def _terminate(self) -> None:
+        if self._draining is None:
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self._service.cut()
 
     async def _drain(self) -> None:
         await self._service.drain()

@@ -30,10 +30,14 @@ _WORKER_SETTINGS = {
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A child process to be. `inherited_fd` stays open in it, and is closed in the supervisor."""
+    """A child process to be: of an engine that of `model`, or an API process, which serves all.
+
+    `inherited_fd` stays open in it, and is closed in the supervisor.
+    """
 
     title: str
     role: Role
+    model: str | None = None
     command: list[str]
     environment: dict[str, str]
     inherited_fd: int | None = None
@@ -56,6 +60,7 @@ def _engine_part(engine: EngineConfig, file: Path) -> Part:
     return Part(
         title=f"engine of {engine.name}",
         role="engine",
+        model=engine.name,
         command=_command("engine_core", _written(file, engine)),
         environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
     )
@@ -65,6 +70,7 @@ def _worker_part(engine: EngineConfig, stage: int, file: Path) -> Part:
     return Part(
         title=f"worker {stage} of {engine.name}",
         role="worker",
+        model=engine.name,
         command=_command("workers", _written(file, worker_config(engine, stage))),
         environment=child_environment(compute_threads=engine.threads, settings=_WORKER_SETTINGS),
     )

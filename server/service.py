@@ -59,8 +59,12 @@ class Service:
         """Refuse what is new, let what runs finish, end the rest at the deadline."""
         self.draining = True
         if not await self.admission.empty(self.config.drain_timeout):
-            self.registry.abort_all(EngineError("draining", "the server is shutting down"))
+            self.cut()
             await self.admission.empty(_LAST_WORDS_S)
+
+    def cut(self) -> None:
+        """End what runs, with an answer or a last event that says so; a drain is over with it."""
+        self.registry.abort_all(EngineError("draining", "the server is shutting down"))
 
 
 def service_of(request: Request) -> Service:

@@ -5,7 +5,8 @@ import logging
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,9 +14,11 @@ from server.child_process import ChildProcess
 from server.processes import Part
 
 _READY_POLL_S = 0.05
-_ANSWER_S = 2.0
-"""After a death: for the API processes to answer what is in flight."""
-_TERMINATE_S = 1.5
+_ANSWER_S = 1.5
+"""When nothing is left that could finish a request: for the API processes to say so."""
+_LAST_WORDS_S = 1.0
+"""After a second signal: for the API processes to tell their clients."""
+_TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
 _DRAIN_MARGIN_S = 3.0
 """Beyond the drain timeout, for an API process to close and exit."""
@@ -67,7 +70,11 @@ class Supervisor:
         self._on_started = on_started
         self._on_ready = on_ready
         self._children: list[Child] = []
+        self._lost: set[str] = set()
+        self._serving = self._draining = False
+        self._died = asyncio.Event()
         self._stop = asyncio.Event()
+        self._force = asyncio.Event()
         self._forced_by = 0
 
     async def run(self) -> int:
@@ -79,22 +86,19 @@ class Supervisor:
             for part in self._parts:
                 self._children.append(Child(part))
             self._on_started()
-            code = await self._serve()
+            code = await self._start_and_serve()
         finally:
-            await self._end(_TERMINATE_S)
+            await self._end(0.0 if self._force.is_set() else _TERMINATE_S)
         return 128 + self._forced_by if self._forced_by else code
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """The first asks to finish; a second one ends everything at once."""
-        if not self._stop.is_set():
-            self._stop.set()
-            return
-        self._forced_by = number
-        for child in self._children:
-            child.signal(signal.SIGKILL)
+        """The first asks to finish what runs, whatever goes on; a second one cuts it off."""
+        if self._stop.is_set():
+            self._forced_by = number
+            self._force.set()
+        self._stop.set()
 
-    async def _serve(self) -> int:
-        """Until a part dies or someone asks to stop."""
+    async def _start_and_serve(self) -> int:
         died = asyncio.create_task(self._first_death())
         stopped = asyncio.create_task(self._stop.wait())
         ready = asyncio.create_task(self._until_ready())
@@ -106,21 +110,20 @@ class Supervisor:
             )
             if ready.done():
                 self._on_ready(ready.result())
-                await asyncio.wait((died, stopped), return_when=asyncio.FIRST_COMPLETED)
+                return await self._serve()
             if stopped.done():
-                return await self._drain()
+                await self._drain()
+                return 0
+            why = f"not ready after {self._timing.startup_timeout:g} s (--startup-timeout)"
             if died.done():
-                return await self._fail(died.result(), serving=ready.done())
-            _log.error("not ready after %g s (--startup-timeout)", self._timing.startup_timeout)
+                why = f"the {died.result().part.title} {died.result().end()} while starting"
+            # There is nobody to answer yet, and nothing must follow the line that says why.
+            await self._end(grace=0.0)
+            _log.error("%s", why)
             return 1
         finally:
             for task in (died, stopped, ready):
                 task.cancel()
-
-    async def _first_death(self) -> Child:
-        exits = [child.exit for child in self._children]
-        await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
-        return next(child for child in self._children if child.exit.done())
 
     async def _until_ready(self) -> float:
         started = time.monotonic()
@@ -128,29 +131,67 @@ class Supervisor:
             await asyncio.sleep(_READY_POLL_S)
         return time.monotonic() - started
 
-    async def _fail(self, dead: Child, *, serving: bool) -> int:
-        """A part is gone: the API processes answer what is in flight, then everything ends."""
-        if serving:
-            _log.error("the %s %s; stopping", dead.part.title, dead.end())
-            await _wait([c for c in self._children if c.part.role == "api"], _ANSWER_S)
-        else:
-            # There is nobody to answer yet, and nothing must follow the line that says why.
-            await self._end(grace=0.0)
-            _log.error("the %s %s while starting", dead.part.title, dead.end())
-        return 1
+    async def _first_death(self) -> Child:
+        exits = [child.exit for child in self._children]
+        await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
+        return next(child for child in self._children if child.exit.done())
 
-    async def _drain(self) -> int:
+    async def _serve(self) -> int:
+        """Until someone asks to stop or a part dies; then what still runs is finished."""
+        self._serving = True
+        for child in self._children:
+            child.exit.add_done_callback(partial(self._on_exit, child))
+        await _first(self._died.wait(), self._stop.wait())
+        await self._drain()
+        self._serving = False
+        return 1 if self._lost else 0
+
+    def _on_exit(self, child: Child, _: asyncio.Future[int]) -> None:
+        """A model is lost with its first part, and that one is named."""
+        part = child.part
+        drained = self._draining and part.role == "api" and child.exit.result() == 0
+        if not self._serving or drained or self._force.is_set():
+            return
+        lost = part.model or part.title
+        if lost not in self._lost:
+            self._lost.add(lost)
+            _log.error("the %s %s; %s", part.title, child.end(), self._consequence())
+        if part.role == "engine":
+            # Its workers have nobody to work for; one that stands still would not even notice.
+            for other in self._children:
+                if other.part.model == part.model:
+                    other.signal(signal.SIGKILL)
+        self._died.set()
+
+    def _consequence(self) -> str:
+        if self._draining or not self._can_finish():
+            return "stopping"
+        return f"stopping: up to {self._timing.drain_timeout:g} s for the others to finish"
+
+    def _can_finish(self) -> bool:
+        """Whether a whole model is left, and an API process to answer for it."""
+        models = {child.part.model for child in self._children if child.part.model is not None}
+        return bool(models - self._lost) and any(not c.exit.done() for c in self._servers())
+
+    def _servers(self) -> list[Child]:
+        return [child for child in self._children if child.part.role == "api"]
+
+    async def _drain(self) -> None:
         """The API processes finish what runs and exit; the others are idle then."""
-        servers = [child for child in self._children if child.part.role == "api"]
-        _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
+        self._draining = True
+        if not self._lost:
+            _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
+        seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
+        servers = self._servers()
         for child in servers:
             child.signal(signal.SIGTERM)
-        await _wait(servers, self._timing.drain_timeout + _DRAIN_MARGIN_S)
-        dead = [c for c in self._children if c.part.role != "api" and c.exit.done()]
-        if dead and not self._forced_by:
-            _log.error("the %s %s while requests were finishing", dead[0].part.title, dead[0].end())
-            return 1
-        return 0
+        await _first(
+            _wait(servers, seconds if self._can_finish() else _ANSWER_S), self._force.wait()
+        )
+        if self._force.is_set():
+            for child in servers:
+                child.signal(signal.SIGTERM)
+            await _wait(servers, _LAST_WORDS_S)
 
     async def _end(self, grace: float) -> None:
         """SIGTERM to all that are left, a moment, SIGKILL."""
@@ -161,6 +202,14 @@ class Supervisor:
         for child in self._children:
             child.signal(signal.SIGKILL)
         await _wait(self._children, None)
+
+
+async def _first(*waits: Coroutine[object, object, object]) -> None:
+    """Until one of them is over; the others are cancelled."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 async def _wait(children: list[Child], seconds: float | None) -> None:

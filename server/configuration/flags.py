@@ -237,8 +237,8 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
         "--drain-timeout",
         type=seconds,
         metavar="SECONDS",
-        help="on SIGTERM or Ctrl-C, time to finish what runs; a second one ends at once "
-        "(default: 30)",
+        help="on SIGTERM or Ctrl-C, or when a part has died, time to finish what runs; a second "
+        "signal ends at once (default: 30)",
     )
     group.add_argument(
         "--log-level",

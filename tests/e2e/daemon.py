@@ -61,6 +61,19 @@ class Daemon:
     def children(self) -> dict[str, list[int]]:
         """Pids by module: engine_core, workers, server.api_process."""
         found: dict[str, list[int]] = {}
+        for pid, words in self._commands().items():
+            found.setdefault(words[words.index("-m") + 1], []).append(pid)
+        return found
+
+    def part(self, config: str) -> int:
+        """The pid of the engine or worker whose configuration is called `config`, such as
+        `1.worker-0`: that of the second model's first stage."""
+        (pid,) = (pid for pid, words in self._commands().items() if f"/{config}.json" in words[-2])
+        return pid
+
+    def _commands(self) -> dict[int, list[str]]:
+        """The children's command lines, each ended by an empty word."""
+        found: dict[int, list[str]] = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -68,7 +81,7 @@ class Daemon:
             except (OSError, ValueError):
                 continue
             if parent == self.pid and "-m" in words:
-                found.setdefault(words[words.index("-m") + 1], []).append(int(process.name))
+                found[int(process.name)] = words
         return found
 
     def exit_code(self, seconds: float) -> int:

@@ -90,9 +90,36 @@ def test_a_port_in_use_fails_the_start(generator: str) -> None:
         assert f"127.0.0.1:{port}" in daemon.log[-1]
 
 
-def open_stream(daemon: Daemon, lines: list[str]) -> threading.Thread:
+class Asking:
+    """A request in a thread of its own."""
+
+    def __init__(self, daemon: Daemon, path: str, body: object) -> None:
+        self._answers: list[httpx.Response] = []
+        self._thread = threading.Thread(target=self._run, args=(f"{daemon.url}{path}", body))
+        self._thread.start()
+
+    def _run(self, url: str, body: object) -> None:
+        self._answers.append(httpx.post(url, json=body, timeout=120))
+
+    def answer(self, seconds: float) -> httpx.Response:
+        """Wait so long for it."""
+        self._thread.join(seconds)
+        return self._answers[0]
+
+
+def serves(pid: int, address: tuple[str, int]) -> bool:
+    """The process holds the server's end of the connection from `address`."""
+    port = f":{address[1]:04X}"
+    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{row[9]}]" for row in table if row[2].endswith(port)}
+    return any(str(file.readlink()) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def open_stream(
+    daemon: Daemon, lines: list[str], address: list[tuple[str, int]] | None = None
+) -> threading.Thread:
     """Read a long completion's events into `lines` until the stream ends or breaks; returns once
-    it has begun."""
+    it has begun. `address` gets our end of the connection."""
 
     def read() -> None:
         with (
@@ -101,6 +128,8 @@ def open_stream(daemon: Daemon, lines: list[str]) -> threading.Thread:
                 "POST", f"{daemon.url}/v1/completions", json=LONG | {"stream": True}, timeout=60
             ) as answer,
         ):
+            if address is not None:
+                address.append(answer.extensions["network_stream"].get_extra_info("client_addr"))
             lines.extend(filter(None, answer.iter_lines()))
 
     reader = threading.Thread(target=read)
@@ -114,21 +143,14 @@ def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, v
     with running(generator) as daemon:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
-        answers: list[httpx.Response] = []
-        waiting = threading.Thread(
-            target=lambda: answers.append(
-                httpx.post(f"{daemon.url}/v1/completions", json=LONG, timeout=60)
-            )
-        )
-        waiting.start()
+        waiting = Asking(daemon, "/v1/completions", LONG)
         wait_for(lambda: metric(daemon.url, "penstock_engine_running_rows") == 2, 10)
         (pid,) = daemon.children()[victim]
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        waiting.join(5)
-        assert answers[0].status_code == 500
-        assert answers[0].json()["error"]["code"] == "engine_dead"
-        assert httpx.get(f"{daemon.url}/health/live").status_code == 503
+        answer = waiting.answer(5)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "engine_dead"
         reader.join(5)
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
         assert daemon.exit_code(5) == 1
@@ -137,7 +159,7 @@ def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, v
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> None:
-    with running(generator) as daemon:
+    with running(generator, "--drain-timeout", "120") as daemon:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         daemon.process.send_signal(signal.SIGTERM)
@@ -145,7 +167,7 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> N
         refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
-        reader.join(30)
+        reader.join(120)
         assert lines[-1] == "data: [DONE]"
         assert daemon.exit_code(10) == 0
 
@@ -160,14 +182,60 @@ def test_the_drain_has_a_deadline(generator: str) -> None:
         assert daemon.exit_code(10) == 0
 
 
-def test_a_second_signal_ends_at_once(generator: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_tells_the_streams_and_ends_at_once(
+    generator: str, number: signal.Signals
+) -> None:
     with running(generator, "--drain-timeout", "60") as daemon:
-        reader = open_stream(daemon, [])
-        daemon.process.send_signal(signal.SIGINT)
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        daemon.process.send_signal(number)
         wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 5)
-        daemon.process.send_signal(signal.SIGINT)
-        assert daemon.exit_code(2) == 130
+        daemon.process.send_signal(number)
+        assert daemon.exit_code(5) == 128 + number
         reader.join(5)
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "draining"
+
+
+def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
+    """What runs of the dead model fails at once; a signal meanwhile is the first."""
+    with running("--drain-timeout", "120") as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        worker = daemon.part("1.worker-0")
+        os.kill(worker, signal.SIGSTOP)
+        waiting = Asking(daemon, "/v1/embeddings", {"input": "a"})
+        wait_for(lambda: metric(daemon.url, "penstock_in_house", what="requests") == 2, 10)
+        os.kill(worker, signal.SIGKILL)
+        assert waiting.answer(5).json()["error"]["code"] == "engine_dead"
+        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        daemon.process.send_signal(signal.SIGTERM)
+        refused = httpx.post(f"{daemon.url}/v1/embeddings", json={"input": "a"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unhealthy")
+        assert "all-MiniLM-L6-v2" in refused.json()["error"]["message"]
+        assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
+        refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        reader.join(120)
+        assert lines[-1] == "data: [DONE]"
+        assert daemon.exit_code(10) == 1
+    (said,) = (line for line in daemon.log if "stopping" in line)
+    assert "worker 0 of all-MiniLM-L6-v2 was killed by SIGKILL" in said
+
+
+def test_when_an_api_process_dies_the_other_finishes(generator: str) -> None:
+    with running(generator, "--api-workers", "2", "--drain-timeout", "120") as daemon:
+        lines: list[str] = []
+        address: list[tuple[str, int]] = []
+        reader = open_stream(daemon, lines, address)
+        first, second = daemon.children()["server.api_process"]
+        idle = first if serves(second, *address) else second
+        os.kill(idle, signal.SIGKILL)
+        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
+        reader.join(120)
+        assert lines[-1] == "data: [DONE]"
+        assert daemon.exit_code(10) == 1
 
 
 def test_nothing_outlives_a_killed_supervisor(generator: str) -> None:

@@ -242,14 +242,18 @@ def test_the_end_of_the_drain_tells_everyone_once(builder):
     wait_until(lambda: len(house.engines["writer"].aborted) == 2)
 
 
-def test_a_second_sigterm_ends_at_once(builder):
-    house = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=60))
-    slow(house)
-    with httpx.stream("POST", f"{house.api.url}/v1/completions", json={**ENDLESS, "stream": True}):
+def test_a_second_sigterm_tells_everyone_and_ends_at_once(builder):
+    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
+    house = builder.open(server_config(*models, drain_timeout=60))
+    with running(house) as (completion, stream, embedding):
         house.api.terminate()
         wait_until(lambda: house.http.get("/health/ready").status_code == 503)
         house.api.terminate()
-        assert house.api.process.wait(5) != 0
+        for request in (completion, embedding):
+            assert request.result().status_code == 503
+            assert request.result().json()["error"]["code"] == "draining"
+        assert last_event(stream.result())["error"]["code"] == "draining"
+    assert house.api.process.wait(5) == 0
 
 
 def test_an_idle_daemon_stops_within_a_moment(builder):

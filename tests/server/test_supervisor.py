@@ -18,12 +18,16 @@ from server.supervisor import Supervisor, Timing
 CHILD = """
 import os, pathlib, signal, sys, time
 folder, name, on_terminate = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+signals = 0
 def terminate(*_):
-    if on_terminate == "ignore":
+    global signals
+    signals += 1
+    if on_terminate == "ignore" or (on_terminate == "never" and signals == 1):
         return
-    time.sleep(float(on_terminate))
+    if on_terminate != "never":
+        time.sleep(float(on_terminate))
     with (folder / "diary").open("a") as diary:
-        diary.write(name + " ")
+        diary.write(name + "\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, terminate)
 (folder / f"{name}.new").write_text(f"{os.getpid()} {os.getsid(0)}")
@@ -40,10 +44,11 @@ class House:
         self.folder = folder
         self.parts: list[Part] = []
 
-    def add(self, name: str, role: Role, on_terminate: str = "0") -> None:
-        """A child that on SIGTERM works for so many seconds, or ignores it."""
+    def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
+        """A child that on SIGTERM works for so many seconds, or "never" ends what it does before a
+        second one, or does "ignore" it. Engines and workers are of `model`."""
         arguments = [str(self.folder), name, on_terminate]
-        self._add(name, role, ["-c", CHILD, *arguments])
+        self._add(name, role, ["-c", CHILD, *arguments], model)
 
     def add_failing(self, name: str, role: Role, status: int) -> None:
         """A child that exits at once."""
@@ -53,10 +58,20 @@ class House:
         """A child that runs, and is never up."""
         self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
 
-    def _add(self, name: str, role: Role, arguments: list[str]) -> None:
-        command = [sys.executable, "-I", "-S", *arguments]
+    def add_model(self, name: str) -> None:
+        """An engine and its worker."""
+        self.add(f"engine of {name}", "engine", model=name)
+        self.add(f"worker of {name}", "worker", model=name)
+
+    def _add(self, name: str, role: Role, arguments: list[str], model: str = "the model") -> None:
         self.parts.append(
-            Part(title=name, role=role, command=command, environment=dict(os.environ))
+            Part(
+                title=name,
+                role=role,
+                model=None if role == "api" else model,
+                command=[sys.executable, "-I", "-S", *arguments],
+                environment=dict(os.environ),
+            )
         )
 
     def pid(self, name: str) -> int:
@@ -64,7 +79,7 @@ class House:
 
     def diary(self) -> list[str]:
         """Who ended by SIGTERM, in order."""
-        return (self.folder / "diary").read_text().split()
+        return (self.folder / "diary").read_text().splitlines()
 
     async def run(
         self, when_ready: Callable[[], None], startup: float = 60.0, drain: float = 30.0
@@ -87,6 +102,10 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path)
+
+
+def later(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
 
 def stop(number: signal.Signals = signal.SIGTERM) -> None:
@@ -134,7 +153,7 @@ async def test_a_second_signal_ends_everything_at_once(house: House) -> None:
 
     def stop_twice() -> None:
         stop()
-        asyncio.get_running_loop().call_later(0.1, stop, signal.SIGINT)
+        later(0.1, stop, signal.SIGINT)
 
     started = time.monotonic()
     assert await house.run(stop_twice) == 128 + signal.SIGINT
@@ -163,20 +182,96 @@ async def test_a_killed_part_ends_the_daemon(
     assert all(is_gone(house.pid(part.title)) for part in house.parts)
 
 
-async def test_servers_get_time_to_answer_after_a_death(house: House) -> None:
-    """They are not told to stop before the grace is over, and it ends early if they exit."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_lets_servers_say_so(house: House, number: signal.Signals) -> None:
     house.add("engine", "engine")
-    house.add("api", "api")
-    loop = asyncio.get_running_loop()
+    house.add("api", "api", on_terminate="never")
+
+    def stop_twice() -> None:
+        stop(number)
+        later(0.3, stop, number)
+
+    assert await house.run(stop_twice, drain=60) == 128 + number
+    assert house.diary() == ["api"]
+
+
+async def test_servers_get_time_to_answer_after_a_death(house: House) -> None:
+    house.add("engine", "engine")
+    house.add("worker", "worker")
+    house.add("api", "api", on_terminate="0.5")
+    assert await house.run(lambda: os.kill(house.pid("engine"), signal.SIGKILL)) == 1
+    assert house.diary() == ["api"]
+
+
+async def test_when_nothing_else_lives_they_get_a_moment_only(house: House) -> None:
+    house.add_model("a")
+    house.add("api", "api", on_terminate="ignore")
+    started = 0.0
 
     def kill() -> None:
-        os.kill(house.pid("engine"), signal.SIGKILL)
-        loop.call_later(0.5, os.kill, house.pid("api"), signal.SIGKILL)
+        nonlocal started
+        started = time.monotonic()
+        os.kill(house.pid("engine of a"), signal.SIGKILL)
 
-    started = time.monotonic()
+    assert await house.run(kill, drain=60) == 1
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+async def test_when_a_model_dies_the_others_finish(
+    house: House, victim: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="3")
+    assert await house.run(lambda: os.kill(house.pid(f"{victim} of a"), signal.SIGKILL)) == 1
+    assert house.diary()[0] == "api"
+    assert {"engine of b", "worker of b"} < set(house.diary())
+    ((_, _, said),) = caplog.record_tuples
+    assert said.startswith(f"the {victim} of a was killed by SIGKILL; ")
+    assert "30 s for the others to finish" in said
+
+
+async def test_a_dead_engines_workers_end_with_it(house: House) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="3")
+    gone: list[list[bool]] = []
+
+    def kill() -> None:
+        os.kill(house.pid("engine of a"), signal.SIGKILL)
+        later(1.0, lambda: gone.append([is_gone(house.pid(f"worker of {m}")) for m in "ab"]))
+
     assert await house.run(kill) == 1
-    assert time.monotonic() - started < 2
-    assert not (house.folder / "diary").exists()
+    assert gone == [[True, False]]
+
+
+async def test_a_signal_while_the_others_finish_counts_as_the_first(house: House) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="never")
+
+    def kill() -> None:
+        os.kill(house.pid("worker of a"), signal.SIGKILL)
+        later(0.5, stop)
+        later(1.0, lambda: diaries.append((house.folder / "diary").exists()))
+        later(1.5, stop)
+
+    diaries: list[bool] = []
+    assert await house.run(kill, drain=60) == 128 + signal.SIGTERM
+    assert diaries == [False]
+    assert house.diary() == ["api"]
+
+
+async def test_when_a_server_dies_the_others_finish(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add_model("a")
+    house.add("api 0", "api", on_terminate="3")
+    house.add("api 1", "api", on_terminate="3")
+    assert await house.run(lambda: os.kill(house.pid("api 0"), signal.SIGKILL)) == 1
+    assert house.diary()[0] == "api 1"
+    assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
 
 
 async def test_a_death_while_starting_ends_the_start(
