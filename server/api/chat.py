@@ -29,7 +29,6 @@ from server.schemas.chat import (
     ChatChunk,
     ChatCompletion,
     ChatLogprobs,
-    ChatOptionsNotServed,
     ChatRequest,
     ChunkChoice,
     Delta,
@@ -38,7 +37,7 @@ from server.schemas.completions import CompletionChoice, CompletionUsage
 from server.service import Service, json_answer, service_of
 
 router = APIRouter()
-_body = Body(ChatRequest, not_served=ChatOptionsNotServed)
+_body = Body(ChatRequest)
 
 
 @router.post("/v1/chat/completions", **operation(ChatCompletion, ChatRequest, chunk=ChatChunk))

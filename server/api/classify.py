@@ -13,14 +13,13 @@ from server.prompts import parse_items
 from server.schemas.classify import (
     Classification,
     ClassificationList,
-    ClassifyOptionsNotServed,
     ClassifyRequest,
 )
 from server.service import json_answer, service_of
 from server.truncation import items_cut_to
 
 router = APIRouter()
-_body = Body(ClassifyRequest, not_served=ClassifyOptionsNotServed)
+_body = Body(ClassifyRequest)
 
 
 @router.post("/v1/classify", **operation(ClassificationList, ClassifyRequest))

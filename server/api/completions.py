@@ -31,7 +31,6 @@ from server.registry import Model
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
-    CompletionOptionsNotServed,
     CompletionRequest,
     CompletionUsage,
 )
@@ -40,7 +39,7 @@ from server.service import Service, json_answer, service_of
 DEFAULT_MAX_TOKENS = 16
 
 router = APIRouter()
-_body = Body(CompletionRequest, not_served=CompletionOptionsNotServed)
+_body = Body(CompletionRequest)
 
 
 @router.post("/v1/completions", **operation(Completion, CompletionRequest, chunk=Completion))

@@ -18,13 +18,12 @@ from server.registry import Model
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
-    EmbeddingOptionsNotServed,
     EmbeddingRequest,
 )
 from server.service import json_answer, service_of
 
 router = APIRouter()
-_body = Body(EmbeddingRequest, not_served=EmbeddingOptionsNotServed)
+_body = Body(EmbeddingRequest)
 
 _ROWS_AT_ONCE = 64
 

@@ -20,7 +20,6 @@ from server.schemas.rerank import (
     InputTokens,
     Reranking,
     RerankMeta,
-    RerankOptionsNotServed,
     RerankRequest,
     RerankResult,
     VoyageResult,
@@ -28,7 +27,7 @@ from server.schemas.rerank import (
 from server.service import json_answer, service_of
 
 router = APIRouter()
-rerank_body = Body(RerankRequest, not_served=RerankOptionsNotServed)
+rerank_body = Body(RerankRequest)
 
 
 @router.post("/v1/rerank", **operation(Reranking, RerankRequest))

@@ -10,12 +10,12 @@ from server.http.disconnect import CancelOnDisconnect
 from server.openapi import operation
 from server.prompts import check_count
 from server.registry import Model
-from server.schemas.score import Score, ScoreList, ScoreOptionsNotServed, ScoreRequest, Texts
+from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
 from server.service import json_answer, service_of
 from server.truncation import items_cut_to
 
 router = APIRouter()
-_body = Body(ScoreRequest, not_served=ScoreOptionsNotServed)
+_body = Body(ScoreRequest)
 
 
 @router.post("/v1/score", **operation(ScoreList, ScoreRequest))

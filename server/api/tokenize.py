@@ -15,14 +15,13 @@ from server.registry import Model
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,
-    TokenizeOptionsNotServed,
     TokenizeRequest,
     Tokens,
 )
 from server.service import Service, json_answer, service_of
 
 router = APIRouter()
-_tokenize_body = Body(TokenizeRequest, not_served=TokenizeOptionsNotServed)
+_tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 

@@ -1,6 +1,7 @@
 """Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -9,8 +10,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from server.errors import APIError
 from server.faults import Fault, fault_of
+from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
-from server.http.strict_fields import strict
+from server.schemas.known_options import refused_fields
 from server.service import service_of
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -18,17 +20,17 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
 
+_INDICES = re.compile(r"\[[^]]*\]")
+
 
 class Body(Generic[Struct]):
-    """Reads bodies of one type. The fields that `not_served` itself declares are refused by name
-    unless neutral."""
+    """Reads bodies of one type. Options that the table of known ones refuses for it are refused by
+    name unless neutral."""
 
-    def __init__(
-        self, struct: type[Struct], not_served: type[msgspec.Struct] | None = None
-    ) -> None:
+    def __init__(self, struct: type[Struct]) -> None:
         self._struct = struct
-        self._decoder = msgspec.json.Decoder(struct)
-        self._not_served = frozenset(not_served.__annotations__ if not_served else ())
+        self._refused = refused_fields(struct)
+        self._decoder = msgspec.json.Decoder(derived(struct, self._refused))
 
     async def read(self, request: Request, max_bytes: int) -> Struct:
         """Raises APIError: `body_too_large`, or `invalid_request` with the field as `param`."""
@@ -53,20 +55,26 @@ class Body(Generic[Struct]):
 
     @cached_property
     def _strict_decoder(self) -> msgspec.json.Decoder[Struct]:
-        return msgspec.json.Decoder(strict(self._struct))
+        return msgspec.json.Decoder(derived(self._struct, self._refused, strictly=True))
 
     def _error(self, fault: Fault) -> APIError:
         """The decoder's complaint, as a person who wrote the field would want to read it."""
+        for path in _within(fault.path):
+            if _INDICES.sub("", path) in self._refused:
+                message = f"{path} is known but not served here: leave it out"
+                return APIError("invalid_request", message, path)
         param = fault.path or None
-        field = re.split(r"[.\[]", fault.path, maxsplit=1)[0]
-        if field in self._not_served:
-            return APIError(
-                "invalid_request", f"{field} is known but not served here: leave it out", field
-            )
         subject = param or "the body"
         if fault.kind == "key":
             subject = f"a key of {subject}"
         return APIError("invalid_request", f"{subject}: {fault.reason}", param)
+
+
+def _within(path: str) -> Iterator[str]:
+    """The fields on the way to a fault, from the outermost: "a", "a[1].b" for "a[1].b[2]"."""
+    names = path.split(".")
+    for depth, name in enumerate(names):
+        yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, No, NoItems
+from server.schemas.common import Count
 from server.schemas.completions import CompletionUsage, FinishReason
 from server.schemas.sampling import SamplingOptions
 
@@ -41,39 +41,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: NoItems = None
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1)]
 TemplateVariables = dict[str, Any]
 
 
-class ChatOptionsNotServed(SamplingOptions, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    tools: NoItems = None
-    tool_choice: Literal["none"] | None = None
-    functions: NoItems = None
-    function_call: Literal["none"] | None = None
-    modalities: list[Literal["text"]] | None = None
-    audio: None = None
-    prediction: None = None
-    web_search_options: None = None
-    chat_template: None = None
-    documents: NoItems = None
-    best_of: Literal[1] | None = None
-    echo: No = None
-    prompt_logprobs: None = None
-    return_token_ids: No = None
-    bad_words: NoItems = None
-    allowed_token_ids: NoItems = None
-    use_beam_search: No = None
-
-
-class ChatRequest(ChatOptionsNotServed, kw_only=True, frozen=True):
+class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     """A request of `/v1/chat/completions`.
 
     `max_tokens` is the older name of `max_completion_tokens`. `reasoning_effort` and

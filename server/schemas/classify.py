@@ -9,13 +9,7 @@ from msgspec import Meta
 from server.schemas.common import INT64_MAX, INT64_MIN, TextOrIds, Usage
 
 
-class ClassifyOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    messages: None = None
-
-
-class ClassifyRequest(ClassifyOptionsNotServed, kw_only=True, frozen=True):
+class ClassifyRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids.
 
     `use_activation` false asks for the model's logits instead of probabilities.

@@ -1,6 +1,6 @@
 """Types that several endpoints share."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -9,12 +9,6 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TextOrIds = str | list[str | int | list[int]]
-
-# Options that clients send at their neutral value; any other value is refused by name.
-No = Literal[False] | None
-Yes = Literal[True] | None
-NoText = Annotated[str, Meta(max_length=0)] | None
-NoItems = Annotated[list[None], Meta(max_length=0)] | None
 
 
 class Usage(msgspec.Struct, frozen=True):

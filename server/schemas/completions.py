@@ -5,20 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, No, NoItems, NoText, TextOrIds
+from server.schemas.common import Count, TextOrIds
 from server.schemas.sampling import SamplingOptions
 
 
-class CompletionOptionsNotServed(SamplingOptions, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    suffix: NoText = None
-    bad_words: NoItems = None
-    allowed_token_ids: NoItems = None
-    use_beam_search: No = None
-
-
-class CompletionRequest(CompletionOptionsNotServed, kw_only=True, frozen=True):
+class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     """A request of `/v1/completions`. `logprobs` counts the alternatives beside each token; with
     `echo` the prompt's tokens get theirs too. Of `best_of` choices those `n` are told whose tokens
     are the likeliest on average."""

@@ -7,21 +7,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from server.encoding.text_prompts import INPUT_TYPES
 from server.encoding.vectors import EmbedDtype
-from server.schemas.common import INT64_MAX, INT64_MIN, Count, No, TextOrIds, Usage
+from server.schemas.common import INT64_MAX, INT64_MIN, Count, TextOrIds, Usage
 
 InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
 
 
-class EmbeddingOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    endianness: Literal["little", "native"] | None = None
-    late_chunking: No = None
-    messages: None = None
-    task: None = None
-
-
-class EmbeddingRequest(EmbeddingOptionsNotServed, kw_only=True, frozen=True):
+class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids.
 
     Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and

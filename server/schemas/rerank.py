@@ -1,12 +1,12 @@
 """`/v1/rerank`, `/v2/rerank` and `/rerank`: one form for the clients of Cohere, Jina, Voyage and
 LiteLLM."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import INT64_MAX, INT64_MIN, Count, No, NoText, Usage
+from server.schemas.common import INT64_MAX, INT64_MIN, Count, Usage
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -15,21 +15,7 @@ class Document(msgspec.Struct, frozen=True):
     text: str
 
 
-class RerankOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    rank_fields: list[Literal["text"]] | None = None
-    max_chunks_per_doc: None = None
-    max_tokens_per_query: None = None
-    relevant_spans: None = None
-    texts: None = None
-    truncate_prompt_tokens: None = None
-    instruction: NoText = None
-    raw_scores: No = None
-    return_embeddings: No = None
-
-
-class RerankRequest(RerankOptionsNotServed, kw_only=True, frozen=True):
+class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
     told. `max_tokens_per_doc` and `truncation` permit to cut documents."""
 

@@ -6,23 +6,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import INT64_MAX, INT64_MIN, NoText, Usage
+from server.schemas.common import INT64_MAX, INT64_MIN, Usage
 
 Texts = str | Annotated[list[str], Meta(min_length=1)]
 
 
-class ScoreOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    data_1: None = None
-    data_2: None = None
-    items: None = None
-    max_tokens_per_query: None = None
-    max_tokens_per_doc: None = None
-    instruction: NoText = None
-
-
-class ScoreRequest(ScoreOptionsNotServed, kw_only=True, frozen=True):
+class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/score`: one first text for all second ones, or as many of both.
 
     `queries` and `documents` are other names of `text_1` and `text_2`. `use_activation` false asks

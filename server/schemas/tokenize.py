@@ -3,17 +3,9 @@
 import msgspec
 
 from server.schemas.chat import Messages, TemplateVariables
-from server.schemas.common import NoItems
 
 
-class TokenizeOptionsNotServed(msgspec.Struct, kw_only=True, frozen=True):
-    """Options that clients know and this server does not serve: neutral values only."""
-
-    tools: NoItems = None
-    chat_template: None = None
-
-
-class TokenizeRequest(TokenizeOptionsNotServed, kw_only=True, frozen=True):
+class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A text to tokenize, as `model` would, or a chat's messages.
 
     A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import server.api
 from server.errors import APIError
 from server.http.body import Body
-from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest
+from server.schemas.completions import CompletionRequest
 from server.schemas.rerank import RerankRequest
 
-COMPLETION = Body(CompletionRequest, not_served=CompletionOptionsNotServed)
+COMPLETION = Body(CompletionRequest)
 RERANK = Body(RerankRequest)
 
 
@@ -107,24 +107,6 @@ def test_a_missing_field_in_a_list_is_named_with_its_index():
     error = fault(RERANK, b'{"query": "a", "documents": ["a", {"title": "b"}]}')
     assert error.param == "documents[1].text"
     assert error.message == "documents[1].text: is required"
-
-
-@pytest.mark.parametrize(
-    ("field", "neutral", "other"),
-    [
-        ("suffix", [None, ""], "the end"),
-        ("bad_words", [None, []], ["a"]),
-        ("allowed_token_ids", [None, []], [1]),
-        ("use_beam_search", [None, False], True),
-    ],
-)
-def test_what_is_known_but_not_served_is_refused_by_name_unless_neutral(field, neutral, other):
-    assert field in CompletionOptionsNotServed.__annotations__
-    for value in neutral:
-        COMPLETION.decode(msgspec.json.encode({"prompt": "a", field: value}))
-    error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: other}))
-    assert error.param == field
-    assert error.message.startswith(f"{field} is known but not served")
 
 
 def test_unknown_fields_are_ignored():

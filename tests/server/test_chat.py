@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.messages import Failed, GenerateJob
-from server.http.strict_fields import strict
+from server.http.derived_structs import derived
 from server.schemas.chat import ChatMessage, ChatRequest
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_house
 from tests.server.conftest import House
@@ -343,31 +343,6 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("tools", [TOOL]),
-        ("tool_choice", "auto"),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
-        ("functions", [{"name": "f"}]),
-        ("function_call", "auto"),
-        ("modalities", ["text", "audio"]),
-        ("audio", {"voice": "alloy", "format": "wav"}),
-        ("prediction", {"type": "content", "content": "x"}),
-        ("web_search_options", {}),
-        ("chat_template", "{{ messages }}"),
-        ("documents", [{"title": "a"}]),
-        ("best_of", 2),
-        ("echo", True),
-        ("use_beam_search", True),
-    ],
-)
-def test_known_but_not_served(house, field, value):
-    refused = error(house, **{field: value})
-    assert refused["param"] == field
-    assert "known but not served" in refused["message"]
-
-
-@pytest.mark.parametrize(
     ("messages", "param"),
     [
         (None, "messages"),
@@ -508,7 +483,7 @@ def test_junk_in_any_message_is_answered_or_refused_by_place(house, field, role,
 
 
 def test_strict_fields_go_down_into_messages():
-    body = msgspec.json.Decoder(strict(ChatRequest))
+    body = msgspec.json.Decoder(derived(ChatRequest, strictly=True))
     assert body.decode(json.dumps({"messages": HELLO, "chat_template_kwargs": {"x": {"y": 1}}}))
     with pytest.raises(msgspec.ValidationError, match="unknown field `cotent`"):
         body.decode(json.dumps({"messages": [{"role": "user", "content": "a", "cotent": "b"}]}))

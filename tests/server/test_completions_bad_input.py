@@ -1,14 +1,13 @@
 """Every field of a completion with every kind of wrong value: a 400 that names it, never a 500."""
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.schemas.completions import CompletionOptionsNotServed, CompletionRequest
+from server.schemas.completions import CompletionRequest
 from tests.server.conftest import House
 
 BOOLEANS = [
@@ -37,12 +36,6 @@ NUMBERS = {
     "timeout": [0, -1, 1e7, 2**63],
 }
 STRINGS = ["model", "user", "regex", "cache_salt"]
-NOT_SERVED: dict[str, list[Any]] = {
-    "suffix": ["end", 1, ["a"]],
-    "bad_words": [["a"], "a", 1],
-    "allowed_token_ids": [[1], "a", 1],
-    "use_beam_search": [True, 1, "a"],
-}
 
 
 def error_of(response: httpx.Response, status: int) -> dict:
@@ -66,11 +59,10 @@ def names(error: dict, field: str) -> bool:
 
 
 def test_the_lists_above_hold_every_field_of_their_type() -> None:
-    simple = {*BOOLEANS, *INTEGERS, *NUMBERS, *STRINGS, *NOT_SERVED}
+    simple = {*BOOLEANS, *INTEGERS, *NUMBERS, *STRINGS}
     others = {"prompt", "stop", "stop_token_ids", "logit_bias", "stream_options"}
     others |= {"response_format", "choice"}
     assert simple | others == set(CompletionRequest.__struct_fields__)
-    assert set(NOT_SERVED) == set(CompletionOptionsNotServed.__annotations__)
 
 
 @pytest.mark.parametrize("field", BOOLEANS)
@@ -116,7 +108,7 @@ def test_what_no_number_can_be(house: House, field: str, raw: str) -> None:
     refused(house, field, raw)
 
 
-@pytest.mark.parametrize("field", [*STRINGS, "prompt", "stop", "suffix"])
+@pytest.mark.parametrize("field", [*STRINGS, "prompt", "stop"])
 @pytest.mark.parametrize("raw", [b'"\\ud800"', b'"a\0b"', b'"\xff"', b'"\xed\xa0\x80"'])
 def test_what_no_string_can_be(house: House, field: str, raw: bytes) -> None:
     content = b'{"' + field.encode() + b'": ' + raw + b"}"
@@ -152,14 +144,6 @@ def test_what_cannot_be(house: House, fields: dict, param: str) -> None:
     error = error_of(house.post("/v1/completions", {"prompt": "a"} | fields), 400)
     assert error["param"] == param
     assert house.engines["writer"].received == []
-
-
-@pytest.mark.parametrize("field", NOT_SERVED)
-def test_what_is_not_served_is_refused_by_name_whatever_its_value(house: House, field: str) -> None:
-    for value in NOT_SERVED[field]:
-        error = refused(house, field, json.dumps(value))
-        assert error["param"] == field
-        assert "not served" in error["message"]
 
 
 junk = st.recursive(

@@ -1,0 +1,80 @@
+"""Body types made from those of the schemas: with refused options, without unknown ones."""
+
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+def derived(
+    struct: type[Struct], added: Mapping[str, Any] | None = None, *, strictly: bool = False
+) -> type[Struct]:
+    """A subclass of `struct` that also takes the `added` fields (dotted path -> type), null if left
+    out, and if `strictly` no others, at any depth; `struct` itself where nothing changes.
+
+    What a field leaves undecoded (`msgspec.Raw`) or takes whole (a dict) stays as open as it is.
+    """
+    added = added or {}
+    fields: list[Any] = [(name, kind, None) for name, kind in added.items() if "." not in name]
+    for field in msgspec.structs.fields(struct):
+        kind = _mapped(field.type, _below(added, field.name), strictly=strictly)
+        if kind is not field.type:
+            default = () if field.required else (_default(field),)
+            fields.append((field.name, kind, *default))
+    if not fields and not strictly:
+        return struct
+    own = struct.__struct_config__
+    made = msgspec.defstruct(
+        struct.__name__,
+        fields,
+        bases=(struct,),
+        kw_only=True,
+        frozen=own.frozen,
+        tag=own.tag,
+        tag_field=own.tag_field,
+        forbid_unknown_fields=strictly or own.forbid_unknown_fields,
+    )
+    return cast("type[Struct]", made)
+
+
+def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What is added to the structs in the field `name`."""
+    prefix = f"{name}."
+    return {
+        path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)
+    }
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return msgspec.field(default_factory=field.default_factory)
+
+
+def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
+    """`kind` with every struct in it derived; `kind` itself where nothing changes."""
+    if _is_struct(kind):
+        return derived(kind, added, strictly=strictly)
+    origin: Any = get_origin(kind)
+    parts: tuple[Any, ...] = get_args(kind)
+    if origin is Annotated:
+        inner = _mapped(parts[0], added, strictly=strictly)
+        return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
+    mapped = tuple(_mapped(part, added, strictly=strictly) for part in parts)
+    if all(new is old for new, old in zip(mapped, parts, strict=True)):
+        return kind
+    return _union(mapped) if origin in (Union, types.UnionType) else origin[mapped]
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _union(kinds: tuple[Any, ...]) -> Any:
+    union = kinds[0]
+    for kind in kinds[1:]:
+        union |= kind
+    return union

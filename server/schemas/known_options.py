@@ -1,0 +1,84 @@
+"""Every option of a request that a server or client documents, and what becomes of it here.
+
+The table is `known_options.toml`, whose head says how to read it. It drives what is refused; tests
+hold everything else to it.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Fate = Literal["obeyed", "accepted", "refused"]
+Source = Literal[
+    "OpenAI", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina", "Voyage",
+    "penstock",
+]  # fmt: skip
+
+
+class KnownOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the table. `neutral` values mean the same as leaving the option out, as null does;
+    `example` is none of them, and `beside` is what a request needs for the example to matter."""
+
+    by: list[Source]
+    example: Any
+    neutral: list[Any] = []
+    beside: dict[str, Any] = {}
+
+
+class OptionGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that requests of some types share, by the dotted path of each."""
+
+    requests: list[str]
+    obeyed: dict[str, KnownOption] = {}
+    refused: dict[str, KnownOption] = {}
+    accepted: dict[str, KnownOption] = {}
+
+
+class KnownOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole table; `endpoints` tells where a request of a type is sent."""
+
+    endpoints: dict[str, list[str]]
+    groups: list[OptionGroup]
+
+    def of(self, request: str, fate: Fate) -> dict[str, KnownOption]:
+        """The options of one type of request that have this fate."""
+        groups = [group for group in self.groups if request in group.requests]
+        return {name: row for group in groups for name, row in getattr(group, fate).items()}
+
+
+@cache
+def known_options() -> KnownOptions:
+    """The table."""
+    text = (resources.files("server.schemas") / "known_options.toml").read_bytes()
+    return msgspec.toml.decode(text, type=KnownOptions)
+
+
+def refused_fields(request: type[msgspec.Struct]) -> dict[str, Any]:
+    """Dotted path -> type of the neutral values, of every option that is refused in a `request`."""
+    refused = known_options().of(request.__name__, "refused")
+    return {name: _neutral_type(option.neutral) for name, option in refused.items()}
+
+
+def _neutral_type(values: list[Any]) -> Any:
+    """The type that takes these values, and null."""
+    accepted: Any = None
+    for value in values:
+        accepted = accepted | _type_of(value)
+    return accepted
+
+
+def _type_of(value: Any) -> Any:
+    match value:
+        case {}:
+            return Annotated[dict[str, Any], Meta(max_length=0)]
+        case []:
+            return Annotated[list[None], Meta(max_length=0)]
+        case [entry]:
+            return list[Literal[entry]]
+        case float():
+            return Annotated[float, Meta(ge=value, le=value)]
+        case _:
+            return Literal[value]

@@ -1,0 +1,202 @@
+"""Every row of the table of known options, against a real daemon: what is obeyed shows, what is
+refused is named, what is neutral changes nothing."""
+
+import json
+import re
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from server.schemas.known_options import Fate, known_options
+from tests.e2e.daemon import running
+from tests.workers.checkpoints import save_bert, save_masked_lm
+
+JSON = dict[str, Any]
+TABLE = known_options()
+VOCABULARY = 30_522
+LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(40))
+# Whatever a template can be told shows in its prompt.
+TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}{{ message.name or '' }}: {{ message.content }}
+{% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
+{% if add_generation_prompt %} >{% endif %}"""
+
+GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
+CHAT: JSON = {**GENERATION, "messages": [{"role": "user", "content": "Hello"}]}
+EMBEDDING: JSON = {"model": "embedder", "input": "What do pandas eat?"}
+RERANK: JSON = {
+    "model": "ranker",
+    "query": "What do pandas eat?",
+    "documents": ["Paris is the capital.", "The panda lives on bamboo."],
+}
+BASES: dict[str, JSON] = {
+    "/v1/completions": {**GENERATION, "prompt": "The function returns"},
+    "/v1/chat/completions": CHAT,
+    "/v1/embeddings": EMBEDDING,
+    "/v1/rerank": RERANK,
+    "/v2/rerank": RERANK,
+    "/rerank": RERANK,
+    "/v1/score": {"model": "ranker", "text_1": "What do pandas eat?", "text_2": ["Bamboo."]},
+    "/v1/classify": {"model": "ranker", "input": "What do pandas eat?"},
+    "/tokenize": {"model": "writer", "prompt": "The function returns"},
+    "/detokenize": {"model": "writer", "tokens": [394, 424]},
+    "/": {"inputs": "What do pandas eat?"},
+    "/embed": {"inputs": "What do pandas eat?"},
+    "/embed_all": {"inputs": "What do pandas eat?"},
+    "/embed_sparse": {"inputs": "What do pandas eat?"},
+    "/similarity": {"inputs": {"source_sentence": "A panda.", "sentences": ["A bear.", "Iron."]}},
+    "/predict": {"inputs": "What do pandas eat?"},
+}
+TEI_RERANK: JSON = {"query": "What do pandas eat?", "texts": ["Paris.", "Bamboo."]}
+# Two names of one thing: a request has one of them.
+INSTEAD_OF = {
+    "max_completion_tokens": "max_tokens", "queries": "text_1", "documents": "text_2",
+    "messages": "prompt",
+}  # fmt: skip
+_TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
+_OF_ONE_ANSWER = re.compile(r'"(id|created)": ?("[^"]*"|\d+),?')
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx.Client]:
+    """To a generator, an embedder, a sparse one and a reranker, in which every option can show."""
+    folder = tmp_path_factory.mktemp("models")
+    embedder = demo_models()[EMBEDDER_NAME]
+    models = {name: folder / name for name in ("writer", "embedder", "sparse", "ranker")}
+    shutil.copytree(demo_models()[GENERATOR_NAME], models["writer"])
+    (models["writer"] / "chat_template.jinja").write_text(TEMPLATE)
+    shutil.copytree(embedder, models["embedder"])
+    change(models["embedder"] / "config.json", is_matryoshka=True)
+    modules = json.loads((embedder / "modules.json").read_text())
+    (models["embedder"] / "modules.json").write_text(json.dumps(modules[:2]))
+    save_masked_lm(models["sparse"], bias=-2.0, vocab_size=VOCABULARY, num_hidden_layers=1)
+    save_bert(models["ranker"], labels=1, vocab_size=VOCABULARY, num_hidden_layers=1)
+    for file in embedder.glob("*token*.json"):
+        shutil.copy(file, models["sparse"])
+        shutil.copy(file, models["ranker"])
+    for name in ("embedder", "sparse"):
+        prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
+        (models[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    names = [word for name in models for word in ("--served-model-name", name)]
+    with (
+        running(*map(str, models.values()), *names, "--threads", "1") as daemon,
+        httpx.Client(base_url=daemon.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def change(file: Path, **keys: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+
+def placed(body: JSON, path: str, *value: object) -> JSON:
+    """`body` with `value` at a dotted path, or without anything there; of a list, in its first
+    entry."""
+    name, _, rest = path.partition(".")
+    if not rest:
+        others = {key: other for key, other in body.items() if key != name}
+        return others | ({name: value[0]} if value else {})
+    inner = body.get(name)
+    if isinstance(inner, list):
+        return body | {name: [placed(inner[0], rest, *value), *inner[1:]]}
+    return body | {name: placed(inner or {}, rest, *value)} if inner or value else body
+
+
+def cases(fate: Fate) -> list[tuple[str, str, str]]:
+    """Endpoint, type of request, path of the option."""
+    return [
+        (endpoint, request, path)
+        for request, endpoints in TABLE.endpoints.items()
+        for path in TABLE.of(request, fate)
+        for endpoint in endpoints
+    ]
+
+
+def base_of(endpoint: str, request: str) -> JSON:
+    return TEI_RERANK if request == "RerankTextsRequest" else BASES[endpoint]
+
+
+class Client:
+    """Sends variations of one request."""
+
+    def __init__(self, http: httpx.Client, endpoint: str, body: JSON) -> None:
+        self._http, self._endpoint, self._body = http, endpoint, body
+
+    def post(self, path: str = "", *value: object) -> httpx.Response:
+        """The answer with `value` at `path`."""
+        body = placed(self._body, path, *value) if path else self._body
+        text = json.dumps(body).replace('"LONG"', json.dumps(LONG))
+        return self._http.post(self._endpoint, content=text)
+
+    def answer(self, path: str = "", *value: object) -> object:
+        """What a 200 says."""
+        response = self.post(path, *value)
+        assert response.status_code == 200, (value, response.text)
+        return told(response)
+
+
+def told(response: httpx.Response) -> object:
+    """What an answer says, but for what no two share; of a stream whatever its pieces are."""
+    if "text/event-stream" not in response.headers["content-type"]:
+        return _OF_ONE_ANSWER.sub("", response.text)
+    *events, done = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert done == "[DONE]"
+    chunks = [json.loads(event) for event in events]
+    usages = [chunk.get("usage", "absent") for chunk in chunks]
+    text = "".join(_TEXT.findall(response.text))
+    return text, usages[-1], usages[0] and type(usages[0])
+
+
+@pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("obeyed"))
+def test_what_is_obeyed_shows_in_the_answer(http, endpoint, request_type, path) -> None:
+    option = TABLE.of(request_type, "obeyed")[path]
+    base = base_of(endpoint, request_type)
+    for name in (path, *option.beside):
+        base = placed(placed(base, name), INSTEAD_OF.get(name, name))
+    client = Client(http, endpoint, base | option.beside)
+    client.post()  # what can be cached is cached from here on
+    before = client.post()
+    assert client.answer(path, option.example) != told(before)
+    if before.status_code == 200 and path not in option.beside:
+        for neutral in (None, *option.neutral):
+            assert client.answer(path, neutral) == told(before), neutral
+
+
+@pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("accepted"))
+def test_what_is_accepted_changes_nothing(http, endpoint, request_type, path) -> None:
+    option = TABLE.of(request_type, "accepted")[path]
+    client = Client(http, endpoint, base_of(endpoint, request_type) | option.beside)
+    client.post()
+    before = client.answer()
+    for value in (None, *option.neutral, option.example):
+        assert client.answer(path, value) == before, value
+
+
+@pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("refused"))
+def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
+    option = TABLE.of(request_type, "refused")[path]
+    client = Client(http, endpoint, base_of(endpoint, request_type) | option.beside)
+    response = client.post(path, option.example)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].replace("[0]", "") == path
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_type"),
+    [(path, request) for request, paths in TABLE.endpoints.items() for path in paths],
+)
+def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, request_type) -> None:
+    refused = TABLE.of(request_type, "refused")
+    body = base_of(endpoint, request_type)
+    before = [Client(http, endpoint, body).answer() for _ in range(2)][1]
+    values = {path: [None, *option.neutral] for path, option in refused.items()}
+    for turn in range(max(map(len, values.values()), default=0)):
+        varied = body
+        for path, neutral in values.items():
+            varied = placed(varied, path, neutral[turn % len(neutral)])
+        assert Client(http, endpoint, varied).answer() == before
