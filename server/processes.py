@@ -9,7 +9,7 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from server.configuration.config import ServerConfig, child_environment
-from server.configuration.devices import available_cores, stage_device
+from server.configuration.devices import VISIBLE_DEVICES, available_cores, visible_device
 from workers.config import WorkerConfig
 
 Role = Literal["engine", "worker", "api"]
@@ -72,7 +72,10 @@ def _worker_part(engine: EngineConfig, stage: int, file: Path) -> Part:
         role="worker",
         model=engine.name,
         command=_command("workers", _written(file, worker_config(engine, stage))),
-        environment=child_environment(compute_threads=engine.threads, settings=_WORKER_SETTINGS),
+        environment=child_environment(
+            compute_threads=engine.threads,
+            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: visible_device(engine.device, stage)},
+        ),
     )
 
 
@@ -102,7 +105,7 @@ def worker_config(engine: EngineConfig, stage: int) -> WorkerConfig:
         head=engine.head,
         stage=stage,
         num_stages=engine.num_stages,
-        device=stage_device(engine.device, stage),
+        device="cpu" if engine.device == "cpu" else "cuda",
         dtype=engine.dtype,
         load_format=engine.load_format,
         attention_backend=engine.attention_backend,

@@ -6,6 +6,7 @@ import msgspec
 
 from workers.model_config import ModelConfig
 
+Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Head = Literal["generate", "embed", "embed_sparse", "classify"]
@@ -13,6 +14,9 @@ Head = Literal["generate", "embed", "embed_sparse", "classify"]
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of one model.
+
+    With `device` "cuda" the stage runs on the only GPU that its process sees: whatever a thread or
+    a library does without naming a device, it does there.
 
     `kv_cache_bytes` is the size of the KV cache, unless `memory_share_bytes` is above 0: then the
     cache takes what the weights and the largest step leave of that share of the device.
@@ -27,7 +31,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
     stage: int
     num_stages: int
-    device: str
+    device: Device
     dtype: Dtype
     load_format: LoadFormat
     attention_backend: str

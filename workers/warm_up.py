@@ -21,7 +21,7 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     runner.rehearse_sampling()
     if runner.can_capture():
         runner.capture(row_ladder(config.max_slots), token_ladder(config.max_step_tokens))
-    elif cache is not None and config.device.startswith("cuda"):
+    elif cache is not None and config.device == "cuda":
         # What capturing would have compiled: there are kernels for some numbers of rows.
         for rows in row_ladder(min(FEW_ROWS, config.max_slots)):
             runner.run_alone(_decode_step(rows))

@@ -170,7 +170,7 @@ def _serve(
 def _reports(
     config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
 ) -> Reports:
-    if torch.device(config.device).type == "cpu":
+    if config.device == "cpu":
         return ImmediateReports(engine)
     own = EngineLink(context, config.endpoint, config.stage, "reports")
     return QueuedReports(own, _end_process)

@@ -5,6 +5,9 @@ import functools
 import os
 from importlib.metadata import version
 
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The GPUs that a process sees, by number or UUID: the first is its cuda:0."""
+
 _DRIVER = "libcuda.so.1"
 
 
@@ -56,7 +59,15 @@ def resolve_device(name: str, stages: int) -> str:
     return f"cuda:{first}"
 
 
-def stage_device(first: str, stage: int) -> str:
-    """Where a stage runs: all on the CPU, or each on a CUDA device of its own."""
+def visible_device(first: str, stage: int) -> str:
+    """What CUDA_VISIBLE_DEVICES must be for a process to see only the GPU that a stage runs on: one
+    of those that this process sees, or none for a stage on the CPU.
+
+    `first` is the device of the first stage, `cpu` or `cuda:N`; the others' follow it.
+    """
     kind, _, ordinal = first.partition(":")
-    return f"cuda:{int(ordinal) + stage}" if kind == "cuda" else kind
+    if kind == "cpu":
+        return ""
+    own = int(ordinal) + stage
+    visible = os.environ.get(VISIBLE_DEVICES)
+    return str(own) if visible is None else visible.split(",")[own].strip()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import pytest
 
 from engine_core.config import EngineConfig
 from server.configuration.api_keys import digests
@@ -18,8 +19,10 @@ FD = 99
 T = TypeVar("T")
 
 
-def write_config(folder: Path, api_workers: int) -> ServerConfig:
-    options = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
+ON_CPUS = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
+
+
+def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPUS) -> ServerConfig:
     models = tuple(
         set_up_model(
             name,
@@ -87,6 +90,35 @@ def test_environments(tmp_path: Path) -> None:
     assert one[1].environment["GLOO_SOCKET_IFNAME"] == "lo"
     assert "PROMETHEUS_MULTIPROC_DIR" not in one[-1].environment
     assert Path(several[-1].environment["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("device", "inherited", "visible"),
+    [
+        ("cuda", None, "0"),
+        ("cuda:1", None, "1"),
+        ("cuda:1", "5, GPU-8932f937-d72c", "GPU-8932f937-d72c"),
+        ("cpu", None, ""),
+        ("cpu", "0,1", ""),
+    ],
+)
+def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    inherited: str | None,
+    visible: str,
+) -> None:
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 << 30,) * 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    config = write_config(tmp_path, 1, EngineOptions(device=device, load_format="dummy"))
+    workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 2
+    kind = device.partition(":")[0]
+    assert [read(worker, WorkerConfig).device for worker in workers] == [kind] * 2
 
 
 def folder(parent: Path, number: int) -> Path:

@@ -16,7 +16,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from workers.config import Dtype, Head, LoadFormat, WorkerConfig
+from workers.config import Device, Dtype, Head, LoadFormat, WorkerConfig
 from workers.model_config import read_model_config
 
 LLAMA: dict[str, Any] = {
@@ -90,7 +90,7 @@ def worker_config(
     head: Head = "generate",
     stage: int = 0,
     num_stages: int = 1,
-    device: str = "cpu",
+    device: Device = "cpu",
     dtype: Dtype = "float32",
     load_format: LoadFormat = "auto",
 ) -> WorkerConfig:

@@ -22,7 +22,7 @@ from engine_core.workflows.decoder import DecoderProcessor
 from tests.engine_core.configs import engine_config
 from tests.workers.checkpoints import worker_config
 from workers.attention.registry import select_backend
-from workers.config import Dtype, WorkerConfig
+from workers.config import Device, Dtype, WorkerConfig
 from workers.heads import HeadResult
 from workers.loader import load_model
 from workers.messages import Logprobs, StepInput, StepOutput
@@ -41,7 +41,7 @@ class Way:
     few `num_blocks` for all that run mean preemption.
     """
 
-    device: str = "cpu"
+    device: Device = "cpu"
     dtype: Dtype = "float32"
     backend: str = "auto"
     graphs: bool = False

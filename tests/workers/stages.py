@@ -8,7 +8,7 @@ import torch
 
 from tests.workers.checkpoints import BERT, worker_config
 from workers.attention.registry import select_backend
-from workers.config import Head
+from workers.config import Device, Head
 from workers.loader import load_model
 from workers.messages import Logprobs, StepInput, StepOutput
 from workers.runner import ModelRunner, attention_needs
@@ -27,7 +27,7 @@ class Stages:
         head: Head = "generate",
         num_stages: int = 1,
         backend: str = "auto",
-        device: str = "cpu",
+        device: Device = "cpu",
     ) -> None:
         config = worker_config(folder, head=head, num_stages=num_stages, device=device)
         config = msgspec.structs.replace(config, attention_backend=backend)
