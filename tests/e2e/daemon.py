@@ -43,8 +43,8 @@ class Daemon:
     def pid(self) -> int:
         return self.process.pid
 
-    def wait_ready(self) -> "Daemon":
-        wait_for(lambda: self._url() or self.process.poll() is not None, START_SECONDS)
+    def wait_ready(self, seconds: float = START_SECONDS) -> "Daemon":
+        wait_for(lambda: self._url() or self.process.poll() is not None, seconds)
         assert self._url(), "".join(self.log)
         return self
 
@@ -101,11 +101,11 @@ class Daemon:
 
 
 @contextmanager
-def running(*arguments: str) -> Generator[Daemon]:
+def running(*arguments: str, start_seconds: float = START_SECONDS) -> Generator[Daemon]:
     """A ready daemon."""
     daemon = Daemon(*arguments)
     try:
-        yield daemon.wait_ready()
+        yield daemon.wait_ready(start_seconds)
     finally:
         daemon.end()
 

@@ -1,6 +1,7 @@
 """What every GPU test needs: a GPU."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ SOURCE = Path(__file__).parents[2]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The project's marker, for runs with a configuration of their own."""
+    """The project's markers, for runs with a configuration of their own."""
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line("markers", "timeout: seconds, obeyed where pytest-timeout is installed")
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +22,10 @@ def _gpu() -> None:
         pytest.skip("needs a CUDA device")
 
 
-@pytest.fixture(autouse=True)
-def _children_find_us(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _children_find_us() -> Generator[None]:
     """A machine with a GPU may have the source alone, and processes do not search their folder."""
     given = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *filter(None, [given])]))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *filter(None, [given])]))
+        yield

@@ -1,0 +1,223 @@
+"""Daemons on a machine with two GPUs: models on either answer as on the CPU, and take no memory of
+the other."""
+
+import json
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from tests.e2e.daemon import Daemon, running
+from tests.workers.attention_problems import attention_needs
+from tests.workers.checkpoints import save_bert, save_llama
+from tests.workers.equivalence import DEMO, SHAPES, random_prompts
+from tests.workers.teacher import CLEAR_GAP, TOLERANCE
+from workers.attention import registry
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+    pytest.mark.timeout(600),
+]
+
+VOCABULARY = 4096
+"""Of the demo generator's tokenizer, which both models are given."""
+
+PROMPTS = random_prompts(VOCABULARY, count=24, longest=300)
+TOKENS = 16
+
+HEADS = {"dtype": torch.bfloat16, "head_dim": 128, "block_size": 128, "device": "cuda"}
+NEEDS = {
+    "generator": attention_needs(num_heads=4, num_kv_heads=1, **HEADS),
+    "embedder": attention_needs(num_heads=4, num_kv_heads=4, paged=False, **HEADS),
+}
+SAME_TEXT, OTHER_TEXT = 0.997, 0.95
+"""Least cosine of a vector in bfloat16 with the one in float32, and greatest with another text's.
+On the CPU they are 0.9996 and 0.934."""
+
+START_SECONDS = 400
+"""For kernels that are compiled for the first time."""
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A random Llama and a random BERT, with heads that every backend takes."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in NEEDS}
+    shape = SHAPES["heads_4_of_128_kv_1"]
+    save_llama(
+        folders["generator"],
+        vocab_size=VOCABULARY,
+        num_hidden_layers=2,
+        max_position_embeddings=512,
+        initializer_range=1.5 * shape["hidden_size"] ** -0.5,
+        **shape,
+    )
+    save_bert(
+        folders["embedder"],
+        vocab_size=VOCABULARY,
+        hidden_size=512,
+        num_hidden_layers=2,
+        intermediate_size=704,
+        max_position_embeddings=512,
+    )
+    for folder in folders.values():
+        for file in DEMO.glob("tokenizer*.json"):
+            shutil.copy(file, folder)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def reference(models: dict[str, Path]) -> Generator[Daemon]:
+    """The same models on the CPU, in float32."""
+    on_cpu = {"device": "cpu", "threads": 4}
+    with serving(models, dict.fromkeys(models, on_cpu)) as daemon:
+        yield daemon
+
+
+def serving(
+    models: Mapping[str, Path], options: Mapping[str, Mapping[str, Any]]
+) -> AbstractContextManager[Daemon]:
+    """A daemon of these models, each with options of its own."""
+    entries = [
+        {"model": str(folder), "names": [name], **options[name]} for name, folder in models.items()
+    ]
+    file = models["generator"].parent / "penstock.yaml"
+    file.write_text(json.dumps({"models": entries}))  # which is YAML too
+    return running("--config", str(file), start_seconds=START_SECONDS)
+
+
+def on_gpu(device: str, backend: str = "auto") -> dict[str, Any]:
+    """Options of a model. Few sequences make few CUDA graphs."""
+    return {
+        "device": device,
+        "attention_backend": backend,
+        "max_running": 48,
+        "max_step_tokens": 512,
+    }
+
+
+class Answers(NamedTuple):
+    """What a daemon makes of PROMPTS: tokens and log-probabilities [P, TOKENS], vectors [P, D]."""
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    vectors: np.ndarray
+
+
+def answers(daemon: Daemon) -> Answers:
+    """All prompts at once, continued greedily, and as texts."""
+    body = {"prompt": PROMPTS, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    choices = completions(daemon, body | {"logprobs": 1, "return_token_ids": True})
+    embedded = post(daemon, "/v1/embeddings", {"model": "embedder", "input": PROMPTS})
+    return Answers(
+        np.array([choice["token_ids"] for choice in choices]),
+        np.array([choice["logprobs"]["token_logprobs"] for choice in choices]),
+        np.array([item["embedding"] for item in embedded["data"]]),
+    )
+
+
+def scores(daemon: Daemon, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities [P, TOKENS] that a daemon gives to `tokens` behind PROMPTS, and to what it
+    holds for the best token in each of their places."""
+    texts = [prompt + own for prompt, own in zip(PROMPTS, tokens.tolist(), strict=True)]
+    choices = completions(daemon, {"prompt": texts, "max_tokens": 0, "prompt_logprobs": 1})
+    places = [
+        list(zip(own.tolist(), choice["prompt_logprobs"][-TOKENS:], strict=True))
+        for own, choice in zip(tokens, choices, strict=True)
+    ]
+    chosen = [[place[str(token)]["logprob"] for token, place in row] for row in places]
+    best = [[max(each["logprob"] for each in place.values()) for _, place in row] for row in places]
+    return np.array(chosen), np.array(best)
+
+
+def completions(daemon: Daemon, body: dict[str, Any]) -> list[Any]:
+    return post(daemon, "/v1/completions", {"model": "generator"} | body)["choices"]
+
+
+def post(daemon: Daemon, path: str, body: dict[str, Any]) -> Any:
+    answer = httpx.post(daemon.url + path, json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def check(daemon: Daemon, reference: Daemon) -> None:
+    """The daemon, in bfloat16, answers as the reference: by the rules of `tests.workers.teacher`,
+    which goes on with the daemon's own tokens."""
+    given, expected = answers(daemon), answers(reference)
+    chosen, best = scores(reference, given.tokens)
+    worst, gap = np.abs(given.logprobs - chosen).max(), (best - chosen).max()
+    cosines = directions(given.vectors) @ directions(expected.vectors).T
+    least = cosines.diagonal().min()
+    others = (cosines - 2 * np.eye(len(cosines))).max()
+    print(f"log-probabilities within {worst:.3f}, best token missed by {gap:.3f}")
+    print(f"cosines from {least:.4f}, of different texts to {others:.4f}")
+    assert worst <= TOLERANCE["bfloat16"]
+    assert gap <= CLEAR_GAP["bfloat16"]
+    assert least >= SAME_TEXT
+    assert others <= OTHER_TEXT
+
+
+def directions(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def backends_for(name: str) -> dict[str, str]:
+    """The backend called `name` for the models that it is for, "auto" for the other, and the reason
+    of a skip where it is for neither."""
+    reasons = {model: registry._misfits(name, needs) for model, needs in NEEDS.items()}
+    fits = {model: does(name, model) for model in NEEDS}
+    if not any(fits.values()):
+        pytest.skip(f"{name}: {reasons['embedder']}")
+    return {model: name if fits[model] else "auto" for model in NEEDS}
+
+
+def does(name: str, model: str) -> bool:
+    return any(not registry._misfit(path, NEEDS[model]) for path in registry._BACKENDS[name])
+
+
+@pytest.mark.parametrize("name", [*registry._AUTO["cuda"], "naive"])
+def test_a_generator_and_an_embedder_on_a_gpu_each(
+    models: dict[str, Path], reference: Daemon, name: str
+) -> None:
+    backends = backends_for(name)
+    options = {
+        "generator": on_gpu("cuda:1", backends["generator"]),
+        "embedder": on_gpu("cuda:0", backends["embedder"]),
+    }
+    with serving(models, options) as daemon:
+        check(daemon, reference)
+        assert ("CUDA graphs:" in "".join(daemon.log)) == captures(backends["generator"])
+
+
+def captures(backend: str) -> bool:
+    """Whether its steps are captured; "auto" is one that was the fastest."""
+    first = registry._BACKENDS["triton" if backend == "auto" else backend][0]
+    return registry._implementation(first).capabilities.graph_safe
+
+
+@pytest.mark.parametrize(("device", "others"), [("cuda:1", [0]), ("cuda:0", [1]), ("cpu", [0, 1])])
+def test_two_models_share_a_device_and_take_nothing_of_another(
+    models: dict[str, Path], reference: Daemon, device: str, others: list[int]
+) -> None:
+    before = free_memory()
+    both = {"device": "cpu", "dtype": "bfloat16"} if device == "cpu" else on_gpu(device)
+    with serving(models, dict.fromkeys(models, both)) as daemon:
+        check(daemon, reference)
+        taken = [(was - now) // MIB for was, now in zip(before, free_memory(), strict=True)]
+    print(f"MiB taken of each GPU: {taken}")
+    assert all(taken[other] < 32 for other in others)
+    # What other processes take is seen from here.
+    assert all(mib > 1024 for gpu, mib in enumerate(taken[:2]) if gpu not in others)
+
+
+def free_memory() -> list[int]:
+    """Free bytes of each GPU. It takes some for this process, once."""
+    return [torch.cuda.mem_get_info(gpu)[0] for gpu in range(torch.cuda.device_count())]
