@@ -101,6 +101,7 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
 def worker_config(engine: EngineConfig, stage: int) -> WorkerConfig:
     """What one stage needs to know of its engine's configuration."""
     return WorkerConfig(
+        name=engine.name,
         model=engine.model,
         head=engine.head,
         stage=stage,

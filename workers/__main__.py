@@ -20,7 +20,8 @@ def main() -> None:
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
     logging.basicConfig(
         level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s worker.{config.stage} %(message)s",
+        format=f"%(asctime)s %(levelname)-7s worker {config.stage} of {config.name}: %(message)s",
+        datefmt="%H:%M:%S",
     )
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415

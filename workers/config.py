@@ -13,7 +13,7 @@ Head = Literal["generate", "embed", "embed_sparse", "classify"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of one model.
+    """One stage of one model, whose `name` is for the log.
 
     With `device` "cuda" the stage runs on the only GPU that its process sees: whatever a thread or
     a library does without naming a device, it does there.
@@ -27,6 +27,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     may be in flight at once (num_stages + 1).
     """
 
+    name: str
     model: ModelConfig
     head: Head
     stage: int

@@ -8,6 +8,7 @@ in a ring.
 # torch.distributed leaves the types of its groups open.
 # pyright: reportUnknownMemberType=false
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -19,6 +20,9 @@ import torch.distributed as dist
 
 from workers.config import WorkerConfig
 from workers.loader import TORCH_DTYPES
+from workers.native_lines import native_lines_logged
+
+_logger = logging.getLogger(__name__)
 
 
 class PipelineError(RuntimeError):
@@ -92,14 +96,15 @@ def connect(config: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
     """
     if config.num_stages == 1:
         return Neighbours()
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{config.rendezvous}",
-        rank=config.stage,
-        world_size=config.num_stages,
-    )
-    # Every stage takes part in making every group, in the same order.
-    edges = [_edge(k) for k in range(config.num_stages - 1)]
+    with native_lines_logged(_logger):
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{config.rendezvous}",
+            rank=config.stage,
+            world_size=config.num_stages,
+        )
+        # Every stage takes part in making every group, in the same order.
+        edges = [_edge(k) for k in range(config.num_stages - 1)]
     dtype = TORCH_DTYPES[config.dtype]
     row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=config.device)
     previous = next_stage = None

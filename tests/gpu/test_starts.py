@@ -51,7 +51,7 @@ def failed_start(options: EngineOptions, capfd: pytest.CaptureFixture[str]) -> s
     # Whichever is noticed first: that the worker is gone, or that the engine core is.
     with pytest.raises((BenchError, EngineError), match=r"ended with status 1|has stopped"):
         asyncio.run(start())
-    lines = [line for line in capfd.readouterr().err.splitlines() if "ERROR worker.0" in line]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "ERROR   worker 0" in line]
     assert len(lines) == 1, lines
     print(lines[0])
     return lines[0]

@@ -97,6 +97,7 @@ def worker_config(
     """A stage of the checkpoint in `folder`, with small blocks and no sockets."""
     model = read_model_config(folder)
     return WorkerConfig(
+        name="tiny",
         model=model,
         head=head,
         stage=stage,

@@ -90,7 +90,20 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> 
         for stage in (0, 2):
             assert group.processes[stage].wait(timeout=20) == 1
             assert len(group.log(stage)) == 1
-        assert "ERROR worker.0 nothing reaches stage 1: " in group.log(0)[0]
+        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[0]
+
+
+def test_what_gloo_writes_comes_in_the_format_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
+    save_llama(tmp_path)
+    with WorkerGroup(naive_config(tmp_path), 2) as group:
+        group.get_ready(NUM_BLOCKS)
+        for stage in (0, 1):
+            lines = [line.split(" ", 1)[1] for line in group.log(stage)]
+            said = f"INFO    worker {stage} of tiny: gloo: Rank {stage} is connected to 1."
+            assert [line for line in lines if line.startswith(said)] == lines != []
 
 
 def without_time(output: StepOutput) -> StepOutput:

@@ -57,7 +57,9 @@ def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> No
         assert str(tmp_path) in failure.message
         assert group.processes[0].wait(timeout=10) == 1
         (line,) = group.log(0)
-        assert line.endswith(f"ERROR worker.0 {failure.message}")
+        time, logged = line.split(" ", 1)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
+        assert logged == f"ERROR   worker 0 of tiny: {failure.message}"
 
 
 def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
