@@ -43,7 +43,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an embedder turns token states into one vector (sentence-transformers' modules).
 
-    Without `include_prompt` the tokens of a prompt before the text are not to be pooled.
+    `normalize`: the server gives vectors length 1 where a request does not say otherwise. Without
+    `include_prompt` the tokens of a prompt before the text are not to be pooled.
     """
 
     mode: PoolingMode = "mean"

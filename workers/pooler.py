@@ -1,4 +1,4 @@
-"""From token states to one vector a row: sentence-transformers' Pooling and Normalize modules."""
+"""From token states to one vector a row: sentence-transformers' Pooling module."""
 
 import torch
 
@@ -7,19 +7,7 @@ from workers.step.tensors import StepTensors
 
 
 def pool(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> torch.Tensor:
-    """`hidden` [T', D] -> float32[R, D]; what is not finite stays in its row."""
-    vectors = _pooled(hidden, step, config)
-    if not config.normalize:
-        return vectors
-    return torch.nn.functional.normalize(vectors, dim=-1)
-
-
-def first_tokens(hidden: torch.Tensor, step: StepTensors) -> torch.Tensor:
-    """The states of every row's first token, [R, D]."""
-    return hidden[step.query_starts[:-1]]
-
-
-def _pooled(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> torch.Tensor:
+    """`hidden` [T', D] -> float32[R, D], of any length; what is not finite stays in its row."""
     if config.mode == "cls":
         return first_tokens(hidden, step).float()
     if config.mode == "last":
@@ -37,3 +25,8 @@ def _pooled(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> t
     # Added token by token, in order: a row's sum does not depend on its neighbours.
     sums = states.new_zeros((num_rows, states.shape[1]))
     return sums.index_add_(0, row_of_token, states) / lens[:, None]
+
+
+def first_tokens(hidden: torch.Tensor, step: StepTensors) -> torch.Tensor:
+    """The states of every row's first token, [R, D]."""
+    return hidden[step.query_starts[:-1]]

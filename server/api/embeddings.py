@@ -10,11 +10,10 @@ from msgspec import UNSET, Raw
 from engine_core.client_jobs import Encoded
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.job import count_usage, encode
-from server.encoding.vectors import AnyArray, quantize, shorten
+from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.openapi import operation
-from server.registry import Model
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
@@ -41,23 +40,18 @@ async def create_embeddings(request: Request) -> Response:
         )
         return json_answer(
             EmbeddingList(
-                data=await _embeddings(_vectors(encoded, plan, model), encoded, plan),
+                data=await _embeddings(encoded, plan),
                 model=model.name,
                 usage=count_usage(encoded),
             )
         )
 
 
-def _vectors(encoded: Encoded, plan: EmbeddingPlan, model: Model) -> AnyArray:
-    """[N, D], in the size and of the type that the request asks for."""
-    normalize = model.served.engine.model.pooling.normalize
-    return quantize(shorten(encoded.vectors, plan.dimensions, normalize=normalize), plan.dtype)
-
-
-async def _embeddings(vectors: AnyArray, encoded: Encoded, plan: EmbeddingPlan) -> list[Embedding]:
+async def _embeddings(encoded: Encoded, plan: EmbeddingPlan) -> list[Embedding]:
     """One entry a row, with a pause now and then: a large answer takes a while to write down."""
+    vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
     embeddings: list[Embedding] = []
-    for index, row in enumerate(vectors):
+    for index, row in enumerate(quantize(vectors, plan.dtype)):
         if index % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
         value = base64.b64encode(row.tobytes()).decode() if plan.in_base64 else row.tolist()

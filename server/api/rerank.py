@@ -54,14 +54,15 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
             cut_texts=await _cut(model, body),
         )
         found = await relevance(service, model, pairs, priority=body.priority or 0)
+        scores = found.raw if body.use_activation is False else found.scores
         best = np.argsort(-found.raw, kind="stable")[:top_n].tolist()
         returned = documents if body.return_documents else None
         return json_answer(
             Reranking(
                 id=service.new_id("rerank"),
                 model=model.name,
-                results=_results(found.scores, best, returned),
-                data=_voyage_results(found.scores, best, returned),
+                results=_results(scores, best, returned),
+                data=_voyage_results(scores, best, returned),
                 meta=_meta(found, version="2" if "/v2/" in request.url.path else "1"),
                 usage=found.usage,
             )

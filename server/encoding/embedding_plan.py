@@ -12,6 +12,8 @@ from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
 from server.truncation import truncation_limit
 
+_DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
+
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is embedded, how it is tokenized, and the form in which its vectors are told."""
@@ -20,6 +22,7 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenization: Tokenization
     priority: int
     dimensions: int
+    normalize: bool
     dtype: EmbedDtype
     in_base64: bool
 
@@ -35,6 +38,7 @@ def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> Embe
         ),
         priority=body.priority or 0,
         dimensions=_dimensions(body, model),
+        normalize=_normalize(body, model),
         dtype=_dtype(body),
         in_base64=body.encoding_format == "base64",
     )
@@ -87,6 +91,19 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     known = ", ".join(map(str, sorted({*allowed, own}))) if allowed else f"1 to {own}"
     message = f"{field}: {asked} is not a size of model {model.name}'s vectors ({known})"
     raise APIError("invalid_request", message, field)
+
+
+def _normalize(body: EmbeddingRequest, model: Model) -> bool:
+    """Whether vectors get length 1: as the model's modules have it, unless either name is given."""
+    asked, field = body.normalize, "normalize"
+    if body.use_activation is not None:
+        if asked is not None and asked != body.use_activation:
+            raise APIError.of_two_names("normalize", "use_activation")
+        asked, field = body.use_activation, "use_activation"
+    if asked is False and (dtype := _dtype(body)) in _DIRECTIONS:
+        message = f"{field}: false is for floats; of {dtype} vectors only the direction is told"
+        raise APIError("invalid_request", message, field)
+    return model.served.engine.model.pooling.normalize if asked is None else asked
 
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:

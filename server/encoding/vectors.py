@@ -1,4 +1,4 @@
-"""Vectors as a client wants them: shorter, and of another type."""
+"""Vectors as a client wants them: shorter, of length 1, of another type."""
 
 from typing import Any, Literal
 
@@ -10,23 +10,19 @@ from engine_core.client_jobs import FloatArray
 EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 AnyArray = npt.NDArray[Any]
 
+_MIN_LENGTH = np.float32(1e-12)
 _MAX_FLOAT16 = 65_504.0
 _MAX_INT8 = 127
 
 
 def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatArray:
     """float32[N, D] -> float32[N, dimensions]: the first ones of a matryoshka model's vectors
-    (https://arxiv.org/abs/2205.13147), of length 1 again if `normalize`."""
-    if dimensions == vectors.shape[1]:
-        return vectors
+    (https://arxiv.org/abs/2205.13147), or all; of length 1 if `normalize`, but for zeros."""
     short = vectors[:, :dimensions]
-    return normalized(short) if normalize else short
-
-
-def normalized(vectors: FloatArray) -> FloatArray:
-    """float32[N, D] -> float32[N, D] of length 1; zeros stay what they are."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    if not normalize:
+        return short
+    # As torch.nn.functional.normalize, and so sentence-transformers, does it.
+    return short / np.maximum(np.linalg.norm(short, axis=1, keepdims=True), _MIN_LENGTH)
 
 
 def quantize(vectors: FloatArray, dtype: EmbedDtype) -> AnyArray:

@@ -17,8 +17,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
 
     Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
     the tokenizer's special tokens. `truncate_prompt_tokens` -1 is the model's length. `base64`
-    encodes the numbers of `embed_dtype`, little-endian. A lower `priority` goes first. The last
-    three are Voyage's names: for `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
+    encodes the numbers of `embed_dtype`, little-endian. `normalize`, which vLLM has renamed
+    `use_activation`, says whether vectors have length 1, whatever the model's modules do. A lower
+    `priority` goes first. The last three are Voyage's names: for `truncate_prompt_tokens` -1,
+    `dimensions`, `embed_dtype`.
     """
 
     input: TextOrIds
@@ -31,6 +33,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     user: str | None = None
     truncation: bool | None = None

@@ -17,7 +17,8 @@ class Document(msgspec.Struct, frozen=True):
 
 class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
-    told. `max_tokens_per_doc` and `truncation` permit to cut documents."""
+    told. `max_tokens_per_doc` and `truncation` permit to cut documents. `use_activation` false asks
+    for what the model computed, whatever its checkpoint makes of that."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]
@@ -27,6 +28,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     max_tokens_per_doc: Count | None = None
     truncation: bool | None = None
     return_documents: bool | None = None
+    use_activation: bool | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     user: str | None = None
 

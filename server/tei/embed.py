@@ -13,8 +13,7 @@ from server.encoding.job import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import text_prompt
-from server.encoding.vectors import normalized, shorten
-from server.errors import APIError
+from server.encoding.vectors import shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.prompts import check_count
@@ -46,15 +45,11 @@ async def embed(request: Request) -> Response:
     service = service_of(request)
     body = await _embed_body.read(request, service.limits.max_body_bytes)
     model = embedder(service)
-    normalize = body.normalize is not False
-    if not normalize and model.served.engine.model.pooling.normalize:
-        message = f"normalize: vectors of model {model.name} have length 1 in any case"
-        raise APIError("invalid_request", message, "normalize")
-    plan = _plan(body, model, service, body.dimensions)
+    plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=False)
-        return json_answer((normalized(vectors) if normalize else vectors).tolist())
+        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+        return json_answer(vectors.tolist())
 
 
 @router.post(
@@ -117,6 +112,8 @@ def _plan(
     model: Model,
     service: Service,
     dimensions: int | None = None,
+    *,
+    normalize: bool | None = None,
 ) -> EmbeddingPlan:
     """What `body` comes to in terms of `/v1/embeddings`. Raises APIError."""
     if body.inputs == []:
@@ -124,6 +121,7 @@ def _plan(
     request = EmbeddingRequest(
         input=body.inputs,
         dimensions=dimensions,
+        normalize=normalize,
         prompt_name=body.prompt_name,
         truncation=body.truncate,
         truncation_side=side(body.truncation_direction),

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -91,6 +92,24 @@ def test_dimensions(client, reference, size) -> None:
         model="embedder", input=TEXTS, dimensions=size, encoding_format="float"
     )
     np.testing.assert_allclose(vectors_of(answer), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["normalize", "use_activation"])
+@pytest.mark.parametrize("size", [64, 384])
+def test_vectors_before_normalisation(client, reference, name, size) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    *modules, _ = reference
+    settings = {"prompts": PROMPTS, "default_prompt_name": "document", "truncate_dim": size}
+    expected = SentenceTransformer(modules=modules, device="cpu", **settings).encode(TEXTS)
+    assert np.linalg.norm(expected, axis=1).min() > 1.5
+    vectors = vectors_of(embed(client, TEXTS, **{name: False, "dimensions": size}))
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    told = httpx.post(
+        f"{client.base_url}".replace("/v1/", "/embed"),
+        json={"inputs": TEXTS, "normalize": False, "dimensions": size, "prompt_name": "document"},
+    )
+    assert told.json() == vectors.tolist()
 
 
 def test_other_dimensions_are_refused(client) -> None:

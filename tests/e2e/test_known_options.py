@@ -72,8 +72,6 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx.Client]:
     (models["writer"] / "chat_template.jinja").write_text(TEMPLATE)
     shutil.copytree(embedder, models["embedder"])
     change(models["embedder"] / "config.json", is_matryoshka=True)
-    modules = json.loads((embedder / "modules.json").read_text())
-    (models["embedder"] / "modules.json").write_text(json.dumps(modules[:2]))
     save_masked_lm(models["sparse"], bias=-2.0, vocab_size=VOCABULARY, num_hidden_layers=1)
     save_bert(models["ranker"], labels=1, vocab_size=VOCABULARY, num_hidden_layers=1)
     for file in embedder.glob("*token*.json"):

@@ -39,6 +39,10 @@ TASKS: dict[str, list[Task]] = {
 }
 
 
+LENGTH = 4.0
+"""Of the vectors that the engine tells: an exact multiple of `vector_of`."""
+
+
 def vector_of(item: str | bytes, size: int) -> np.ndarray:
     """float32[size] of length 1, the same for the same item."""
     seed = zlib.crc32(item.encode() if isinstance(item, str) else item)
@@ -318,7 +322,8 @@ class FakeEngine:
             counts = [len(ids) // 4 for ids in self._ids(message)]
             data = np.concatenate([states_of(*each) for each in zip(items, counts, strict=True)])
         else:
-            data = np.stack([vector_of(item, self._info.vector_size) for item in items])
+            unit = np.stack([vector_of(item, self._info.vector_size) for item in items])
+            data = LENGTH * unit
         return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes(), told
 
     def _logits(self, message: EncodeJob) -> np.ndarray:

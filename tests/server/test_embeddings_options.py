@@ -125,7 +125,7 @@ def test_every_type_in_both_encodings(ask, dtype, kind, encoding) -> None:
         data = [np.frombuffer(base64.b64decode(row), kind).tolist() for row in data]
     elif dtype in ("int8", "binary", "ubinary"):
         assert all(type(number) is int for row in data for number in row)
-    assert data == expected.tolist()
+    np.testing.assert_allclose(data, expected, atol=1e-6)
 
 
 def test_a_type_is_of_the_vector_that_was_cut(ask) -> None:

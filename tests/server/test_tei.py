@@ -9,6 +9,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import House, HouseBuilder
 from tests.server.fake_engine import (
+    LENGTH,
     FakeEngine,
     Script,
     logits_of,
@@ -85,6 +86,12 @@ def test_embed_answers_lists_of_numbers(tei_house, inputs):
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("normalize", "length"), [(None, 1), (True, 1), (False, LENGTH)])
+def test_embed_normalises_unless_told_not_to(tei_house, normalize, length):
+    (vector,) = answer(tei_house, "/embed", inputs="a", normalize=normalize)
+    np.testing.assert_allclose(vector, length * vector_of("a", 8), atol=1e-6)
+
+
 def assert_cut_then_whole(engine: FakeEngine, side: Literal["left", "right"]) -> None:
     cut, whole = engine.received
     assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
@@ -110,7 +117,6 @@ def test_embed_truncates_if_asked_to(tei_house, direction, side):
         ({"inputs": {"a": 1}}, (422, "Validation", "inputs: ")),
         ({}, (422, "Validation", "inputs: is required")),
         ({"inputs": "a", "normalize": "no"}, (422, "Validation", "normalize: ")),
-        ({"inputs": "a", "normalize": False}, (422, "Validation", "normalize: ")),
         ({"inputs": "a", "truncation_direction": "up"}, (422, "Validation", "truncation_dire")),
         ({"inputs": "a", "prompt_name": "query"}, (422, "Validation", "prompt_name: ")),
         ({"inputs": "a", "dimensions": 4}, (422, "Validation", "dimensions: ")),

@@ -59,16 +59,23 @@ def test_no_direction_is_no_fault(dtype) -> None:
         assert np.isfinite(quantize(np.zeros((1, 8), np.float32), dtype)).all()
 
 
-def test_a_shorter_vector_has_length_1_where_the_longer_had(vectors: np.ndarray) -> None:
-    short = shorten(vectors, 5, normalize=True)
+@pytest.mark.parametrize("size", [5, 8])
+def test_a_shorter_vector_has_length_1_if_that_is_asked_for(vectors: np.ndarray, size) -> None:
+    short = shorten(3 * vectors, size, normalize=True)
     assert short.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
-    ratio = short / vectors[:, :5]
-    np.testing.assert_allclose(ratio, ratio[:, :1].repeat(5, axis=1), rtol=1e-5)
-    assert np.array_equal(shorten(vectors, 5, normalize=False), vectors[:, :5])
-    assert shorten(vectors, vectors.shape[1], normalize=True) is vectors
+    ratio = short / vectors[:, :size]
+    np.testing.assert_allclose(ratio, ratio[:, :1].repeat(size, axis=1), rtol=1e-5)
+    assert np.array_equal(shorten(vectors, size, normalize=False), vectors[:, :size])
 
 
-def test_a_short_vector_of_zeros_stays_one() -> None:
+def test_a_vector_is_normalised_the_same_in_any_batch(vectors: np.ndarray) -> None:
+    together = shorten(3 * vectors, vectors.shape[1], normalize=True)
+    for row, vector in zip(together, 3 * vectors, strict=True):
+        assert np.array_equal(shorten(vector[None], len(vector), normalize=True)[0], row)
+
+
+def test_a_vector_of_zeros_stays_one() -> None:
     vectors = np.array([[0, 0, 1]], np.float32)
-    assert shorten(vectors, 2, normalize=True).tolist() == [[0, 0]]
+    with np.errstate(all="raise"):
+        assert shorten(vectors, 2, normalize=True).tolist() == [[0, 0]]

@@ -36,9 +36,11 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
     reference = SentenceTransformer(str(folder), device="cpu")
     ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
     _, output = Stages(folder, head="embed").run(encoder_step(ids))
-    expected = reference.encode(SENTENCES)
+    *without_normalize, _ = reference
+    expected = SentenceTransformer(modules=without_normalize, device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(pooled(output, len(ids)), expected, atol=1e-5)
-    assert abs(expected[0] @ expected[1]) < 0.9
+    first, second = reference.encode(SENTENCES[:2])
+    assert abs(first @ second) < 0.9
 
 
 @pytest.mark.parametrize("labels", [1, 3])

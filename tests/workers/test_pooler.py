@@ -37,14 +37,11 @@ BY_ROW = {
 
 
 @pytest.mark.parametrize("mode", list(BY_ROW))
-@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("lens", [LENS, [1], [2], [300]])
-def test_each_row_is_pooled_by_itself(mode, normalize, lens) -> None:
+def test_each_row_is_pooled_by_itself(mode, lens) -> None:
     hidden = states(lens)
-    pooled = pool(hidden, step(lens), PoolingConfig(mode=mode, normalize=normalize))
+    pooled = pool(hidden, step(lens), PoolingConfig(mode=mode))
     expected = torch.stack([BY_ROW[mode](row) for row in hidden[: sum(lens)].split(lens)])
-    if normalize:
-        expected /= expected.norm(dim=-1, keepdim=True)
     assert pooled.dtype == torch.float32
     torch.testing.assert_close(pooled, expected, atol=1e-6, rtol=1e-6)
 
@@ -69,7 +66,7 @@ def test_nan_stays_in_its_row(mode) -> None:
 
 def test_half_precision_states_are_pooled_in_float32() -> None:
     hidden = torch.full((2048, 1), 1.0 + 2**-7, dtype=torch.bfloat16)
-    pooled = pool(hidden, step([2048]), PoolingConfig(mode="mean", normalize=False))
+    pooled = pool(hidden, step([2048]), PoolingConfig(mode="mean"))
     assert pooled.item() == pytest.approx(1.0 + 2**-7, abs=1e-6)
 
 
