@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from workers.config import LoadFormat
@@ -50,7 +51,16 @@ class Tokenizer:
         folder = Path(model.path)
         if load_format == "dummy" and not (folder / TOKENIZER_FILE).exists():
             return cls(_spelled_ids(model.vocab_size))
-        return cls.load(folder)
+        tokenizer = cls.load(folder)
+        if model.lowercase:
+            tokenizer.put_into_lower_case()
+        return tokenizer
+
+    def put_into_lower_case(self) -> None:
+        """Have texts put into lower case before anything else is done to them."""
+        own = self.raw.normalizer
+        first = Lowercase()
+        self.raw.normalizer = first if own is None else Sequence([first, own])
 
     def encode(self, texts: list[str], *, add_special_tokens: bool = True) -> list[bytes]:
         """The ids of each text, int32 bytes."""

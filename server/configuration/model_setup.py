@@ -12,7 +12,8 @@ from server.configuration.devices import available_cores, cuda_memory, resolve_d
 from server.configuration.model_source import check_checkpoint
 from server.configuration.settings import EngineSettings, flag
 from workers.config import Dtype, Head
-from workers.model_config import ModelConfig, read_model_config
+from workers.config_files import read_model_config
+from workers.model_config import ModelConfig
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIB = 1 << 30

@@ -14,7 +14,8 @@ from server.bench.errors import BenchError
 from server.bench.prompts import offline_prompts, single_token_words, texts_of
 from server.bench.workloads import GENERATION, HTTP, PREFILL
 from server.demo import GENERATOR_NAME, demo_models
-from workers.model_config import read_json, read_model_config
+from workers.config_files import read_model_config
+from workers.model_config import read_json
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL)}
 

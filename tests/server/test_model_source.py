@@ -14,7 +14,7 @@ from server.configuration.model_source import ModelSourceError, check_checkpoint
 from server.demo import DemoModelMissingError, demo_models
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
 from workers.config import LoadFormat
-from workers.model_config import read_model_config
+from workers.config_files import read_model_config
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from workers.config import Device, Dtype, Head, LoadFormat, WorkerConfig
-from workers.model_config import read_model_config
+from workers.config_files import read_model_config
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 211,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from workers.model_config import EmbeddingConfig, ModelConfigError, read_model_config
+from workers.config_files import read_model_config
+from workers.model_config import EmbeddingConfig, ModelConfigError
 
 CONFIG = {
     "architectures": ["BertModel"],

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.workers.checkpoints import save_llama
+from workers.config_files import read_model_config
 from workers.kv_cache import KVCache, kv_block_bytes
-from workers.model_config import read_model_config
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.workers.checkpoints import save_bert
-from workers.model_config import ModelConfig, read_model_config
+from workers.config_files import read_model_config
+from workers.model_config import ModelConfig
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from tests.workers.tensors import Stages as ModelStages
 from tests.workers.tensors import encoder_step as tensor_step
 from workers import splade
 from workers.checkpoint import CheckpointError
+from workers.config_files import read_model_config
 from workers.loader import load_model
-from workers.model_config import ModelConfigError, SpladeConfig, read_model_config
+from workers.model_config import ModelConfigError, SpladeConfig
 from workers.splade import sparse_vectors
 
 HEAD = "embed_sparse"
@@ -38,7 +39,12 @@ def _one_thread() -> None:
 def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:
     """What sentence-transformers writes beside a model."""
     modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"st.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -245,7 +251,7 @@ def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path:
         (["Transformer", "SpladePooling"], {"pooling_strategy": 3}, "pooling_strategy"),
         (["Transformer", "SpladePooling", "Normalize"], {}, "Normalize is not supported"),
         (["Router"], {}, "Router is not supported"),
-        (["Transformer"], {}, "no pooling"),
+        (["Transformer"], {}, "do not begin with Transformer, SpladePooling"),
     ],
 )
 def test_what_cannot_be_pooled_is_named(tmp_path: Path, kinds, pooling, named) -> None:
