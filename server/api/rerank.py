@@ -33,7 +33,7 @@ rerank_body = Body(RerankRequest)
 @router.post("/v1/rerank", **operation(Reranking, RerankRequest))
 @router.post("/v2/rerank", **operation(Reranking, RerankRequest))
 async def create_reranking(request: Request) -> Response:
-    """Score documents against a query: a reranker's scores, or an embedder's cosine similarity."""
+    """Score documents against a query: by a reranker, or the similarity of vectors."""
     limit = service_of(request).limits.max_body_bytes
     return await answer_reranking(request, await rerank_body.read(request, limit))
 

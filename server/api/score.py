@@ -20,7 +20,7 @@ _body = Body(ScoreRequest)
 
 @router.post("/v1/score", **operation(ScoreList, ScoreRequest))
 async def create_scores(request: Request) -> Response:
-    """Score pairs of texts: a reranker's scores, or an embedder's cosine similarity."""
+    """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/score")

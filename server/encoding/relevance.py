@@ -1,15 +1,15 @@
-"""How well texts fit queries: a reranker's scores of pairs, or the cosines of an embedder."""
+"""How well texts fit queries: a reranker's scores, or the similarity of an embedder's vectors."""
 
 from collections.abc import Callable
 
 import msgspec
-import numpy as np
 
 from engine_core.client_jobs import Encoded, EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.job import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
+from server.encoding.similarity import similarity
 from server.prompts import text_items
 from server.registry import Model
 from server.schemas.common import Usage
@@ -40,7 +40,7 @@ class Relevance(msgspec.Struct, frozen=True):
     """One score a pair, float32[N], the cost of all, and the texts of which some was cut off.
 
     `scores` are what the model's checkpoint says its scores are, `raw` what it computed,
-    `probabilities` lie between 0 and 1. An embedder's cosines are all three.
+    `probabilities` lie between 0 and 1. An embedder's similarities are all three.
     """
 
     scores: FloatArray
@@ -65,19 +65,10 @@ async def relevance(
         likely = probabilities(logits, config)[:, 0]
         return Relevance(scores, logits[:, 0], likely, count_usage(encoded), _cut(encoded.dropped))
     queries, texts = await _encode_apart(service, model, pairs, priority)
-    cosines = cosine_similarity(queries.vectors, texts.vectors)
+    scores = similarity(queries.vectors, texts.vectors, model.served.engine.model)
     prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
     usage = Usage(prompt_tokens, prompt_tokens)
-    return Relevance(cosines, cosines, cosines, usage, _cut(texts.dropped))
-
-
-def cosine_similarity(vectors: FloatArray, others: FloatArray) -> FloatArray:
-    """float32[N, D] (or one for all, [1, D]), float32[N, D] -> float32[N] in [-1, 1]; 0 where a
-    vector has no length."""
-    lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(vectors, axis=1)
-    products = (others * vectors).sum(axis=1)
-    similarity = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return np.clip(similarity, -1.0, 1.0)
+    return Relevance(scores, scores, scores, usage, _cut(texts.dropped))
 
 
 async def _encode_pairs(service: Service, model: Model, pairs: Pairs, priority: int) -> Encoded:

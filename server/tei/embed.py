@@ -84,7 +84,8 @@ async def embed_all(request: Request) -> Response:
 @router.post("/similarity", **tei_operation(NUMBERS, SimilarityRequest))
 @tei_errors
 async def similarity(request: Request) -> Response:
-    """The cosine of a sentence's vector with those of others."""
+    """The similarity of a sentence's vector to those of others: the cosine, unless the model's
+    checkpoint names another."""
     service = service_of(request)
     body = await _similarity_body.read(request, service.limits.max_body_bytes)
     model = embedder(service)
