@@ -13,6 +13,7 @@ from engine_core.client_jobs import (
     SparseCall,
     StatesCall,
 )
+from engine_core.known_queue import KnownQueue
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -37,6 +38,7 @@ class EngineClient:
         self.info: EngineInfo | None = None
         self.beat: Beat | None = None
         self.dead = False
+        self.queue = KnownQueue()
         self._endpoint = endpoint
         self._ids = itertools.count(1)
         self._jobs: dict[int, GenerateStream | EncodeCall] = {}
@@ -147,17 +149,28 @@ class EngineClient:
             job.fail(error)
 
     async def _submit(
-        self, job: int, waiting: GenerateStream | EncodeCall, message: msgspec.Struct
+        self,
+        job: int,
+        waiting: GenerateStream | EncodeCall,
+        message: GenerateJob | EncodeJob,
     ) -> Accepted:
         if self.dead:
             raise self._death()
+        asked = self.queue.ask(message.priority)
         self._jobs[job] = waiting
         self.send(message)
         try:
-            return await waiting.accepted
+            accepted = await waiting.accepted
         except asyncio.CancelledError:
             self._drop(job)
             raise
+        except EngineError as error:
+            if error.retry_after is not None:
+                self.queue.refused(message.priority, error)
+            raise
+        if asked:
+            self.queue.accepted()
+        return accepted
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:
@@ -190,7 +203,8 @@ class EngineClient:
             # The engine says so with its last breath; its socket closes only a moment later.
             self.dead |= failed.code == "engine_dead"
             if (job := jobs.pop(failed.id, None)) is not None:
-                job.fail(EngineError(failed.code, failed.message, failed.param))
+                error = EngineError(failed.code, failed.message, failed.param, failed.retry_after)
+                job.fail(error)
 
     def _lost(self) -> None:
         self.dead = True

@@ -28,13 +28,23 @@ few tokens may then have as many as its vocabulary."""
 
 
 class EngineError(Exception):
-    """A job's terminal failure, as the engine (or the loss of the engine) reported it."""
+    """A job's terminal failure, as the engine (or the loss of the engine) reported it.
 
-    def __init__(self, code: FailureCode, message: str, param: str | None = None) -> None:
+    `retry_after` is the expected wait, in seconds, for which the job was refused.
+    """
+
+    def __init__(
+        self,
+        code: FailureCode,
+        message: str,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.code: FailureCode = code
         self.message = message
         self.param = param
+        self.retry_after = retry_after
 
 
 class Encoded(msgspec.Struct, frozen=True):

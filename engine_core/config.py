@@ -11,7 +11,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is what requests call it. `max_step_tokens` bounds one micro-batch; `max_pending_*`
     bound what is accepted and not finished: rows, and tokens (text counts its bytes until it is
-    tokenized). `client_endpoint` and `worker_endpoint` are the core's two sockets.
+    tokenized). `max_queue_seconds` bounds the expected wait until a job's first row begins; 0 is no
+    bound. `client_endpoint` and `worker_endpoint` are the core's two sockets.
     """
 
     name: str
@@ -31,6 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_share_bytes: int = 0
     max_pending_rows: int
     max_pending_tokens: int
+    max_queue_seconds: float = 30.0
     client_endpoint: str
     worker_endpoint: str
     token_endpoint: str

@@ -33,6 +33,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.queue_bound import QueueBound
 from engine_core.structured.compiling import CompilingThreads
 from engine_core.tokenizing import Tokenized, TokenizingThreads, given_ids
 from engine_core.workflows.base import Workflow
@@ -96,6 +97,7 @@ class EngineCore:
         self._tokenizing = tokenizing
         self._compiling = compiling
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
+        self._queue = QueueBound(config.name, config.max_queue_seconds)
         self._outbox = Outbox(self._job_ended)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
@@ -147,6 +149,7 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0].batch if self._in_flight else None
+            waited = self._scheduler.ahead()
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -157,6 +160,7 @@ class EngineCore:
             queued = bool(self._in_flight)
             self._in_flight.append(_InFlight(batch, step.step, now, queued))
             self._steps += 1
+            self._queue.submitted(now, waited, self._scheduler.ahead())
             if self._pacer is not None:
                 self._pacer.submitted(step, now)
 
@@ -176,8 +180,10 @@ class EngineCore:
             assert finished.step == output.step, "results come in submit order"
             self._busy_us += output.busy_us
             self._idle_us += max(output.idle_us, 0) if finished.queued else 0
+            now = self._clock()
+            self._queue.finished(now)
             if self._pacer is not None:
-                self._pacer.finished(output, self._clock())
+                self._pacer.finished(output, now)
             self._scheduler.update(finished.batch, output, self._outbox)
             self._submit_mask()
 
@@ -239,6 +245,7 @@ class EngineCore:
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         try:
             texts = self._processor.texts(message)
+            self._queue.check(self._scheduler.ahead(message.priority))
             job = self._budget.admit(client, message)
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
@@ -260,6 +267,8 @@ class EngineCore:
     def _prepare(self, job: Job, tokenized: list[Tokenized]) -> None:
         try:
             accepted, rows = self._processor.prepare(job, tokenized)
+            # Once more: others have come since, and now their tokens are counted.
+            self._queue.check(self._scheduler.ahead(job.message.priority))
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return
@@ -302,6 +311,7 @@ class EngineCore:
             preemptions=usage.preemptions,
             busy_s=self._busy_us / 1e6,
             idle_s=self._idle_us / 1e6,
+            expected_wait_s=self._queue.expected_wait(self._scheduler.ahead(0)),
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

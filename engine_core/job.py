@@ -16,11 +16,18 @@ JobKey = tuple[bytes, int]
 class RefusalError(Exception):
     """Why a job is not taken: becomes its `Failed` message."""
 
-    def __init__(self, code: FailureCode, message: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        code: FailureCode,
+        message: str,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.code: FailureCode = code
         self.message = message
         self.param = param
+        self.retry_after = retry_after
 
 
 @dataclass(slots=True, eq=False)

@@ -174,12 +174,14 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """Terminal for every row of the job that has not ended. `param` names the field at fault."""
+    """Terminal for every row of the job that has not ended. `param` names the field at fault;
+    `retry_after` is the expected wait, in seconds, that is too long for the job."""
 
     id: int
     code: FailureCode
     message: str
     param: str | None = None
+    retry_after: float | None = None
 
 
 class RowOutput(msgspec.Struct, array_like=True, frozen=True):
@@ -227,7 +229,8 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
 
     `stalled_s` is the age of the oldest step in flight, in seconds; counters are since start.
     `busy_s` are the seconds that the last stage spent on steps, `idle_s` those for which it had
-    nothing to do although another step was in flight or due.
+    nothing to do although another step was in flight or due. `expected_wait_s` is how long a job of
+    priority 0 that comes now would wait for its first row to begin; 0 while that is not known.
     """
 
     running: int
@@ -242,6 +245,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
     preemptions: int
     busy_s: float = 0.0
     idle_s: float = 0.0
+    expected_wait_s: float = 0.0
 
 
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache

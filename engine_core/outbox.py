@@ -45,7 +45,7 @@ class Outbox:
 
     def refuse(self, client: bytes, job_id: int, refusal: RefusalError) -> None:
         """The only answer to a job that was never admitted."""
-        failed = Failed(job_id, refusal.code, refusal.message, refusal.param)
+        failed = Failed(job_id, refusal.code, refusal.message, refusal.param, refusal.retry_after)
         self._of(client).failed.append(failed)
 
     def close_rows(self, job: Job, rows: int) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from server.configuration.config import Limits
 from server.errors import APIError
 
@@ -15,14 +17,11 @@ def share(limits: Limits, processes: int) -> Limits:
     def part(total: int, one_request: int) -> int:
         return min(total, max(total // processes, one_request))
 
-    return Limits(
+    return msgspec.structs.replace(
+        limits,
         max_requests=part(limits.max_requests, 1),
         max_rows=part(limits.max_rows, max(limits.max_inputs, limits.max_documents, limits.max_n)),
         max_tokens=part(limits.max_tokens, limits.max_body_bytes),
-        max_body_bytes=limits.max_body_bytes,
-        max_inputs=limits.max_inputs,
-        max_documents=limits.max_documents,
-        max_n=limits.max_n,
     )
 
 

@@ -1,5 +1,6 @@
 """Every error that a client can get: one table from code to HTTP status, type and advice."""
 
+import math
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
@@ -94,12 +95,15 @@ class APIError(Exception):
         self.status = kind.status
         self.headers = dict(headers or {})
         if kind.retry_after is not None:
-            self.headers["retry-after"] = str(kind.retry_after)
+            self.headers.setdefault("retry-after", str(kind.retry_after))
 
     @classmethod
     def from_engine(cls, error: EngineError) -> "APIError":
-        """The engine's codes are a subset of the server's."""
-        return cls(error.code, error.message, error.param)
+        """The engine's codes are a subset of the server's. Where it knows how long a request would
+        have waited, that is when to try again."""
+        wait = error.retry_after
+        headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        return cls(error.code, error.message, error.param, headers)
 
     @classmethod
     def internal(cls, cause: Exception) -> "APIError":

@@ -169,6 +169,11 @@ _BEAT_GAUGES: Final = (
     ("penstock_engine_waiting_rows", "Rows that wait for a slot.", "waiting"),
     ("penstock_engine_kv_blocks_used", "KV blocks in use.", "kv_blocks_used"),
     ("penstock_engine_kv_blocks", "KV blocks there are.", "kv_blocks_total"),
+    (
+        "penstock_engine_expected_wait_seconds",
+        "How long a request that comes now would wait until it begins.",
+        "expected_wait_s",
+    ),
     ("penstock_engine_stalled_seconds", "Age of the oldest step in flight.", "stalled_s"),
 )
 _BEAT_COUNTERS: Final = (

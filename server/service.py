@@ -37,10 +37,16 @@ class Service:
         """An id that no other answer of any API process has."""
         return f"{kind}-{self._id_prefix}{next(self._ids):012x}"
 
-    def find(self, model: str | None, endpoint: Endpoint) -> Model:
-        """The model that a request means. Raises APIError where it cannot be served now."""
+    def find(self, model: str | None, endpoint: Endpoint, priority: int | None = None) -> Model:
+        """The model that a request means; `priority` is that of a job for its engine.
+
+        Raises APIError where it cannot be served now, EngineError where the engine's queue is known
+        to be full: before any more is done for the request.
+        """
         found = self.registry.find(model, endpoint)
         self.check([found])
+        if priority is not None:
+            found.client.queue.check(priority)
         return found
 
     def check(self, models: Sequence[Model]) -> None:

@@ -39,6 +39,11 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         """What is in the house now."""
         ...
 
+    def ahead(self, priority: int | None = None) -> int:
+        """Prompt tokens that begin before the first row of a job of this priority that came now
+        (without one: of the last priority there is). 0 if none wait."""
+        ...
+
     def drop(self, job: Job, row: int | None = None) -> int:
         """End a job's open rows (or one of them) silently; what is in flight is ignored.
 

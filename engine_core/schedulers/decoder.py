@@ -62,6 +62,9 @@ class DecoderScheduler:
         for request in rows:
             self._waiting.add(request)
 
+    def ahead(self, priority: int | None = None) -> int:
+        return self._unsubmitted() + self._waiting.tokens_ahead(priority)
+
     def drop(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
         if row is not None:

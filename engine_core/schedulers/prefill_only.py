@@ -17,6 +17,7 @@ from engine_core.messages import EncodeJob, Vectors
 from engine_core.model_input import build_encoder_step
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
+from engine_core.schedulers.waiting import WaitingTokens
 from workers.messages import StepInput, StepOutput
 
 
@@ -37,6 +38,11 @@ class EncoderRows:
 
     def __post_init__(self) -> None:
         self.offsets = [0, *np.cumsum(self.lens).tolist()]
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens of the first row."""
+        return self.offsets[1]
 
     @property
     def num_left(self) -> int:
@@ -75,6 +81,10 @@ class PrefillOnlyScheduler:
         self._jobs.add(job, rows)
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
+
+    def ahead(self, priority: int | None = None) -> int:
+        """The first row of every job of which none has begun: further rows share steps with it."""
+        return self._jobs.first_tokens.up_to(priority)
 
     def drop(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
@@ -138,15 +148,17 @@ class PrefillOnlyScheduler:
         self._waiting_rows -= len(batch.lens)
         self._running_rows += len(batch.lens)
         self._waiting_tokens -= len(batch.tokens)
-        for job, _ in batch.parts:
-            self._jobs.discard_empty(job)
+        for job, rows in batch.parts:
+            self._jobs.submitted(job, begins=rows[0] == 0)
 
 
 class _JobQueue:
-    """Jobs with rows that are not submitted, by (priority, arrival)."""
+    """Jobs with rows that are not submitted, by (priority, arrival). `first_tokens` are those of
+    the first rows of jobs that have not begun."""
 
     def __init__(self) -> None:
         self._by_priority: dict[int, dict[Job, EncoderRows]] = {}
+        self.first_tokens = WaitingTokens()
 
     def __iter__(self) -> Iterator[dict[Job, EncoderRows]]:
         """The jobs of each priority, the lowest first."""
@@ -154,19 +166,29 @@ class _JobQueue:
 
     def add(self, job: Job, rows: EncoderRows) -> None:
         self._by_priority.setdefault(_priority(job), {})[job] = rows
+        self.first_tokens.change(_priority(job), rows.first_tokens)
 
     def remove(self, job: Job) -> EncoderRows | None:
         """The rows of a job that waits no longer; None if it did not."""
         equals = self._by_priority.get(_priority(job), {})
         rows = equals.pop(job, None)
-        if rows is not None and not equals:
+        if rows is None:
+            return None
+        if rows.cursor == 0:
+            self.first_tokens.change(_priority(job), -rows.first_tokens)
+        if not equals:
             del self._by_priority[_priority(job)]
         return rows
 
-    def discard_empty(self, job: Job) -> None:
-        """Forget a job that has no rows left."""
+    def submitted(self, job: Job, *, begins: bool) -> None:
+        """Rows of a job have gone, with its first if it `begins`; one that has none left is
+        forgotten."""
         rows = self._by_priority.get(_priority(job), {}).get(job)
-        if rows is not None and rows.num_left == 0:
+        if rows is None:
+            return
+        if begins:
+            self.first_tokens.change(_priority(job), -rows.first_tokens)
+        if rows.num_left == 0:
             self.remove(job)
 
 

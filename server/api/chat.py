@@ -45,7 +45,7 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/chat/completions")
+    model = service.find(body.model, "/v1/chat/completions", body.priority or 0)
     with_usage = streams_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
@@ -206,4 +206,6 @@ def _of_chat(error: EngineError, body: ChatRequest) -> APIError:
         param = "messages"
     elif param == "max_tokens" and body.max_tokens is None:
         param = "max_completion_tokens"
-    return APIError(error.code, error.message, param)
+    told = APIError.from_engine(error)
+    told.param = param
+    return told

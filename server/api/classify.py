@@ -27,7 +27,7 @@ async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/classify")
+    model = service.find(body.model, "/v1/classify", body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     config = model.served.engine.model

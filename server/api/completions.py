@@ -47,7 +47,7 @@ async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/completions")
+    model = service.find(body.model, "/v1/completions", body.priority or 0)
     with_usage = streams_usage(body)
     plan = _plan(body, model, service.limits)
     answers = _Answers(service, model)

@@ -32,7 +32,7 @@ async def create_embeddings(request: Request) -> Response:
     """Embed one or more texts, or lists of token ids."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/embeddings")
+    model = service.find(body.model, "/v1/embeddings", body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
         encoded = await encode(

@@ -42,7 +42,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
     """The answer to `body`. Raises APIError or EngineError."""
     service = service_of(request)
     top_n = _top_n(body)
-    model = service.find(body.model, "/v1/rerank")
+    model = service.find(body.model, "/v1/rerank", body.priority or 0)
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
     with CancelOnDisconnect(request.receive):

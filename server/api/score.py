@@ -23,7 +23,7 @@ async def create_scores(request: Request) -> Response:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/score")
+    model = service.find(body.model, "/v1/score", body.priority or 0)
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
         found = await relevance(service, model, pairs, priority=body.priority or 0)

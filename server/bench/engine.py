@@ -34,7 +34,9 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         seat = EngineSeat(prefix=f"{directory}/0", num_engines=1)
-        model = set_up_model("model", folder, options, Limits(), seat)
+        # All of a case's work is submitted at once, and none of it is refused for its wait.
+        limits = Limits(max_queue_seconds=0)
+        model = set_up_model("model", folder, options, limits, seat)
         parts = [part for part in daemon_of([model], Path(directory)) if part.role != "api"]
         with running_parts(parts) as children:
             client = EngineClient(model.engine.client_endpoint)

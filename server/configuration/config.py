@@ -17,12 +17,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon lets into the house at once, and what one request may ask for.
 
     `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
-    tokenized) bound everything in flight; the other bounds hold for each request.
+    tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected
+    wait; the other bounds hold for each request.
     """
 
     max_requests: int = 4096
     max_rows: int = 16_384
     max_tokens: int = 16 * 1024 * 1024
+    max_queue_seconds: float = 30.0
     max_body_bytes: int = 8 * 1024 * 1024
     max_inputs: int = 2048
     max_documents: int = 1000

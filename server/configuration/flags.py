@@ -206,6 +206,13 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
         f"(default: {limits.max_rows})",
     )
     group.add_argument(
+        "--max-queue-seconds",
+        type=seconds,
+        metavar="SECONDS",
+        help="longest expected wait until a request begins, for each model; more are answered with "
+        f"429 (default: {limits.max_queue_seconds:g}; 0: no limit)",
+    )
+    group.add_argument(
         "--max-body-size",
         type=size,
         metavar="SIZE",

@@ -100,6 +100,7 @@ def _engine_config(
         kv_cache_bytes=options.kv_cache_memory or 0,
         max_pending_rows=limits.max_rows,
         max_pending_tokens=limits.max_tokens,
+        max_queue_seconds=limits.max_queue_seconds,
         client_endpoint=f"ipc://{prefix}.client",
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",

@@ -8,7 +8,7 @@ import msgspec
 
 from engine_core.tokenizer import TokenizerError
 from engine_core.workflows import UnknownArchitectureError
-from server.configuration.config import ServedModel
+from server.configuration.config import Limits, ServedModel
 from server.configuration.devices import DeviceError, resolve_device
 from server.configuration.memory_shares import SharesError, Tenant, divide
 from server.configuration.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
@@ -41,9 +41,16 @@ def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tupl
         name, *aliases = names[index]
         with _told(spelling, index):
             source = model_folder(model.model, model.load_format)
-            served = set_up_model(name, source, options, settings.limits, seat)
+            served = set_up_model(name, source, options, _limits(settings, model), seat)
         resolved.append(msgspec.structs.replace(served, aliases=tuple(aliases)))
     return tuple(resolved)
+
+
+def _limits(settings: Settings, model: ModelSettings) -> Limits:
+    """The daemon's, but for what the model has of its own."""
+    own = model.max_queue_seconds
+    limits = settings.limits
+    return limits if own is None else msgspec.structs.replace(limits, max_queue_seconds=own)
 
 
 @contextmanager

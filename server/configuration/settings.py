@@ -53,12 +53,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model: a folder or a hub id, and what requests call it (by default its own name).
 
-    `memory_share` is this engine's part of each of its CUDA devices.
+    `memory_share` is this engine's part of each of its CUDA devices. None for `max_queue_seconds`
+    is the daemon's.
     """
 
     model: Annotated[str, Meta(min_length=1)]
     names: tuple[str, ...] = ()
     memory_share: Share | None = None
+    max_queue_seconds: Seconds | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     strict_fields: bool = False
     max_requests: Positive = _LIMITS.max_requests
     max_sequences: Positive = _LIMITS.max_rows
+    max_queue_seconds: Seconds = _LIMITS.max_queue_seconds
     max_body_size: Bytes = _LIMITS.max_body_bytes
     max_inputs: Positive = _LIMITS.max_inputs
     max_documents: Positive = _LIMITS.max_documents
@@ -94,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Limits(
             max_requests=self.max_requests,
             max_rows=self.max_sequences,
+            max_queue_seconds=self.max_queue_seconds,
             max_body_bytes=self.max_body_size,
             max_inputs=self.max_inputs,
             max_documents=self.max_documents,

@@ -185,6 +185,9 @@ def test_the_limits_are_the_defaults() -> None:
         "requests in the house": limits.max_requests,
         "sequences in the house": limits.max_rows,
         "tokens in the house": limits.max_tokens,
+        "[expected wait](#the-expected-wait) until a request begins, for each model": (
+            f"{limits.max_queue_seconds:g} s"
+        ),
     }.items():
         assert documented[name] == str(value), name
 

@@ -104,7 +104,9 @@ class SimulatedEncoder:
         self._queue.append(step)
 
     def next_result(self) -> StepOutput:
-        step = self._queue.popleft()
+        return self.run(self._queue.popleft())
+
+    def run(self, step: StepInput) -> StepOutput:
         lens = np.frombuffer(step.query_lens, np.int32)
         rows = np.split(np.frombuffer(step.tokens, np.int32), np.cumsum(lens)[:-1])
         pooled = [(np.nan if 13 in row else len(row), row.sum()) for row in rows]

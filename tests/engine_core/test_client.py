@@ -18,6 +18,7 @@ import zmq.asyncio
 
 from engine_core.client import EngineClient
 from engine_core.client_jobs import EngineError
+from engine_core.known_queue import KnownQueue
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -123,6 +124,54 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
             await stream.next()
         assert raised.value.code == "row_failed"
         assert not client.dead
+
+
+async def refused(client: EngineClient, priority: int = 0) -> EngineError:
+    with pytest.raises(EngineError) as raised:
+        await asyncio.wait_for(client.encode(ids=[b"1234"], priority=priority), 5)
+    return raised.value
+
+
+async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> None:
+    """What it would refuse is refused here; what would begin earlier is not held up."""
+    async with connected(tmp_path) as (client, script):
+        now = 0.0
+        client.queue = KnownQueue(lambda: now)
+        call = asyncio.create_task(refused(client))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "overloaded", "full", None, 3.5)]))
+        assert (await call).retry_after == 3.5
+        for priority in (0, 0, 1):
+            error = await refused(client, priority)
+            assert (error.code, error.message, error.retry_after) == ("overloaded", "full", 3.5)
+        urgent = asyncio.create_task(client.encode(ids=[b"1234"], priority=-1))
+        message = await script.job()
+        assert message.priority == -1
+        now = 0.1
+        asking = asyncio.create_task(client.encode(ids=[b"1234"]))
+        job = await script.job()
+        assert (await refused(client)).retry_after == 3.5
+        vector = Vectors(job.id, bytes(4), bytes(8))
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], vectors=[vector]))
+        await asyncio.wait_for(asking, 5)
+        last = asyncio.create_task(client.encode(ids=[b"1234"]))
+        assert (await script.job()).id > job.id
+        client.close()
+        await asyncio.gather(urgent, last, return_exceptions=True)
+
+
+def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None:
+    now = 0.0
+    queue = KnownQueue(lambda: now)
+    assert not queue.ask(0)
+    queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
+    for moment in (0.021, 0.042):
+        with pytest.raises(EngineError):
+            queue.ask(0)
+        now = moment
+        assert queue.ask(0)
+    queue.accepted()
+    assert not queue.ask(0)
 
 
 async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:

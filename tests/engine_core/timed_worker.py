@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenizer import Tokenizer
-from tests.engine_core.fake_transport import Engine, open_event
+from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
 from tests.engine_core.simulated_model import SimulatedModel
 from workers.messages import StepInput, StepOutput
 
@@ -30,7 +30,7 @@ class TimedWorker:
     """Runs steps in order, each at the earliest its `lead` in seconds after its submission, and
     reports how long its device was idle before each."""
 
-    def __init__(self, max_running: int, seconds: Seconds, lead: Seconds):
+    def __init__(self, model: SimulatedModel | SimulatedEncoder, seconds: Seconds, lead: Seconds):
         self.results, self.losses = open_event(self, 1), open_event(self, 0)
         self.seconds, self.lead = seconds, lead
         self.now = 0.0
@@ -39,7 +39,7 @@ class TimedWorker:
         self.idle: list[float] = []
         self.ends: list[float] = []
         self._queue: deque[StepOutput] = deque()
-        self._model = SimulatedModel(BLOCKS, 4, max_running)
+        self._model = model
 
     def submit(self, step: StepInput) -> None:
         free = self.ends[-1] if self.ends else self.now
@@ -61,7 +61,7 @@ class TimedWorker:
 
 
 class TimedEngine:
-    """A core over a `TimedWorker`, turned every 25 simulated microseconds. Nothing that it does
+    """A core over a `TimedWorker`, turned every `tick` simulated seconds. Nothing that it does
     takes time, but for each arrival."""
 
     def __init__(
@@ -69,28 +69,47 @@ class TimedEngine:
         tokenizer: Tokenizer,
         seconds: Seconds,
         lead: Seconds = SHORT_LEAD,
+        *,
+        tick: float = TICK,
+        encodes: bool = False,
         **changes,
     ) -> None:
         changes = {"max_running": 8, "max_step_tokens": 64} | changes
-        self.worker = TimedWorker(changes["max_running"], seconds, lead)
+        generator = SimulatedModel(BLOCKS, 4, changes["max_running"])
+        self.worker = TimedWorker(SimulatedEncoder() if encodes else generator, seconds, lead)
         self.engine = Engine(
             tokenizer,
-            "LlamaForCausalLM",
-            BLOCKS,
+            "BertModel" if encodes else "LlamaForCausalLM",
+            0 if encodes else BLOCKS,
             executor=self.worker,
             clock=lambda: self.worker.now,
             **changes,
         )
+        self.tick = tick
         self._jobs = 0
         self._receive = self.engine.clients.receive
         self.engine.clients.receive = self._take_arrival
 
-    def put(self, prompt_len: int, max_tokens: int) -> None:
-        """A job that is like no other before it arrives now."""
+    def put(self, prompt_len: int, max_tokens: int, *, count: int = 1, priority: int = 0) -> int:
+        """A job of prompts that are like none before them arrives now: its id."""
         self._jobs += 1
-        ids = array("i", [self._jobs % 50] * prompt_len).tobytes()
+        names = [
+            (self._jobs // 50 % 50, self._jobs % 50, row // 50, row % 50) for row in range(count)
+        ]
+        ids = [array("i", (name * prompt_len)[:prompt_len]).tobytes() for name in names]
         params = SamplingParams(max_tokens=max_tokens)
-        self.engine.clients.put(b"client", GenerateJob(self._jobs, params, ids=[ids]))
+        self._arrive(GenerateJob(self._jobs, params, ids=ids, priority=priority))
+        return self._jobs
+
+    def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:
+        """A job of texts to encode arrives now: its id."""
+        self._jobs += 1
+        ids = [array("i", [1] * length).tobytes()] * count
+        self._arrive(EncodeJob(self._jobs, ids=ids, priority=priority))
+        return self._jobs
+
+    def _arrive(self, job: GenerateJob | EncodeJob) -> None:
+        self.engine.clients.put(b"client", job)
 
     def turn_until_step(self, number: int, fraction: float = 0.0) -> None:
         """Until step `number` has been computed to this fraction."""
@@ -105,7 +124,7 @@ class TimedEngine:
 
     def turn(self) -> None:
         self.engine.core.turn()
-        self.worker.now += TICK
+        self.worker.now += self.tick
 
     def _moment(self, number: int, fraction: float) -> float:
         seconds = self.worker.seconds(self.worker.submitted[number])

@@ -536,6 +536,17 @@ def test_an_engine_that_refuses_is_told_in_chats_names(house, streamed):
     assert (refused["param"], refused["code"]) == ("messages", "context_length_exceeded")
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_engine_whose_queue_is_too_long(house, streamed):
+    script = house.engines["writer"].script
+    script.refusal = Failed(0, "overloaded", "would wait 31 s", None, 30.2)
+    for _ in range(3):
+        refused = post(house, stream=streamed)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")
+    script.refusal = None
+    wait_until(lambda: post(house).status_code == 200)
+
+
 def test_a_stream_that_fails_on_the_way(house, say):
     say("The quick brown fox")
     house.engines["writer"].script.fail_after = 2

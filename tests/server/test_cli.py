@@ -65,7 +65,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
         "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
         "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
-        "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 "
+        "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
         "--startup-timeout 9 --drain-timeout 0.5 --log-level debug"
     )
     assert cli.main(["serve", "a", "b", *flags.split()]) == 0
@@ -103,6 +103,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_inputs=9,
         max_documents=10,
         max_n=11,
+        max_queue_seconds=12.0,
         memory_share=0.25,
         startup_timeout=9.0,
         drain_timeout=0.5,
@@ -115,6 +116,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_inputs=9,
         max_documents=10,
         max_n=11,
+        max_queue_seconds=12.0,
     )
 
 

@@ -125,6 +125,17 @@ def test_a_check_says_how_each_model_would_run(
     )
 
 
+def test_a_model_may_have_a_longest_wait_of_its_own(penstock: Penstock) -> None:
+    config = penstock.of_file(
+        "max_queue_seconds: 5\n"
+        "models: [{model: llama, max_queue_seconds: 0}, {model: bert, max_queue_seconds:}]"
+    )
+    engines = [model["engine"] for model in config["models"]]
+    assert [engine["max_queue_seconds"] for engine in engines] == [0, 5]
+    config = penstock.of_file("models: [{model: llama}]")
+    assert config["models"][0]["engine"]["max_queue_seconds"] == 30
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
     config = penstock.of_file(

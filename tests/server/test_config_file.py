@@ -24,6 +24,7 @@ max_body_size: 2MiB
 max_inputs: 30
 max_documents: 40
 max_n: 50
+max_queue_seconds: 60
 memory_share: 0.8
 startup_timeout: 60
 drain_timeout: 1.5
@@ -43,6 +44,7 @@ models:
     kv_cache_memory: 1.5 GiB
     threads: 4
     memory_share: 0.5
+    max_queue_seconds: 2.5
   - model: BAAI/bge-base-en-v1.5
     kv_cache_memory: 1000
     max_running:
@@ -84,6 +86,7 @@ def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         max_inputs=30,
         max_documents=40,
         max_n=50,
+        max_queue_seconds=60.0,
         memory_share=0.8,
         startup_timeout=60.0,
         drain_timeout=1.5,
@@ -104,6 +107,7 @@ def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 kv_cache_memory=3 << 29,
                 threads=4,
                 memory_share=0.5,
+                max_queue_seconds=2.5,
             ),
             ModelSettings(model="BAAI/bge-base-en-v1.5", kv_cache_memory=1000),
         ),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from engine_core.messages import Failed
 from server.configuration.config import Limits
 from tests.server.conftest import House
 from tests.server.support import server_config
@@ -140,6 +141,33 @@ def test_a_full_house_refuses_whole_requests_and_takes_the_next_when_one_leaves(
     assert len(first.result().json()["choices"]) == 4
     assert house.post("/v1/completions", {"prompt": "a", "n": 6}).status_code == 200
     assert metric(house, "penstock_in_house", what="rows") == 0
+
+
+def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
+    """On every endpoint; when it is shorter again, all are served."""
+    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
+    house = builder.open(server_config(*models))
+    text = "model m is overloaded: a request that comes now would wait about 612 s"
+    for engine in house.engines.values():
+        engine.script.refusal = Failed(0, "overloaded", text, None, 611.2)
+    for path, body in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/completions", {"prompt": "a", "stream": True}),
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/embed", {"inputs": "a"}),
+    ):
+        refused = [house.post(path, body) for _ in range(20)]
+        assert {answer.status_code for answer in refused} == {429}
+        assert {answer.headers["retry-after"] for answer in refused} == {"612"}
+        if path.startswith("/v1/"):
+            error = refused[-1].json()["error"]
+            assert (error["code"], error["message"]) == ("overloaded", text)
+    assert house.post("/tokenize", {"model": "writer", "prompt": "a"}).status_code == 200
+    for engine in house.engines.values():
+        engine.script.refusal = None
+    wait_until(lambda: house.post("/v1/completions", {"prompt": "a"}).status_code == 200)
+    wait_until(lambda: house.post("/v1/embeddings", {"input": "a"}).status_code == 200)
 
 
 def test_many_clients_and_a_small_house(builder):
