@@ -6,7 +6,7 @@ from workers.attention.attend import StageAttention
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.config import WorkerConfig
 from workers.forward import forward
-from workers.graphs.capture import GraphCapture
+from workers.graphs.capture import GraphCapture, StageGraphs
 from workers.graphs.decode import DecodeGraph
 from workers.heads import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.kv_cache import KVCache
@@ -110,15 +110,16 @@ class ModelRunner:
         safe = self._device.type == "cuda" and capabilities.graph_safe
         return safe and self.kv_cache is not None
 
-    def capture(self, rows: list[int], tokens: list[int]) -> None:
+    def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
         """Capture decode steps of so many rows and other steps of so many tokens, in place of any
-        that were; from now on such steps are replayed."""
+        that were; from now on such steps are replayed. Returns those that were kept."""
         assert isinstance(self._builder, DecoderInputBuilder)
         assert self.kv_cache is not None
         scratch_place = self.kv_cache.num_blocks * self._config.block_size
         capture = GraphCapture(self._model, self._attention, self.slots, scratch_place)
         hidden_like = self._hidden_like() if self._config.stage else None
         self._builder.graphs = capture.capture(rows, tokens, hidden_like)
+        return self._builder.graphs
 
     def _hidden_like(self) -> torch.Tensor:
         shape = (1, self._config.model.hidden_size)

@@ -1,9 +1,14 @@
 """The first step of a kind pays for lazy initialisation: run each kind once before any request."""
 
+import logging
+import time
+
 import numpy as np
+import torch
 
 from workers.config import WorkerConfig
 from workers.graphs.capture import row_ladder, token_ladder
+from workers.graphs.summary import summary
 from workers.heads import FEW_ROWS
 from workers.kv_cache import KVCache
 from workers.messages import SlotInit, StepInput
@@ -11,6 +16,8 @@ from workers.runner import ModelRunner
 
 LONGEST = 64
 """Tokens of the longest step: enough to take every path."""
+
+_logger = logging.getLogger(__name__)
 
 
 def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
@@ -20,8 +27,9 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
         runner.run_alone(message)
     runner.rehearse_sampling()
     if runner.can_capture():
-        runner.capture(row_ladder(config.max_slots), token_ladder(config.max_step_tokens))
+        _capture(runner, config)
     elif cache is not None and config.device == "cuda":
+        _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
         # What capturing would have compiled: there are kernels for some numbers of rows.
         for rows in row_ladder(min(FEW_ROWS, config.max_slots)):
             runner.run_alone(_decode_step(rows))
@@ -29,6 +37,15 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     for layer in cache.layers if cache else ():
         layer.keys[: _blocks(LONGEST, config)].zero_()
         layer.values[: _blocks(LONGEST, config)].zero_()
+
+
+def _capture(runner: ModelRunner, config: WorkerConfig) -> None:
+    rows, tokens = row_ladder(config.max_slots), token_ladder(config.max_step_tokens)
+    started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
+    graphs = runner.capture(rows, tokens)
+    taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started
+    told = summary(graphs, rows, tokens)
+    _logger.info("CUDA graphs: %s; %.1f s, %d MiB", told, seconds, taken >> 20)
 
 
 def _encoder_steps(config: WorkerConfig) -> list[StepInput]:

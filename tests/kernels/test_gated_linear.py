@@ -1,12 +1,14 @@
 """Gated layers of many rows against torch in float32."""
 
+import logging
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.kernels.drawn import drawn
 from workers.kernels.gated_linear import HIGH, LOW, Tile, can_multiply, gated_linear
-from workers.kernels.gated_product import GatedProduct
+from workers.kernels.gated_product import GatedProduct, spelled
 
 SMALL = Tile(32, 16, 32, 2, 4, 2)
 
@@ -43,6 +45,25 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
     torch.testing.assert_close(got[8:].float(), 16 * weight[8:16, 0].float())
 
 
+def test_the_chosen_ways_in_words() -> None:
+    tiles = [None] * 4 + [LOW] * 12 + [None] + [HIGH] * 23
+    assert spelled(tiles) == (
+        "library to 448, own kernel (tiles of 64 rows) to 640, library to 656, "
+        "own kernel (tiles of 128 rows) beyond"
+    )
+    assert spelled([None] * 40) == "library to 1024, own kernel (tiles of 128 rows) beyond"
+
+
+def test_without_a_choice_the_log_says_so_once(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        GatedProduct(drawn(48, 40, dtype=torch.float32, device=device))
+    told = "gated product, 40 to 24 features in torch.float32: library for any number of tokens"
+    assert caplog.messages == [told]
+
+
 on_gpu = pytest.mark.skipif("not torch.cuda.is_available()", reason="measures on a GPU")
 
 
@@ -61,6 +82,20 @@ def test_tiles_that_are_used(
     got = gated_linear(rows, weight, tile).double()
     rounding = torch.finfo(dtype).eps
     torch.testing.assert_close(got, expected(rows, weight), rtol=rounding, atol=rounding / 8)
+
+
+@on_gpu
+def test_what_was_measured_is_logged_once(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    weight = drawn(2 * 1360, 256, dtype=torch.bfloat16, device=device)
+    product, _ = GatedProduct(weight), GatedProduct(weight)
+    (line,) = caplog.messages
+    print(line)
+    assert line.startswith("gated product, 256 to 1360 features in torch.bfloat16, by tokens: ")
+    assert product._tiles is not None
+    assert f": {spelled(product._tiles)}; measured in " in line
 
 
 @on_gpu

@@ -8,6 +8,7 @@ import pytest
 from tests.workers.step_maker import int32
 from workers.graphs.capture import StageGraphs, row_ladder, token_ladder, worth_having
 from workers.graphs.static_inputs import StaticRows
+from workers.graphs.summary import spelled, summary
 from workers.messages import StepInput
 from workers.step.rows import StepRows
 
@@ -41,13 +42,43 @@ def test_what_a_larger_step_clearly_outruns_is_not_worth_having(
     assert worth_having(sizes, taken.__getitem__) == kept
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([7], "7"),
+        ([1, 2], "1, 2"),
+        (row_ladder(512), "1 to 4, 6, 8 to 16 by 4, 24 to 64 by 8, 80 to 512 by 16"),
+        (row_ladder(48), "1 to 4, 6, 8 to 16 by 4, 24 to 48 by 8"),
+        ([16, 32, 64, 80, 96, 112, 500], "16, 32, 64 to 112 by 16, 500"),
+    ],
+)
+def test_sizes_in_words(sizes: list[int], words: str) -> None:
+    assert spelled(sizes) == words
+
+
+def test_what_was_kept_in_one_line() -> None:
+    graphs = StageGraphs(
+        decodes=[captured(size) for size in (1, 2, 3, 8)],
+        whole=[captured(16)],
+        pieces=[captured(16), captured(32)],
+    )
+    kept = summary(graphs, [1, 2, 3, 6, 8], [16, 32])
+    assert kept == (
+        "decode steps of 1 to 3, 8 rows (4 of 5 kept); "
+        "steps with prompts, whole, of 16 tokens (1 of 2 kept); "
+        "steps with prompts, without attention, of 16, 32 tokens (2 of 2 kept)"
+    )
+    graphs.whole = []
+    assert "whole" not in summary(graphs, [1, 2, 3, 6, 8], [16, 32])
+
+
 def captured(size: int, places: StaticRows | None = None) -> Any:
     """A graph as far as it matters for which steps it is taken."""
 
     def hold(rows: StepRows) -> bool:
         return rows.total <= size and (places is None or places.hold(rows))
 
-    return SimpleNamespace(inputs=SimpleNamespace(hold=hold))
+    return SimpleNamespace(inputs=SimpleNamespace(size=size, hold=hold))
 
 
 @pytest.mark.parametrize(

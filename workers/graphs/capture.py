@@ -1,8 +1,6 @@
 """Which steps of a stage are captured in CUDA graphs, and which graph a step takes."""
 
-import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,8 +24,6 @@ launching takes as long as the step."""
 
 _CLEARLY = 0.95
 """A graph goes only if a larger one takes less than this part of its time: timing has its noise."""
-
-_logger = logging.getLogger(__name__)
 
 _Captured = TypeVar("_Captured", DecodeGraph, PromptGraph)
 _Graph = TypeVar("_Graph")
@@ -83,7 +79,6 @@ class GraphCapture:
     ) -> StageGraphs:
         """Capture these, the largest first, and keep those that are worth having. `hidden_like`
         [1, hidden_size] is what a later stage receives a token, None for the first."""
-        started, before = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = StageGraphs()
         buffers = self._buffers(max(tokens, default=0))
         whole = self._attention.backend.capabilities.chunks_graph_safe
@@ -103,11 +98,6 @@ class GraphCapture:
         graphs.decodes = worth_having(graphs.decodes, _milliseconds)
         graphs.whole = worth_having(graphs.whole, _milliseconds)
         graphs.pieces = worth_having(graphs.pieces, _milliseconds)
-        taken = (before - torch.cuda.mem_get_info()[0]) >> 20
-        seconds = time.monotonic() - started
-        kept = len(graphs.decodes) + len(graphs.whole) + len(graphs.pieces)
-        told = "CUDA graphs of %d steps, of which %d are worth having: %.1f s, %d MiB"
-        _logger.info(told, count, kept, seconds, taken)
         return graphs
 
     def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> DecodeGraph:

@@ -6,9 +6,12 @@ which have an edge of their own. Which is which only measuring tells: it is done
 at some numbers of rows, and a number in between goes by the next larger.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
@@ -24,16 +27,18 @@ _ROUNDS, _PAUSE_SECONDS = 2, 2e-3
 """A GPU at its power limit lowers its clock, which not all ways suffer from alike. Steps of so few
 tokens are mostly those of one that is far from it: hence the pauses."""
 
+_logger = logging.getLogger(__name__)
+
 
 class GatedProduct:
     """[N, in] -> silu(gate) * up, [N, F], by `weight` [2 F, in] and, if there is one, `bias` [2 F],
     of which the first halves are the gates'."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Measures for the first weight of a shape, about a second on its GPU."""
+        """Measures for the first weight of a shape, about a second on its GPU, and logs it."""
         self._weight, self._bias = weight, bias
         has_choice = bias is None and can_multiply(weight)
-        self._tiles = _tiles(weight.shape, weight.dtype, weight.device) if has_choice else None
+        self._tiles = _tiles(weight.shape, weight.dtype, weight.device, has_choice=has_choice)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if (tile := self._tile(len(rows))) is None:
@@ -49,15 +54,35 @@ class GatedProduct:
 
 @cache
 def _tiles(
-    shape: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> Sequence[Tile | None]:
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device, *, has_choice: bool
+) -> Sequence[Tile | None] | None:
     """The fastest for each number of rows that is measured, over random numbers: how many bits
-    change decides what a processor draws, and so how fast it runs."""
+    change decides what a processor draws, and so how fast it runs. None without a choice."""
+    product = f"gated product, {shape[1]} to {shape[0] // 2} features in {dtype}"
+    if not has_choice:
+        _logger.info("%s: library for any number of tokens", product)
+        return None
+    started = time.monotonic()
     weight = torch.randn(shape, dtype=dtype, device=device)
-    return [
+    tiles = [
         _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight)
         for rows in range(_FIRST, _LAST + 1, _STEP)
     ]
+    seconds = time.monotonic() - started
+    _logger.info("%s, by tokens: %s; measured in %.1f s", product, spelled(tiles), seconds)
+    return tiles
+
+
+def spelled(tiles: Sequence[Tile | None]) -> str:
+    """Up to which numbers of rows each way is taken; `tiles` are those that were measured."""
+    ways = [None, *tiles, HIGH]
+    most = [f"to {rows}" for rows in range(_FIRST - _STEP, _LAST + 1, _STEP)]
+    by_way = groupby(zip(ways, [*most, "beyond"], strict=True), key=itemgetter(0))
+    return ", ".join(
+        f"{'library' if way is None else f'own kernel (tiles of {way.rows} rows)'} "
+        f"{[end for _, end in run][-1]}"
+        for way, run in by_way
+    )
 
 
 def _fastest(rows: torch.Tensor, weight: torch.Tensor) -> Tile | None:
