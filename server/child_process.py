@@ -18,7 +18,6 @@ class ChildProcess:
             process.kill()
             process.wait()
             raise
-        self.pid = process.pid
         self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._process = process
         self.exit.get_loop().add_reader(self._pidfd, self._on_exit)

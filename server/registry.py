@@ -96,8 +96,7 @@ class Registry:
         """Connect to every engine, which need not be up yet; compile the chat templates."""
         for model in self.models:
             await model.client.start()
-            if "/v1/chat/completions" in model.endpoints:
-                await model.chat.start()
+            model.chat.start()
 
     async def close(self) -> None:
         """Leave every engine; what still runs fails as `draining`."""

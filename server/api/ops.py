@@ -53,6 +53,8 @@ async def ready(request: Request) -> Response:
     """Whether every model can be asked, and new requests are taken: a readiness probe."""
     service = service_of(request)
     service.check(service.registry.models)
+    for model in service.registry.models:
+        model.chat.check()
     return json_answer(Health())
 
 

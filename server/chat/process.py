@@ -1,14 +1,15 @@
 """A template's process: `python -P -m server.chat.process`, frames in and out.
 
 Templates are programs: one expression may run for ever or take all memory, and nothing inside
-Python stops it. So the kernel does. A conversation that takes too long ends the process, by a timer
-of the processor's time; memory is bounded as a whole.
+Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
+of the processor's time and of the clock; memory is bounded as a whole.
 """
 
 import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -17,11 +18,13 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from server.chat.jinja import compile_template, render
 from server.chat.protocol import (
+    CPU_SECONDS,
     LENGTH_BYTES,
-    SECONDS,
+    WALL_SECONDS,
     Answer,
     ChatTemplate,
-    Conversation,
+    Ping,
+    Question,
     Refused,
     Rendered,
     frame,
@@ -33,7 +36,7 @@ _MAX_REASON = 500
 
 
 def main() -> None:
-    """The process: a ChatTemplate first, then Conversations, each of which gets its answer."""
+    """The process: a ChatTemplate first, then Questions, each of which gets its answer."""
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -47,17 +50,28 @@ def main() -> None:
         return ""
 
     _answer(sink, compiles)
-    decoder = msgspec.json.Decoder(Conversation)
+    decoder = msgspec.json.Decoder(Question)
+
+    def rendered(body: bytes) -> str:
+        question = decoder.decode(body)
+        return "" if isinstance(question, Ping) else render(compiled[0], template, question)
+
     while body := _read(source):
-        _answer(sink, lambda body=body: render(compiled[0], template, decoder.decode(body)))
+        _answer(sink, partial(rendered, body))
 
 
 def _answer(sink: BinaryIO, work: Callable[[], str]) -> None:
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    _set_timers(cpu=CPU_SECONDS, wall=WALL_SECONDS)
     answer = frame(_outcome(work))
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    _set_timers(cpu=0, wall=0)
     sink.write(answer)
     sink.flush()
+
+
+def _set_timers(*, cpu: float, wall: float) -> None:
+    """SIGPROF or SIGALRM ends this process after so many seconds; 0 is never."""
+    signal.setitimer(signal.ITIMER_PROF, cpu)
+    signal.setitimer(signal.ITIMER_REAL, wall)
 
 
 def _outcome(work: Callable[[], str]) -> Answer:

@@ -60,29 +60,14 @@ class Daemon:
 
     def children(self) -> dict[str, list[int]]:
         """Pids by module: engine_core, workers, server.api_process."""
-        found: dict[str, list[int]] = {}
-        for pid, words in self._commands().items():
-            found.setdefault(words[words.index("-m") + 1], []).append(pid)
-        return found
+        return children_of(self.pid)
 
     def part(self, config: str) -> int:
         """The pid of the engine or worker whose configuration is called `config`, such as
         `1.worker-0`: that of the second model's first stage."""
-        (pid,) = (pid for pid, words in self._commands().items() if f"/{config}.json" in words[-2])
+        commands = commands_of(self.pid)
+        (pid,) = (pid for pid, words in commands.items() if f"/{config}.json" in words[-2])
         return pid
-
-    def _commands(self) -> dict[int, list[str]]:
-        """The children's command lines, each ended by an empty word."""
-        found: dict[int, list[str]] = {}
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                words = (process / "cmdline").read_bytes().decode().split("\0")
-            except (OSError, ValueError):
-                continue
-            if parent == self.pid and "-m" in words:
-                found[int(process.name)] = words
-        return found
 
     def exit_code(self, seconds: float) -> int:
         """Wait for the daemon to end by itself."""
@@ -108,6 +93,28 @@ def running(*arguments: str, start_seconds: float = START_SECONDS) -> Generator[
         yield daemon.wait_ready(start_seconds)
     finally:
         daemon.end()
+
+
+def children_of(parent: int) -> dict[str, list[int]]:
+    """Pids of a process' children by the module that each runs."""
+    found: dict[str, list[int]] = {}
+    for pid, words in commands_of(parent).items():
+        found.setdefault(words[words.index("-m") + 1], []).append(pid)
+    return found
+
+
+def commands_of(parent: int) -> dict[int, list[str]]:
+    """The command lines of a process' children, each ended by an empty word."""
+    found: dict[int, list[str]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            its_parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+        except (OSError, ValueError):
+            continue
+        if its_parent == parent and "-m" in words:
+            found[int(process.name)] = words
+    return found
 
 
 def is_alive(pid: int) -> bool:

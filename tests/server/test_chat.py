@@ -512,7 +512,7 @@ def test_models_that_cannot_chat(house, model, reason, path):
 def test_a_template_that_hangs_holds_up_nobody_else(house):
     slow = {"model": "endless", "messages": [{"role": "user", "content": "hang"}]}
     refused = house.post(PATH, slow).json()["error"]
-    assert "takes more than 2 s" in refused["message"]
+    assert "takes more than" in refused["message"]
     with pytest.raises(httpx.ReadTimeout):
         house.http.post(PATH, json=slow, timeout=0.2)  # one who does not wait
     started = time.monotonic()

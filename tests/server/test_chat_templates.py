@@ -170,16 +170,17 @@ async def refusal(chat: ChatRenderer, text: str = "x") -> str:
     return caught.value.message
 
 
-async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path):
+async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
     chat = renderer(tmp_path, ENDLESS)
-    await chat.start()
+    chat.start()
     assert await chat.render(said("fine")) == "fine"
     before = time.monotonic()
-    assert "takes more than 2 s" in await refusal(chat, "hang")
+    assert "takes more than" in await refusal(chat, "hang")
     assert time.monotonic() - before < 20
     assert await chat.render(said("again")) == "again"
     assert "characters" in await refusal(chat, "grow")
     assert await chat.render(said("still")) == "still"
+    assert not caplog.messages  # it is the conversation's doing, and no failure of the process
     await chat.close()
 
 
@@ -200,7 +201,7 @@ async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path):
 )
 async def test_what_a_template_may_not_do(tmp_path, source, reason):
     chat = renderer(tmp_path, source)
-    await chat.start()
+    chat.start()
     for _ in range(2):
         message = await refusal(chat)
         assert reason in message
@@ -210,18 +211,22 @@ async def test_what_a_template_may_not_do(tmp_path, source, reason):
 
 async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, caplog):
     chat = renderer(tmp_path, "{% for x in %}\n{{ y")
-    await chat.start()
+    chat.start()
+    for _ in range(2):
+        with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
+            await chat.render(said("x"))
+        assert caught.value.param == "model"
     assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
-    with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
-        await chat.render(said("x"))
-    assert caught.value.param == "model"
+    chat.check()
+    await chat.close()
 
 
 async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     slow = "{% if messages[0].content == 'left' %}{% for i in range(300) %}"
     slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
     chat = renderer(tmp_path, slow + "{{ messages[0].content }}")
-    await chat.start()
+    chat.start()
+    assert await chat.render(said("first")) == "first"
     left = asyncio.create_task(chat.render(said("left")))
     await asyncio.sleep(0.005)
     left.cancel()
@@ -229,23 +234,3 @@ async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     assert texts == [str(i) for i in range(20)]
     assert left.cancelled()
     await chat.close()
-
-
-async def test_the_process_knows_no_api_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_API_KEY", "sesame")
-    chat = renderer(tmp_path, "x")
-    await chat.start()
-    assert chat._process is not None
-    file = Path(f"/proc/{chat._process.pid}/environ")
-    assert b"sesame" not in await asyncio.to_thread(file.read_bytes)
-    await chat.close()
-
-
-async def test_the_process_goes_with_its_parent(tmp_path):
-    chat = renderer(tmp_path, "x")
-    await chat.start()
-    process = chat._process
-    assert process is not None
-    assert process.stdin is not None
-    process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 10) == 0
