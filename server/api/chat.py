@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from engine_core.client_jobs import EngineError
 from server.chat.conversation import ChatOptions
@@ -15,8 +16,8 @@ from server.chat.prompt import chat_prompt
 from server.errors import APIError
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
-from server.generation.sampling import generation_plan, sampling_params, streams_usage
-from server.generation.stream import stream_events
+from server.generation.sampling import generation_plan, sampling_params, streamed_usage
+from server.generation.stream import StreamedUsage, stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.sse import EventStream
@@ -35,6 +36,7 @@ from server.schemas.chat import (
 )
 from server.schemas.completions import CompletionChoice, CompletionUsage
 from server.service import Service, json_answer, service_of
+from server.two_names import under_either
 
 router = APIRouter()
 _body = Body(ChatRequest)
@@ -46,13 +48,13 @@ async def create_chat_completion(request: Request) -> Response:
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/chat/completions", body.priority or 0)
-    with_usage = streams_usage(body)
+    usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
         answers = _Answers(service, model, plan)
         try:
             if body.stream:
-                return await EventStream.begin(answers.events(with_usage=with_usage))
+                return await EventStream.begin(answers.events(usage))
             return json_answer(await _complete(answers))
         except EngineError as error:
             raise _of_chat(error, body) from None
@@ -72,22 +74,26 @@ class _Answers:
     def __init__(self, service: Service, model: Model, plan: GenerationPlan) -> None:
         self._id = service.new_id("chatcmpl")
         self._created = int(time.time())
-        self._service, self._model, self._plan = service, model, plan
-        self._spelling = ChatSpelling(model) if plan.logprobs is not None else None
+        self._service, self._model = service, model
+        self._spelling: ChatSpelling | None = None
+        if plan.logprobs is not None:
+            self._spelling = ChatSpelling(model, as_ids=plan.tokens_as_ids)
+            # On their way here they are keyed by the token's spelling, which ids alone tell apart.
+            plan = msgspec.structs.replace(plan, tokens_as_ids=True)
+        self._plan = plan
         self._begun: set[int] = set()
 
     def generation(self) -> AbstractAsyncContextManager[Generation]:
         """The job behind the answer."""
-        model = self._spelling.by_ids if self._spelling is not None else self._model
-        return generation(self._service, model, self._plan)
+        return generation(self._service, self._model, self._plan)
 
-    def events(self, *, with_usage: bool) -> AsyncGenerator[bytes]:
+    def events(self, usage: StreamedUsage) -> AsyncGenerator[bytes]:
         """The answer as a stream."""
-        usage = None if with_usage else UNSET
         return stream_events(
             self.generation(),
-            lambda piece: (self._chunk([choice], usage) for choice in self._parts(piece)),
-            partial(self._chunk, []) if with_usage else None,
+            usage,
+            lambda piece, used: (self._chunk([choice], used) for choice in self._parts(piece)),
+            partial(self._chunk, []),
         )
 
     def completion(self, pieces: list[CompletionChoice], usage: CompletionUsage) -> ChatCompletion:
@@ -182,11 +188,9 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _max_tokens(body: ChatRequest) -> int | None:
-    """Under either name; None is what the context has left. Raises APIError for two numbers."""
+    """None is what the context has left. Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    if newer is not None and older is not None and newer != older:
-        raise APIError.of_two_names("max_completion_tokens", "max_tokens")
-    return older if newer is None else newer
+    return under_either("max_completion_tokens", newer, "max_tokens", older)
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

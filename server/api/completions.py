@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
 from server.configuration.config import Limits
@@ -19,9 +19,9 @@ from server.generation.sampling import (
     choices,
     generation_plan,
     sampling_params,
-    streams_usage,
+    streamed_usage,
 )
-from server.generation.stream import stream_events
+from server.generation.stream import StreamedUsage, stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.sse import EventStream
@@ -35,6 +35,7 @@ from server.schemas.completions import (
     CompletionUsage,
 )
 from server.service import Service, json_answer, service_of
+from server.two_names import under_either
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -48,13 +49,13 @@ async def create_completion(request: Request) -> Response:
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, "/v1/completions", body.priority or 0)
-    with_usage = streams_usage(body)
+    usage = streamed_usage(body)
     plan = _plan(body, model, service.limits)
     answers = _Answers(service, model)
     with CancelOnDisconnect(request.receive):
         if body.stream:
             job = generation(service, model, plan)
-            return await EventStream.begin(answers.events(job, with_usage=with_usage))
+            return await EventStream.begin(answers.events(job, usage))
         return json_answer(await _complete(service, model, plan, answers))
 
 
@@ -77,14 +78,14 @@ class _Answers:
         self._model = model.name
 
     def events(
-        self, job: AbstractAsyncContextManager[Generation], *, with_usage: bool
+        self, job: AbstractAsyncContextManager[Generation], usage: StreamedUsage
     ) -> AsyncGenerator[bytes]:
         """The answer as a stream."""
-        usage = None if with_usage else UNSET
         return stream_events(
             job,
-            lambda piece: (self.completion([piece], usage),),
-            partial(self.completion, []) if with_usage else None,
+            usage,
+            lambda piece, used: (self.completion([piece], used),),
+            partial(self.completion, []),
         )
 
     def completion(
@@ -125,10 +126,17 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
     return sampling_params(
         body,
         model.served.generation,
-        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=_max_tokens(body),
         logprobs=0 if ranked and body.logprobs is None else body.logprobs,
         prompt_logprobs=max((width for width in scored if width is not None), default=None),
     )
+
+
+def _max_tokens(body: CompletionRequest) -> int:
+    """Raises APIError for two numbers."""
+    newer, older = body.max_completion_tokens, body.max_tokens
+    asked = under_either("max_tokens", older, "max_completion_tokens", newer)
+    return DEFAULT_MAX_TOKENS if asked is None else asked
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
 
 from server.chat.conversation import ChatOptions
 from server.chat.prompt import chat_prompt
@@ -34,9 +35,21 @@ async def tokenize(request: Request) -> Response:
     text, special = await _text(service, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer lets go of the interpreter, and a text may be long.
-        (ids,) = await asyncio.to_thread(model.tokenizer.encode, [text], add_special_tokens=special)
+        told = await asyncio.to_thread(
+            _tokens, model, text, special=special, spelled=bool(body.return_token_strs)
+        )
+    return json_answer(told)
+
+
+def _tokens(model: Model, text: str, *, special: bool, spelled: bool) -> Tokens:
+    (ids,) = model.tokenizer.encode([text], add_special_tokens=special)
     tokens = np.frombuffer(ids, np.int32).tolist()
-    return json_answer(Tokens(count=len(tokens), max_model_len=model.max_model_len, tokens=tokens))
+    return Tokens(
+        count=len(tokens),
+        max_model_len=model.max_model_len,
+        tokens=tokens,
+        token_strs=[*map(model.tokenizer.id_to_token, tokens)] if spelled else UNSET,
+    )
 
 
 async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[str, bool]:

@@ -11,6 +11,7 @@ from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopString
 from server.generation.logprobs import LogprobsBuilder
 from server.generation.plan import GenerationPlan
 from server.generation.prompt_logprobs import PromptLogprobsBuilder
+from server.generation.token_text import TokenIds
 from server.registry import Model
 from server.schemas.completions import CompletionChoice, FinishReason
 
@@ -74,7 +75,8 @@ class Choice:
         self._logprobs: LogprobsBuilder | None = None
         self._prompt_logprobs: PromptLogprobsBuilder | None = None
         if plan.logprobs is not None:
-            self._logprobs = LogprobsBuilder(model.token_text, plan.logprobs)
+            spelling = TokenIds() if plan.tokens_as_ids else model.token_text
+            self._logprobs = LogprobsBuilder(spelling, plan.logprobs)
         if plan.prompt_logprobs is not None:
             self._prompt_logprobs = PromptLogprobsBuilder(model.token_text, plan.prompt_logprobs)
         if self._logprobs is not None and plan.echo and prompt.ids:

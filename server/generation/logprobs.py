@@ -3,7 +3,7 @@
 import numpy as np
 
 from engine_core.messages import Logprobs
-from server.generation.token_text import TokenText
+from server.generation.token_text import TokenIds, TokenText
 from server.schemas.completions import CompletionLogprobs
 
 # JSON has no infinity: what a token of probability 0 is given instead.
@@ -17,7 +17,7 @@ class LogprobsBuilder:
     among those told. `offset` is where the next token's text begins in the choice's text.
     """
 
-    def __init__(self, spelling: TokenText, width: int) -> None:
+    def __init__(self, spelling: TokenText | TokenIds, width: int) -> None:
         self._spelling = spelling
         self._width = width
         self.offset = 0

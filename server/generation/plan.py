@@ -11,7 +11,8 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `n` choices of each prompt are told, of `width` that are generated.
     `logprobs` and `prompt_logprobs` count the alternatives to tell, None is none at all; `params`
-    may ask the engine for more. `timeout` is in seconds from the request's arrival.
+    may ask the engine for more. With `tokens_as_ids` log-probabilities spell tokens by their ids.
+    `timeout` is in seconds from the request's arrival.
     """
 
     prompts: Items
@@ -29,6 +30,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
+    tokens_as_ids: bool = False
 
     @property
     def rows(self) -> int:

@@ -4,6 +4,7 @@ from engine_core.messages import SamplingParams, Tokenization
 from server.configuration.config import GenerationDefaults, Limits
 from server.errors import APIError
 from server.generation.plan import GenerationPlan
+from server.generation.stream import StreamedUsage
 from server.generation.structured import grammar_of
 from server.prompts import Items, check_ids
 from server.registry import Model
@@ -37,12 +38,13 @@ def generation_plan(
         tokenization=Tokenization(
             add_special_tokens=add_special_tokens,
             truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
-            truncation_side="left",
+            truncation_side=body.truncation_side or "left",
         ),
         priority=body.priority or 0,
         timeout=body.timeout,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
     )
 
 
@@ -96,15 +98,18 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
         raise APIError("too_large", f"{field}: {count}; a request takes {limits.max_n}", field)
 
 
-def streams_usage(body: SamplingOptions) -> bool:
-    """Whether a stream ends with its usage. Raises APIError for stream options without a stream."""
-    if body.stream_options is None:
-        return False
+def streamed_usage(body: SamplingOptions) -> StreamedUsage:
+    """What a stream tells of its usage. Raises APIError for stream options without a stream."""
+    asked = body.stream_options
+    if asked is None:
+        return StreamedUsage(at_end=False, in_pieces=False)
     if not body.stream:
         raise APIError(
             "invalid_request", "stream_options: only with `stream`", param="stream_options"
         )
-    return bool(body.stream_options.include_usage)
+    return StreamedUsage(
+        at_end=bool(asked.include_usage), in_pieces=bool(asked.continuous_usage_stats)
+    )
 
 
 def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:

@@ -1,6 +1,9 @@
 """The one grammar that a request's text must match, from the fields that may ask for one."""
 
+from collections.abc import Iterator
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Grammar
 from server.errors import APIError
@@ -11,26 +14,24 @@ from server.schemas.structured import (
     JsonSchema,
     PlainText,
     ResponseFormat,
+    SchemaText,
+    StructuredOutputs,
 )
 
-_SCHEMA = "response_format.json_schema.schema"
+_ANY_OBJECT = '{"type": "object"}'
 
 
 def grammar_of(body: SamplingOptions) -> Grammar | None:
     """None where the request leaves its text free.
 
-    Raises APIError, naming the field: several grammars, a schema that is no object, one too large.
+    Raises APIError, naming the field: grammars that differ, a schema that is no object, one too
+    large.
     """
-    asked = {
-        "response_format": _from_format(body.response_format),
-        "regex": Grammar("regex", body.regex, "regex") if body.regex is not None else None,
-        "choice": _from_choice(body.choice),
-    }
-    grammars = {field: grammar for field, grammar in asked.items() if grammar is not None}
-    if len(grammars) > 1:
-        first, *_, field = grammars
-        raise APIError("invalid_request", f"{field}: not together with {first}", field)
-    for grammar in grammars.values():
+    asked = list(_asked(body))
+    for grammar in asked:
+        if (grammar.kind, grammar.source) != (asked[0].kind, asked[0].source):
+            message = f"{grammar.param}: not together with {asked[0].param}"
+            raise APIError("invalid_request", message, grammar.param)
         if len(grammar.source) > MAX_GRAMMAR_CHARS:
             raise APIError(
                 "too_large",
@@ -38,22 +39,60 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
                 f"{MAX_GRAMMAR_CHARS}",
                 grammar.param,
             )
-        return grammar
-    return None
+    return asked[0] if asked else None
 
 
-def _from_format(asked: ResponseFormat | None) -> Grammar | None:
+def _asked(body: SamplingOptions) -> Iterator[Grammar]:
+    """What the request's fields ask for, each under all of its names."""
+    yield from _from_format(body.response_format)
+    outputs = body.structured_outputs or StructuredOutputs()
+    yield from _from_schema(body.json_schema, "json_schema")
+    yield from _from_schema(body.guided_json, "guided_json")
+    yield from _from_schema(outputs.json, "structured_outputs.json")
+    if outputs.json_object:
+        yield Grammar("json_schema", _ANY_OBJECT, "structured_outputs.json_object")
+    for param, regex in (
+        ("regex", body.regex),
+        ("guided_regex", body.guided_regex),
+        ("structured_outputs.regex", outputs.regex),
+    ):
+        if regex is not None:
+            yield Grammar("regex", regex, param)
+    for param, choice in (
+        ("choice", body.choice),
+        ("guided_choice", body.guided_choice),
+        ("structured_outputs.choice", outputs.choice),
+    ):
+        if choice is not None:
+            yield Grammar("choice", msgspec.json.encode(choice).decode(), param)
+
+
+def _from_format(asked: ResponseFormat | None) -> Iterator[Grammar]:
     match asked:
-        case JsonObject():
-            return Grammar("json_schema", '{"type": "object"}', "response_format")
+        case JsonObject(schema=schema):
+            given = list(_from_schema(schema, "response_format.schema"))
+            yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]
         case JsonSchema(json_schema=named):
-            schema = bytes(named.schema).decode()
-            if not schema.startswith("{"):
-                raise APIError("invalid_request", f"{_SCHEMA}: expected an object", _SCHEMA)
-            return Grammar("json_schema", schema, _SCHEMA)
+            param = "response_format.json_schema.schema"
+            yield _grammar(bytes(named.schema).decode(), param)
         case PlainText() | None:
-            return None
+            return
 
 
-def _from_choice(choice: list[str] | None) -> Grammar | None:
-    return Grammar("choice", msgspec.json.encode(choice).decode(), "choice") if choice else None
+def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
+    """A schema that may be in a string, or not there. Raises APIError."""
+    text = "null" if raw is UNSET else bytes(raw).decode()
+    if text.startswith('"'):
+        try:
+            text = msgspec.json.decode(text, type=str).strip()
+        except msgspec.DecodeError as error:
+            raise APIError("invalid_request", f"{param}: {error}", param) from None
+        yield _grammar(text, param)
+    elif text != "null":
+        yield _grammar(text, param)
+
+
+def _grammar(schema: str, param: str) -> Grammar:
+    if not schema.startswith("{"):
+        raise APIError("invalid_request", f"{param}: expected an object", param)
+    return Grammar("json_schema", schema, param)

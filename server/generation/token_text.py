@@ -34,5 +34,18 @@ class TokenText:
             return self._mark + "".join(map(_escaped, data))
 
 
+class TokenIds:
+    """Tokens by their ids, as vLLM spells them where texts would not tell them apart:
+    "token_id:17"."""
+
+    def __getitem__(self, token: int) -> str:
+        return f"token_id:{token}"
+
+    @staticmethod
+    def id_of(spelling: str) -> int:
+        """The token that is spelled so."""
+        return int(spelling.removeprefix("token_id:"))
+
+
 def _escaped(byte: int) -> str:
     return chr(byte) if byte in _PRINTABLE and byte != ord("\\") else f"\\x{byte:02x}"

@@ -10,13 +10,16 @@ from server.schemas.sampling import SamplingOptions
 
 
 class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
-    """A request of `/v1/completions`. `logprobs` counts the alternatives beside each token; with
-    `echo` the prompt's tokens get theirs too. Of `best_of` choices those `n` are told whose tokens
-    are the likeliest on average."""
+    """A request of `/v1/completions`. `max_completion_tokens` is chat's name of `max_tokens`.
+
+    `logprobs` counts the alternatives beside each token; with `echo` the prompt's tokens get theirs
+    too. Of `best_of` choices those `n` are told whose tokens are the likeliest on average.
+    """
 
     prompt: TextOrIds
     model: str | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     best_of: Count | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

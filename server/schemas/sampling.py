@@ -1,12 +1,18 @@
 """What every request for text may ask of its sampling, its end and its form."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from server.schemas.common import INT64_MAX, INT64_MIN, Count
-from server.schemas.structured import Choices, Regex, ResponseFormat
+from server.schemas.structured import (
+    Choices,
+    Regex,
+    ResponseFormat,
+    SchemaText,
+    StructuredOutputs,
+)
 
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -21,9 +27,11 @@ LogitBias = Annotated[
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage` adds a last chunk without choices that carries the usage."""
+    """`include_usage` adds a last chunk without choices that carries the usage; with
+    `continuous_usage_stats` every other carries what has been used so far."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -31,10 +39,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
     divides logits, so it keeps away from 0, where they would no longer be finite. Sampling that the
-    request leaves open is the model's own (`generation_config.json`). At most one of
-    `response_format`, `regex` and `choice` says what the text must match as a whole. `timeout` is
-    in seconds; a lower `priority` begins first; `truncate_prompt_tokens` keeps the last so many
-    tokens of a prompt, with -1 as many as leave room for `max_tokens`.
+    request leaves open is the model's own (`generation_config.json`). The fields from
+    `response_format` to `guided_choice` say what the text must match as a whole: at most one thing,
+    for which other servers have other names. `timeout` is in seconds; a lower `priority` begins
+    first; `truncate_prompt_tokens` keeps so many tokens of a prompt, with -1 as many as leave room
+    for `max_tokens`, and drops those on the `truncation_side`, the left by default.
     """
 
     stream: bool | None = None
@@ -54,6 +63,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
@@ -61,5 +71,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     response_format: ResponseFormat | None = None
     regex: Regex | None = None
     choice: Choices | None = None
+    json_schema: SchemaText | UnsetType = UNSET
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaText | UnsetType = UNSET
+    guided_regex: Regex | None = None
+    guided_choice: Choices | None = None
+    return_tokens_as_token_ids: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     user: str | None = None

@@ -1,6 +1,7 @@
 """`/tokenize` and `/detokenize`."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from server.schemas.chat import Messages, TemplateVariables
 
@@ -9,7 +10,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A text to tokenize, as `model` would, or a chat's messages.
 
     A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose
-    template writes its own, only if it is true.
+    template writes its own, only if it is true. `return_token_strs` asks for the
+    spelling of each token too.
     """
 
     prompt: str | None = None
@@ -19,14 +21,17 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    return_token_strs: bool | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/tokenize`. `max_model_len` is the model's limit, in tokens."""
+    """The answer of `/tokenize`. `max_model_len` is the model's limit, in tokens; `token_strs`, if
+    asked for, how the vocabulary spells them."""
 
     count: int
     max_model_len: int
     tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):

@@ -152,6 +152,13 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
          "response_format.json_schema.schema", "strin"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
          "response_format.json_schema.schema", "not"),
+        ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
+        ({"structured_outputs": {"json": {"type": "strin"}}}, "structured_outputs.json", "strin"),
+        ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
+        ({"guided_json": '{"type": "object"'}, "guided_json", "EOF"),
+        ({"json_schema": {"type": "strin"}}, "json_schema", "strin"),
+        ({"response_format": {"type": "json_object", "schema": {"not": {}}}},
+         "response_format.schema", "not"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])

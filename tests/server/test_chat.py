@@ -137,6 +137,32 @@ def test_the_shape_of_a_stream(house, say):
     assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
 
 
+def test_usage_so_far_in_every_chunk_of_a_stream(house, say):
+    ids = say("Water falls from the gate.")
+    house.engines["writer"].script.step_seconds = 0.005
+    chunks = chunks_of(house, stream_options={"continuous_usage_stats": True})
+    used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert used == sorted(used)
+    assert 0 < used[0] < used[-1] == len(ids) + 1
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_tokens_spelled_by_their_ids(house, say):
+    ids = say("naïve cafés")
+    fields = {"logprobs": True, "top_logprobs": 2}
+    (texts,), (by_ids,) = (
+        chat(house, **fields, return_tokens_as_token_ids=flag)["choices"] for flag in (False, True)
+    )
+    plain, spelled = (choice["logprobs"]["content"] for choice in (texts, by_ids))
+    assert [entry["token"] for entry in spelled] == [f"token_id:{id_}" for id_ in [*ids, 1]]
+    assert by_ids["message"] == texts["message"]
+    for entry, other in zip(plain, spelled, strict=True):
+        assert (entry["logprob"], entry["bytes"]) == (other["logprob"], other["bytes"])
+        alternatives = [(top["logprob"], top["bytes"]) for top in entry["top_logprobs"]]
+        assert [(top["logprob"], top["bytes"]) for top in other["top_logprobs"]] == alternatives
+        assert all(top["token"].startswith("token_id:") for top in other["top_logprobs"])
+
+
 def test_usage_is_absent_from_a_stream_that_did_not_ask(house, say):
     say("so")
     assert all("usage" not in chunk for chunk in chunks_of(house))

@@ -70,6 +70,19 @@ def test_the_shape_of_a_stream(house, say):
     ]
 
 
+@pytest.mark.parametrize("at_end", [False, True])
+def test_usage_so_far_in_every_chunk_of_a_stream(house, say, at_end):
+    ids = say("Water falls from the gate.")
+    house.engines["writer"].script.step_seconds = 0.01
+    options = {"continuous_usage_stats": True, "include_usage": at_end}
+    chunks = stream(house, prompt="Hello", n=2, max_tokens=100, stream_options=options)
+    used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert used == sorted(used)
+    assert 0 < used[0] < used[-1] == 2 * (len(ids) + 1)
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {BOS_AND_HELLO}
+    assert [not chunk["choices"] for chunk in chunks] == [False] * (len(chunks) - 1) + [at_end]
+
+
 def test_usage_is_absent_from_a_stream_that_did_not_ask(house, say):
     say("a b")
     assert all("usage" not in chunk for chunk in stream(house, prompt="Hello"))

@@ -12,12 +12,13 @@ from tests.server.conftest import House
 
 BOOLEANS = [
     "echo", "stream", "ignore_eos", "add_special_tokens", "skip_special_tokens",
-    "include_stop_str_in_output", "return_token_ids",
+    "include_stop_str_in_output", "return_token_ids", "return_tokens_as_token_ids",
 ]  # fmt: skip
 INTEGERS = {
     "n": [0, -1, 129, 2**63],
     "best_of": [0, -1, 129, 2**63],
     "max_tokens": [-1, 2**31, 2**63],
+    "max_completion_tokens": [-1, 2**31, 2**63],
     "min_tokens": [-1, 17, 2**31, 2**63],
     "top_k": [-2, 2**31, 2**63],
     "logprobs": [-1, 6, 2**63],
@@ -35,7 +36,7 @@ NUMBERS = {
     "repetition_penalty": [0, 2.1],
     "timeout": [0, -1, 1e7, 2**63],
 }
-STRINGS = ["model", "user", "regex", "cache_salt"]
+STRINGS = ["model", "user", "regex", "guided_regex", "cache_salt", "truncation_side"]
 
 
 def error_of(response: httpx.Response, status: int) -> dict:
@@ -61,7 +62,8 @@ def names(error: dict, field: str) -> bool:
 def test_the_lists_above_hold_every_field_of_their_type() -> None:
     simple = {*BOOLEANS, *INTEGERS, *NUMBERS, *STRINGS}
     others = {"prompt", "stop", "stop_token_ids", "logit_bias", "stream_options"}
-    others |= {"response_format", "choice"}
+    others |= {"response_format", "choice", "guided_choice", "structured_outputs"}
+    others |= {"json_schema", "guided_json"}
     assert simple | others == set(CompletionRequest.__struct_fields__)
 
 
@@ -83,7 +85,7 @@ def test_what_is_no_number(house: House, field: str, value: object) -> None:
     assert names(refused(house, field, json.dumps(value)), field)
 
 
-@pytest.mark.parametrize("field", ["model", "user", "regex", "cache_salt", "stop", "prompt"])
+@pytest.mark.parametrize("field", [*STRINGS, "stop", "prompt"])
 @pytest.mark.parametrize("value", [1, True, {}, 1.5])
 def test_what_is_no_string(house: House, field: str, value: object) -> None:
     assert names(refused(house, field, json.dumps(value)), field)
@@ -138,6 +140,9 @@ def test_what_no_string_can_be(house: House, field: str, raw: bytes) -> None:
         ({"stream_options": {"include_usage": 1}, "stream": True}, "stream_options.include_usage"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"choice": []}, "choice"),
+        ({"max_tokens": 2, "max_completion_tokens": 3}, "max_completion_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options"),
     ],
 )
 def test_what_cannot_be(house: House, fields: dict, param: str) -> None:

@@ -259,3 +259,30 @@ def test_deadlines_leave_nothing_in_the_house(house):
     house.engines["writer"].script.held = False
     assert httpx.get(f"{house.api.url}/health").status_code == 200
     assert reasons(complete(house, prompt=["a"] * 2000)) == ["length"] * 2000
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+def test_the_side_on_which_a_prompt_is_cut(house, side):
+    complete(house, prompt=FOX, truncate_prompt_tokens=3, truncation_side=side, max_tokens=1)
+    (job,) = house.engines["writer"].received
+    assert (job.tokenization.truncate_to, job.tokenization.truncation_side) == (3, side or "left")
+
+
+def test_max_tokens_under_its_newer_name(house):
+    for fields in ({"max_completion_tokens": 2}, {"max_completion_tokens": 2, "max_tokens": 2}):
+        body = complete(house, prompt="a", **fields, ignore_eos=True)
+        assert body["usage"]["completion_tokens"] == 2
+
+
+def test_tokens_spelled_by_their_ids(house, say, tokenizer):
+    ids = say("naïve cafés")
+    fields = {"prompt": "a", "max_tokens": 50, "logprobs": 2, "echo": True}
+    (choice,) = complete(house, **fields, return_tokens_as_token_ids=True)["choices"]
+    told = choice["logprobs"]
+    prompt = tokenizer.raw.encode("a").ids
+    assert told["tokens"] == [f"token_id:{id_}" for id_ in [*prompt, *ids, 1]]
+    assert all(key.startswith("token_id:") for top in told["top_logprobs"][1:] for key in top)
+    (plain,) = complete(house, **fields)["choices"]
+    assert plain["text"] == choice["text"]
+    assert plain["logprobs"]["text_offset"] == told["text_offset"]
+    assert plain["logprobs"]["token_logprobs"] == told["token_logprobs"]

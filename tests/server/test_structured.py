@@ -1,4 +1,5 @@
-"""`response_format`, `regex` and `choice` on their way to the engine; the engine itself is fake."""
+"""`response_format`, `regex`, `choice` and their other names, on their way to the engine, which is
+itself fake."""
 
 import json
 
@@ -31,6 +32,24 @@ def wrapped(schema: object) -> dict:
          Grammar("json_schema", '{"b": {}, "a": [1]}', SCHEMA_FIELD)),
         ({"regex": "a+", "response_format": {"type": "text"}}, Grammar("regex", "a+", "regex")),
         ({"choice": ["a", 'b"', "é"]}, Grammar("choice", '["a","b\\"","é"]', "choice")),
+        ({"response_format": {"type": "json_object", "schema": {"a": 1}}},
+         Grammar("json_schema", '{"a": 1}', "response_format.schema")),
+        ({"response_format": {"type": "json_object", "schema": None}},
+         Grammar("json_schema", '{"type": "object"}', "response_format")),
+        ({"json_schema": {"b": {}}}, Grammar("json_schema", '{"b": {}}', "json_schema")),
+        ({"guided_json": ' {"b": "é"} '}, Grammar("json_schema", '{"b": "é"}', "guided_json")),
+        ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
+        ({"guided_choice": ["a"]}, Grammar("choice", '["a"]', "guided_choice")),
+        ({"structured_outputs": {"json": {"a": 1}, "regex": None, "json_object": False}},
+         Grammar("json_schema", '{"a": 1}', "structured_outputs.json")),
+        ({"structured_outputs": {"regex": "a"}}, Grammar("regex", "a", "structured_outputs.regex")),
+        ({"structured_outputs": {"choice": ["a"]}},
+         Grammar("choice", '["a"]', "structured_outputs.choice")),
+        ({"structured_outputs": {"json_object": True}},
+         Grammar("json_schema", '{"type": "object"}', "structured_outputs.json_object")),
+        ({"structured_outputs": {}, "guided_json": None, "json_schema": None}, None),
+        ({"regex": "a", "guided_regex": "a", "structured_outputs": {"regex": "a"}},
+         Grammar("regex", "a", "regex")),
     ],
 )  # fmt: skip
 def test_the_engine_is_told_what_the_text_must_match(house: House, fields, grammar) -> None:
@@ -65,6 +84,29 @@ def test_the_engine_is_told_what_the_text_must_match(house: House, fields, gramm
         ({"choice": ["a"], "regex": "a"}, "choice"),
         ({"choice": ["a"], "response_format": {"type": "json_object"}}, "choice"),
         ({"regex": "a", **wrapped({})}, "regex"),
+        ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
+        ({"guided_json": {"a": 1}, "json_schema": {"a": 2}}, "guided_json"),
+        (
+            {"guided_choice": ["a"], "structured_outputs": {"choice": ["b"]}},
+            "structured_outputs.choice",
+        ),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"json_object": True}, "regex": "a"}, "regex"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": [""]}}, "structured_outputs.choice[0]"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"json": 3}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": "[]"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": ""}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json_object": "yes"}}, "structured_outputs.json_object"),
+        ({"structured_outputs": "json"}, "structured_outputs"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_json": "x" * 70_000}, "guided_json"),
+        ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json"),
+        ({"json_schema": []}, "json_schema"),
+        ({"json_schema": "true"}, "json_schema"),
+        ({"response_format": {"type": "json_object", "schema": []}}, "response_format.schema"),
     ],
 )
 def test_a_grammar_that_cannot_be_names_its_field(house: House, fields: dict, param: str) -> None:

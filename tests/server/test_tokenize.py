@@ -24,6 +24,14 @@ def test_special_tokens_are_there_unless_declined(house):
     assert house.post("/detokenize", body).json() == {"prompt": "<s>Hello"}
 
 
+def test_spellings_if_asked_for(house, tokenizer):
+    body = {"model": "writer", "prompt": "naïve 漢"}
+    plain = house.post("/tokenize", body).json()
+    spelled = house.post("/tokenize", {**body, "return_token_strs": True}).json()
+    assert spelled == {**plain, "token_strs": tokenizer.raw.encode(body["prompt"]).tokens}
+    assert "token_strs" not in plain
+
+
 @pytest.mark.parametrize("tokens", [[-1], [1, 99_999], [2**63]])
 def test_ids_outside_the_vocabulary(house, tokens):
     response = house.post("/detokenize", {"model": "writer", "tokens": tokens})
