@@ -19,6 +19,7 @@ from server.configuration.resolve_models import MODEL_ERRORS
 from server.configuration.settings import ServeCommand, SettingsError, Spelling
 from server.configuration.tls import unverified_context
 from server.demo import DemoModelMissingError
+from server.open_files import raise_open_files_limit, warn_of_few_open_files
 from server.processes import daemon_parts
 from server.supervisor import Supervisor, Timing
 from server.welcome import describe, welcome
@@ -45,11 +46,13 @@ def serve(command: ServeCommand) -> int:
     is started."""
     settings, spelling = command.settings, command.spelling
     _log_to_stderr(settings.log_level)
+    raise_open_files_limit()
     where = _listening(settings.host, settings.port, spelling)
     with where as listener, _private_folder() as folder:
         config = resolve(command, port=listener.getsockname()[1], folder=folder)
         for model in config.models:
             _log.info("starting %s", describe(model))
+        warn_of_few_open_files(config)
         return asyncio.run(_supervise(config, listener, folder))
 
 

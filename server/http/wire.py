@@ -12,6 +12,7 @@ from server.errors import APIError
 from server.http.coalescing import CoalescingTransport
 from server.http.refusal import refuse
 from server.http.unframed import unframe
+from server.open_files import tell_if_last
 
 
 class WireProtocol(HttpToolsProtocol):
@@ -28,6 +29,7 @@ class WireProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
         super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
+        tell_if_last(transport)
         self._refused = False
         self._stalled_bytes = self._read_bytes = 0
         self._deadline: float | None = self.loop.time() + self.patience_s
