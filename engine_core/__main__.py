@@ -28,7 +28,7 @@ _SWITCH_SECONDS = 1e-4
 
 
 def main() -> int:
-    """Serve until told to stop. Exit code 1 when a worker is lost."""
+    """Serve until told to stop. Exit code 1 when it cannot listen or a worker is lost."""
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
     logging.basicConfig(
         level=config.log_level.upper(),
@@ -54,8 +54,12 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 def _serve(config: EngineConfig) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    executor = LocalExecutor(config, context)
-    clients = ClientSocket(config.client_endpoint, context)
+    try:
+        executor = LocalExecutor(config, context)
+        clients = ClientSocket(config.client_endpoint, context)
+    except zmq.ZMQError as error:
+        log.error("cannot listen: %s", error)
+        return
     tokenizer = Tokenizer.for_model(config.model, config.load_format)
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
     compiling = CompilingThreads(compiler_for(tokenizer, config))

@@ -60,8 +60,10 @@ async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path
     def show_welcome(seconds: float) -> None:
         print(welcome(config, seconds), file=sys.stderr, flush=True)
 
+    with _room_for(f"write to {folder}"):
+        parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
-        daemon_parts(config, listener.fileno(), folder),
+        parts,
         Timing(startup_timeout=config.startup_timeout, drain_timeout=config.drain_timeout),
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
         # The API processes alone hold it from then on: a connection must not wait in the queue of
@@ -93,15 +95,27 @@ def _listening(host: str, port: int, spelling: Spelling) -> Generator[socket.soc
 def _private_folder() -> Generator[Path]:
     """A folder (0700) for the daemon's sockets and its children's configurations.
 
-    Raises StartError if the names of its sockets would be too long.
+    Raises StartError if it cannot be made, or the names of its sockets would be too long.
     """
-    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    with _room_for("make a folder for sockets"):
+        folder = Path(tempfile.mkdtemp(prefix="penstock-"))
     try:
         if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
             raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _room_for(what: str) -> Generator[None]:
+    """Raises StartError where the file system refuses: it is full, for one."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(
+            f"cannot {what}: {error.strerror}; TMPDIR can name a folder elsewhere"
+        ) from None
 
 
 def _is_ready(config: ServerConfig) -> bool:
