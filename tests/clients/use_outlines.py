@@ -16,7 +16,7 @@ class Size(Enum):
     large = "large"
 
 
-class Server(BaseModel):
+class Server(BaseModel, extra="forbid"):
     name: Literal["alpha", "beta"]
     size: Size
     port: int = Field(ge=1, le=65535)
