@@ -45,7 +45,7 @@ def read_model_config(path: Path) -> ModelConfig:
         raise
     except KeyError as error:
         raise ModelConfigError(f"{path / 'config.json'} has no {error}") from None
-    except (TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise ModelConfigError(f"{path / 'config.json'} is not valid: {error}") from None
 
 
@@ -175,9 +175,9 @@ def _sigmoid_scores(file: Path, raw: dict[str, Any], declared: str | None) -> bo
     usual = not several or raw.get("problem_type") == "multi_label_classification"
     if not activation:
         return usual
-    means = {"Identity": several and usual, "Sigmoid": True} | (
-        {"Softmax": False} if several else {}
-    )
+    means = {"Identity": several and usual, "Sigmoid": True}
+    if several:
+        means["Softmax"] = False
     module, _, name = activation.rpartition(".")
     if name not in means or not module.startswith("torch.nn"):
         raise ModelConfigError(f"{file}: activation function {activation} is not supported")

@@ -108,7 +108,7 @@ CONVENTIONS: Mapping[str, Conventions] = {
         after_pooling=(),
     ),
 }
-"""By the name in `config.json`; of others nothing is known, and nothing checked."""
+"""By the name in `config.json`: those of `workers.models.registry`. No other is checked."""
 
 
 def check_neutral(file: Path, values: Mapping[str, Any], neutral: Neutral) -> None:

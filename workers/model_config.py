@@ -115,5 +115,5 @@ def decoded(path: Path, kind: type[ValueT]) -> ValueT:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
         raise ModelConfigError(f"{path} cannot be read: {error}") from None

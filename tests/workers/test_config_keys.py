@@ -8,7 +8,9 @@ import pytest
 from transformers import BertConfig, LlamaConfig
 
 from workers.config_files import read_model_config
+from workers.conventions import CONVENTIONS
 from workers.model_config import ModelConfig, ModelConfigError, RopeConfig
+from workers.models.registry import UnknownArchitectureError, model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
 LLAMA3 = {
@@ -132,6 +134,28 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
         raw = json.loads(file.read_text())
         file.write_text(json.dumps({key: raw[key] for key in raw if key not in absent}))
         assert read_model_config(tmp_path) == whole
+
+
+def test_every_architecture_has_its_conventions() -> None:
+    with pytest.raises(UnknownArchitectureError, match=f" {', '.join(CONVENTIONS)}$"):
+        model_class("unknown")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id2label": ["a"]}, {"rope_scaling": [1]}, {"hidden_size": "x"}, {"layer_types": 5}],
+)
+def test_values_of_another_type(tmp_path: Path, changes: Any) -> None:
+    file = written(tmp_path, "LlamaForCausalLM", **changes)
+    with pytest.raises(ModelConfigError, match=f"^{file} is not valid: "):
+        read_model_config(tmp_path)
+
+
+def test_a_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    file = written(tmp_path, "LlamaForCausalLM")
+    file.write_text('{"a":' + "[" * 5000 + "]" * 5000 + "}")
+    with pytest.raises(ModelConfigError, match=f"^{file} cannot be read: "):
+        read_model_config(tmp_path)
 
 
 def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
