@@ -18,7 +18,9 @@ from workers.sentence_files import (
 )
 
 _LIBRARY = "sentence_transformers."
-_MODELS = ("Transformer", "MLMTransformer")
+_MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
+"""Modules that run a model -> the task for which they do, unless their file has another."""
+
 _NORMALIZE: Neutral = {
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding", None),
@@ -35,7 +37,8 @@ def check_sentence_files(folder: Path, modules: Sequence[Module], conventions: C
     """Raises ModelConfigError, with the file and the module or key, for what is not obeyed."""
     if modules:
         _check_modules(folder, modules, conventions)
-    _check_transformer_file(folder / TRANSFORMER_FILE, conventions)
+    task = _MODELS[modules[0].kind] if modules else conventions.task
+    _check_transformer_file(folder / TRANSFORMER_FILE, task, conventions)
     _check_model_file(folder / MODEL_FILE, conventions)
 
 
@@ -59,7 +62,7 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: Convent
             _check_file(folder / module.path / "config.json", _NORMALIZE)
 
 
-def _check_transformer_file(file: Path, conventions: Conventions) -> None:
+def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> None:
     text = {"method": "forward", "method_output_name": conventions.output}
     neutral: Neutral = {
         "transformer_task": (conventions.task,),
@@ -71,7 +74,9 @@ def _check_transformer_file(file: Path, conventions: Conventions) -> None:
         "query_expansion": (None,),
         "tokenizer_name_or_path": (None,),
     }
-    values = _check_file(file, neutral)
+    own = read_json(file) if file.exists() else {}
+    values: dict[str, Any] = {"transformer_task": task, **own}
+    check_neutral(file, values, neutral)
     for key in _ARGUMENTS.split():
         arguments: dict[str, Any] = values.get(key) or {}
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
@@ -89,7 +94,6 @@ def _check_model_file(file: Path, conventions: Conventions) -> None:
         raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
 
 
-def _check_file(file: Path, neutral: Neutral) -> dict[str, Any]:
-    values = read_json(file) if file.exists() else {}
-    check_neutral(file, values, neutral)
-    return values
+def _check_file(file: Path, neutral: Neutral) -> None:
+    if file.exists():
+        check_neutral(file, read_json(file), neutral)

@@ -48,6 +48,8 @@ def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
+    if kinds[:2] == ("Transformer", "SpladePooling"):
+        (folder / "sentence_bert_config.json").write_text('{"transformer_task": "fill-mask"}')
     for module in modules[1:]:
         own = folder / module["path"]
         own.mkdir(exist_ok=True)
@@ -251,6 +253,7 @@ def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path:
         (["Transformer", "SpladePooling"], {"pooling_strategy": 3}, "pooling_strategy"),
         (["Transformer", "SpladePooling", "Normalize"], {}, "Normalize is not supported"),
         (["Router"], {}, "Router is not supported"),
+        (["MLMTransformer", "Pooling"], {}, 'transformer_task "fill-mask" is not supported'),
         (["Transformer"], {}, "do not begin with Transformer, SpladePooling"),
     ],
 )
