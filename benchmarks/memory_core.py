@@ -71,6 +71,9 @@ class _Executor:
     def poll(self) -> StepOutput | None:
         return self.finished.popleft() if self.finished else None
 
+    def check(self, oldest: int | None) -> None:
+        pass
+
     def raise_lost(self) -> NoReturn:
         raise WorkerLostError("nothing can be lost here")
 

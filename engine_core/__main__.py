@@ -20,7 +20,7 @@ from engine_core.tokenizer import Tokenizer, TokenizerError
 from engine_core.tokenizing import TokenizingThreads
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
-from workers.parent import exit_with_parent
+from workers.parent import Heartbeat, exit_with_parent
 
 log = logging.getLogger("engine_core")
 
@@ -77,7 +77,7 @@ def _serve(config: EngineConfig) -> None:
     )
     gc.freeze()
     try:
-        core.run()
+        core.run(on_beat=Heartbeat().beat)
     finally:
         clients.close()
         executor.close()

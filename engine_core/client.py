@@ -44,7 +44,6 @@ class EngineClient:
         self._jobs: dict[int, GenerateStream | EncodeCall] = {}
         self._decoder = msgspec.msgpack.Decoder(FromCore)
         self._ready = asyncio.Event()
-        self._beat_at = 0.0
         self._dealer: AsyncDealer | None = None
 
     async def start(self) -> None:
@@ -64,10 +63,6 @@ class EngineClient:
         if self.info is None:
             raise self._death()
         return self.info
-
-    def beat_age(self) -> float:
-        """Seconds since the engine's last heartbeat."""
-        return asyncio.get_running_loop().time() - self._beat_at
 
     async def generate(
         self,
@@ -181,7 +176,6 @@ class EngineClient:
         if isinstance(message, Outputs):
             self._dispatch(message)
             return
-        self._beat_at = asyncio.get_running_loop().time()
         if isinstance(message, Beat):
             self.beat = message
         else:

@@ -12,7 +12,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `name` is what requests call it. `max_step_tokens` bounds one micro-batch; `max_pending_*`
     bound what is accepted and not finished: rows, and tokens (text counts its bytes until it is
     tokenized). `max_queue_seconds` bounds the expected wait until a job's first row begins; 0 is no
-    bound. `client_endpoint` and `worker_endpoint` are the core's two sockets.
+    bound. A worker stands still if a step takes longer than `stall_timeout` seconds; with 0 the
+    workers are not watched. `client_endpoint` and `worker_endpoint` are the core's two sockets.
     """
 
     name: str
@@ -37,6 +38,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_endpoint: str
     token_endpoint: str
     rendezvous: str
+    stall_timeout: float = 60.0
     log_level: str = "info"
 
     @property

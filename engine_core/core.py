@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import zmq
@@ -36,27 +36,11 @@ from engine_core.pace import Pacer
 from engine_core.queue_bound import QueueBound
 from engine_core.structured.compiling import CompilingThreads
 from engine_core.tokenizing import Tokenized, TokenizingThreads, given_ids
+from engine_core.transport import Clients
 from engine_core.workflows.base import Workflow
+from workers.parent import BEAT_SECONDS
 
-_BEAT_SECONDS = 1.0
 _RECEIVE_SECONDS = 1e-3
-
-
-class Clients(Protocol):
-    """What the loop needs of its clients' socket (`transport.ClientSocket`)."""
-
-    @property
-    def arrivals(self) -> Pollable:
-        """Readable when `receive` has something."""
-        ...
-
-    def receive(self) -> tuple[bytes, bytes] | None:
-        """(client, frame), or None if nothing has arrived."""
-        ...
-
-    def send(self, client: bytes, message: msgspec.Struct) -> bool:
-        """Queue one message; never blocks. False if the client is gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +87,7 @@ class EngineCore:
         self._known_clients: set[bytes] = set()
         self._in_flight: deque[_InFlight] = deque()
         self._clock = clock
+        self._on_beat: Callable[[], None] | None = None
         # The stages of a pipeline wait for each other: there a step is submitted as soon as it may.
         self._pacer = Pacer() if config.num_stages == 1 else None
         self._held_until = math.inf
@@ -120,11 +105,12 @@ class EngineCore:
         for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
 
-    def run(self) -> None:
+    def run(self, on_beat: Callable[[], None]) -> None:
         """Serve until a worker is lost; every open job has then been failed.
 
-        Raises WorkerLostError.
+        `on_beat` is called every BEAT_SECONDS, if the loop turns. Raises WorkerLostError.
         """
+        self._on_beat = on_beat
         try:
             while True:
                 self.turn()
@@ -296,7 +282,10 @@ class EngineCore:
         now = self._clock()
         if now < self._next_beat:
             return
-        self._next_beat = now + _BEAT_SECONDS
+        self._next_beat = now + BEAT_SECONDS
+        if self._on_beat is not None:
+            self._on_beat()
+        self._executor.check(self._in_flight[0].step if self._in_flight else None)
         usage = self._scheduler.usage()
         beat = Beat(
             running=usage.running,

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
+
+from engine_core.executor.base import Pollable
 
 _RECONNECT_MS = 20
 
@@ -88,6 +90,23 @@ class AsyncDealer:
             recv_monitor_message(self._monitor, zmq.NOBLOCK)
             self._drain()
             self._on_disconnect()
+
+
+class Clients(Protocol):
+    """What the core's loop needs of its clients' socket."""
+
+    @property
+    def arrivals(self) -> Pollable:
+        """Readable when `receive` has something."""
+        ...
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """(client, frame), or None if nothing has arrived."""
+        ...
+
+    def send(self, client: bytes, message: msgspec.Struct) -> bool:
+        """Queue one message; never blocks. False if the client is gone."""
+        ...
 
 
 class ClientSocket:

@@ -23,7 +23,7 @@ from server.configuration.config import ServerConfig
 from server.http.wire import WireProtocol
 from server.registry import Registry
 from server.service import Service
-from workers.parent import exit_with_parent
+from workers.parent import BEAT_SECONDS, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
@@ -75,7 +75,17 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
         ssl_keyfile=config.tls and config.tls.key,
     )
     _calm_collector()
+    beating = asyncio.create_task(_beat())
     await DrainingServer(uvicorn_config, service).serve(sockets=[listener])
+    beating.cancel()
+
+
+async def _beat() -> None:
+    """Show the supervisor that the loop turns."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 def _calm_collector() -> None:

@@ -64,7 +64,11 @@ async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
-        Timing(startup_timeout=config.startup_timeout, drain_timeout=config.drain_timeout),
+        Timing(
+            startup_timeout=config.startup_timeout,
+            drain_timeout=config.drain_timeout,
+            stall_timeout=config.stall_timeout,
+        ),
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
         # The API processes alone hold it from then on: a connection must not wait in the queue of
         # a socket that nobody will accept from.

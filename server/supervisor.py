@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import math
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -12,6 +14,7 @@ import msgspec
 
 from server.child_process import ChildProcess
 from server.processes import Part
+from workers.parent import BEAT_SECONDS, SILENT_BEATS
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
@@ -23,31 +26,60 @@ _TERMINATE_S = 1.0
 _DRAIN_MARGIN_S = 3.0
 """Beyond the drain timeout, for an API process to close and exit."""
 
+_ALL_BEATS = 1 << 16
+
 _log = logging.getLogger("penstock")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Deadlines in seconds: to become ready, and to finish what runs after a first SIGTERM."""
+    """Seconds to become ready, to finish what runs after a first SIGTERM, and to stand still; with
+    0 of these no child is watched."""
 
     startup_timeout: float
     drain_timeout: float
+    stall_timeout: float
 
 
 class Child(ChildProcess):
-    """A running part. Its standard input is a pipe that is never written: it closes with us."""
+    """A running part. Its standard input is a socket that is never written: it closes with us.
+    What comes from there are heartbeats."""
 
     def __init__(self, part: Part) -> None:
         """Start it, in a session of its own: a terminal's Ctrl-C reaches only the supervisor."""
         self.part = part
-        super().__init__(
-            subprocess.Popen(
+        self._silent = 0
+        self._still = ""
+        self._ours, theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        with theirs:
+            process = subprocess.Popen(
                 part.command,
                 env=part.environment,
-                stdin=subprocess.PIPE,
+                stdin=theirs.fileno(),
                 start_new_session=True,
                 pass_fds=() if part.inherited_fd is None else (part.inherited_fd,),
             )
-        )
+        super().__init__(process)
+        self.exit.add_done_callback(lambda _: self._ours.close())
+
+    def silent_beats(self) -> int:
+        """Called every BEAT_SECONDS: how many times in a row no heartbeat had come since the call
+        before."""
+        try:
+            heard = bool(self._ours.recv(_ALL_BEATS))
+        except BlockingIOError:
+            heard = False
+        self._silent = 0 if heard else self._silent + 1
+        return self._silent
+
+    def kill_still(self) -> None:
+        """Kill it because it stands still."""
+        seconds = self._silent * BEAT_SECONDS
+        self._still = f"stood still (no heartbeat for {seconds:g} s) and was killed"
+        self.signal(signal.SIGKILL)
+
+    def end(self) -> str:
+        return self._still or super().end()
 
 
 class Supervisor:
@@ -139,12 +171,26 @@ class Supervisor:
     async def _serve(self) -> int:
         """Until someone asks to stop or a part dies; then what still runs is finished."""
         self._serving = True
+        watch = asyncio.create_task(self._watch())
         for child in self._children:
             child.exit.add_done_callback(partial(self._on_exit, child))
         await _first(self._died.wait(), self._stop.wait())
         await self._drain()
+        watch.cancel()
         self._serving = False
         return 1 if self._lost else 0
+
+    async def _watch(self) -> None:
+        """Kill what stands still, which is then a death like any other. Engines watch their
+        workers themselves: they know whether one has anything to do."""
+        # In Python one large request can keep an API process from its loop for seconds.
+        limits = {"engine": SILENT_BEATS, "api": self._timing.stall_timeout / BEAT_SECONDS}
+        while self._timing.stall_timeout:
+            await asyncio.sleep(BEAT_SECONDS)
+            for child in self._children:
+                limit = limits.get(child.part.role, math.inf)
+                if not child.exit.done() and child.silent_beats() >= limit:
+                    child.kill_still()
 
     def _on_exit(self, child: Child, _: asyncio.Future[int]) -> None:
         """A model is lost with its first part, and that one is named."""

@@ -160,6 +160,14 @@ class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
     message: str
 
 
+class WorkerBeat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
+    """The stage's process goes on, whatever it does. `finished` is the last step that the stage has
+    done its share of (on CUDA: has queued all work of), -1 before the first."""
+
+    stage: int
+    finished: int
+
+
 class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
     """Last stage → first stage: the tokens of one step, by slot (int32[S] each)."""
 
@@ -169,4 +177,4 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
 
 
 ToWorker = StepInput | StepMask | AllocateKV
-FromWorker = StepOutput | WorkerLoaded | WorkerReady | WorkerFailed
+FromWorker = StepOutput | WorkerLoaded | WorkerReady | WorkerBeat | WorkerFailed

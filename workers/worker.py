@@ -13,6 +13,7 @@ from workers.attention.registry import AttentionBackendError, select_backend
 from workers.checkpoint import CheckpointError
 from workers.config import WorkerConfig
 from workers.engine_link import EngineLink
+from workers.heartbeat import beating
 from workers.kv_cache import kv_block_bytes
 from workers.loader import TORCH_DTYPES, LoadedModel, load_model
 from workers.memory import (
@@ -83,6 +84,7 @@ class Stage:
         runner: ModelRunner,
         neighbours: Neighbours,
     ) -> None:
+        self.finished = -1
         self._device = torch.device(config.device)
         self._engine = engine
         self._runner = runner
@@ -99,6 +101,10 @@ class Stage:
 
     def run(self, message: StepInput) -> None:
         """Run one step, or queue it on the device; the last stage has it reported."""
+        self._run(message)
+        self.finished = message.step
+
+    def _run(self, message: StepInput) -> None:
         if self._arriving is not None:
             self._take_tokens(self._arriving, message.after)
         batch = self._runner.prepare(message)
@@ -160,11 +166,13 @@ def _serve(
     with explained("warming up", remedy):
         warm_up(runner, config)
     engine.send(WorkerReady(config.stage))
-    while True:
-        message = engine.receive()
-        if not isinstance(message, StepInput):
-            raise TypeError(f"expected a step, not {type(message).__name__}")
-        stage.run(message)
+    beats = EngineLink(context, config.endpoint, config.stage, "beats")
+    with beating(beats, config.stage, lambda: stage.finished):
+        while True:
+            message = engine.receive()
+            if not isinstance(message, StepInput):
+                raise TypeError(f"expected a step, not {type(message).__name__}")
+            stage.run(message)
 
 
 def _reports(

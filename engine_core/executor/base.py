@@ -26,7 +26,7 @@ class Capacity:
 class Executor(Protocol):
     """Sends every step to every stage; results come back from the last one, in submit order.
 
-    Every method raises WorkerLostError once a stage is lost.
+    Every method raises WorkerLostError once a stage is lost. One that stands still is.
     """
 
     @property
@@ -49,6 +49,11 @@ class Executor(Protocol):
 
     def poll(self) -> StepOutput | None:
         """The next finished step, or None."""
+        ...
+
+    def check(self, oldest: int | None) -> None:
+        """Called every BEAT_SECONDS with the number of the oldest step in flight: see that no stage
+        stands still."""
         ...
 
     def raise_lost(self) -> NoReturn:

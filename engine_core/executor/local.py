@@ -8,6 +8,7 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.executor.watch import StageWatch
 from engine_core.transport import is_readable, open_router
 from workers.messages import (
     AllocateKV,
@@ -16,6 +17,7 @@ from workers.messages import (
     StepMask,
     StepOutput,
     ToWorker,
+    WorkerBeat,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
@@ -31,6 +33,7 @@ class LocalExecutor:
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._config = config
         self._stages = [b"stage-%d" % stage for stage in range(config.num_stages)]
+        self._watch = StageWatch(config.name, config.num_stages, config.stall_timeout)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self.results = open_router(context)
@@ -56,16 +59,17 @@ class LocalExecutor:
         self._send(mask, self._stages[-1:])
 
     def poll(self) -> StepOutput | None:
-        if not is_readable(self.results):
-            return None
         message = self._receive()
-        assert isinstance(message, StepOutput), f"unexpected {type(message).__name__}"
+        assert message is None or isinstance(message, StepOutput), f"unexpected {message!r}"
         return message
+
+    def check(self, oldest: int | None) -> None:
+        self._watch.tick(oldest)
 
     def raise_lost(self) -> NoReturn:
         # A worker's last words explain more than its going.
-        while is_readable(self.results):
-            self._receive()
+        while self._receive() is not None:
+            pass
         raise WorkerLostError("a worker process has gone")
 
     def close(self) -> None:
@@ -103,11 +107,10 @@ class LocalExecutor:
         poller = zmq.Poller()
         poller.register(self.results, zmq.POLLIN)
         poller.register(self.losses, zmq.POLLIN)
-        while not is_readable(self.results):
+        while (message := self._receive()) is None:
             if self.losses in dict(poller.poll()):
                 self.raise_lost()
-        message = self._receive()
-        assert isinstance(message, kind), f"unexpected {type(message).__name__}"
+        assert isinstance(message, kind), f"unexpected {message!r}"
         return message
 
     def _send(self, message: ToWorker, stages: list[bytes]) -> None:
@@ -118,12 +121,17 @@ class LocalExecutor:
         except zmq.ZMQError as error:
             raise WorkerLostError(f"a worker process cannot be reached: {error}") from None
 
-    def _receive(self) -> FromWorker:
-        _, frame = self.results.recv_multipart()
-        message = self._decoder.decode(frame)
-        if isinstance(message, WorkerFailed):
-            raise WorkerLostError(f"stage {message.stage}: {message.message}")
-        return message
+    def _receive(self) -> StepOutput | WorkerLoaded | WorkerReady | None:
+        """The next message that has come, or None."""
+        while is_readable(self.results):
+            _, frame = self.results.recv_multipart()
+            message = self._decoder.decode(frame)
+            if isinstance(message, WorkerFailed):
+                raise WorkerLostError(f"stage {message.stage}: {message.message}")
+            if not isinstance(message, WorkerBeat):
+                return message
+            self._watch.heard(message)
+        return None
 
 
 def _blocks_that_fit(stage: WorkerLoaded) -> int:

@@ -76,6 +76,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     strict_fields: bool = False
     startup_timeout: float = 600.0
     drain_timeout: float
+    stall_timeout: float = 60.0
     log_level: str
     limits: Limits
     models: tuple[ServedModel, ...]

@@ -248,6 +248,13 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
         "signal ends at once (default: 30)",
     )
     group.add_argument(
+        "--stall-timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="end if a step of a model, or an API process, stands still for so long; 0, for "
+        "debuggers: never, and idle engines and workers are not watched either (default: 60)",
+    )
+    group.add_argument(
         "--log-level",
         choices=get_args(LogLevel),
         metavar="LEVEL",

@@ -33,6 +33,7 @@ class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     """How an engine is run. `memory_share` is that of all engines of its devices together."""
 
     memory_share: float = 0.9
+    stall_timeout: float = 60.0
     log_level: str = "info"
 
 
@@ -105,6 +106,7 @@ def _engine_config(
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
+        stall_timeout=options.stall_timeout,
         log_level=options.log_level,
     )
 

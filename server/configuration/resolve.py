@@ -26,6 +26,7 @@ def resolve(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:
         strict_fields=settings.strict_fields,
         startup_timeout=settings.startup_timeout,
         drain_timeout=settings.drain_timeout,
+        stall_timeout=settings.stall_timeout,
         log_level=settings.log_level,
         limits=settings.limits,
         models=resolve_models(settings, spelling, folder),

@@ -36,7 +36,12 @@ def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tupl
     resolved: list[ServedModel] = []
     for index, model in enumerate(settings.models):
         shared = {key: getattr(model, key) for key in EngineSettings.__struct_fields__}
-        options = EngineOptions(**shared, memory_share=shares[index], log_level=settings.log_level)
+        options = EngineOptions(
+            **shared,
+            memory_share=shares[index],
+            stall_timeout=settings.stall_timeout,
+            log_level=settings.log_level,
+        )
         seat = EngineSeat(prefix=str(folder / str(index)), num_engines=1)
         name, *aliases = names[index]
         with _told(spelling, index):

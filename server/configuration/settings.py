@@ -89,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_share: Share = 0.9
     startup_timeout: Seconds = 600.0
     drain_timeout: Seconds = 30.0
+    stall_timeout: Seconds = 60.0
     log_level: LogLevel = "info"
 
     @property

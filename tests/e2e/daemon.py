@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -81,6 +81,9 @@ class Daemon:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
+        for pid in children:  # one that a test has frozen would not notice
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         self._reader.join(10)
         wait_for(lambda: not any(map(is_alive, children)), 10)
 
@@ -115,6 +118,24 @@ def commands_of(parent: int) -> dict[int, list[str]]:
         if its_parent == parent and "-m" in words:
             found[int(process.name)] = words
     return found
+
+
+class Asking:
+    """A request in a thread of its own."""
+
+    def __init__(self, daemon: Daemon, path: str, body: object) -> None:
+        self._answer: httpx.Response | None = None
+        self._thread = threading.Thread(target=self._run, args=(f"{daemon.url}{path}", body))
+        self._thread.start()
+
+    def _run(self, url: str, body: object) -> None:
+        with suppress(httpx.TransportError):
+            self._answer = httpx.post(url, json=body, timeout=120)
+
+    def answer(self, seconds: float) -> httpx.Response | None:
+        """Wait so long for it; None if the connection broke, or nothing has come."""
+        self._thread.join(seconds)
+        return self._answer
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, is_alive, metric, running, wait_for
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
 
 LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
 
@@ -90,23 +90,6 @@ def test_a_port_in_use_fails_the_start(generator: str) -> None:
         assert f"127.0.0.1:{port}" in daemon.log[-1]
 
 
-class Asking:
-    """A request in a thread of its own."""
-
-    def __init__(self, daemon: Daemon, path: str, body: object) -> None:
-        self._answers: list[httpx.Response] = []
-        self._thread = threading.Thread(target=self._run, args=(f"{daemon.url}{path}", body))
-        self._thread.start()
-
-    def _run(self, url: str, body: object) -> None:
-        self._answers.append(httpx.post(url, json=body, timeout=120))
-
-    def answer(self, seconds: float) -> httpx.Response:
-        """Wait so long for it."""
-        self._thread.join(seconds)
-        return self._answers[0]
-
-
 def serves(pid: int, address: tuple[str, int]) -> bool:
     """The process holds the server's end of the connection from `address`."""
     port = f":{address[1]:04X}"
@@ -149,6 +132,7 @@ def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, v
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         answer = waiting.answer(5)
+        assert answer is not None
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "engine_dead"
         reader.join(5)
@@ -207,7 +191,9 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
         waiting = Asking(daemon, "/v1/embeddings", {"input": "a"})
         wait_for(lambda: metric(daemon.url, "penstock_in_house", what="requests") == 2, 10)
         os.kill(worker, signal.SIGKILL)
-        assert waiting.answer(5).json()["error"]["code"] == "engine_dead"
+        answer = waiting.answer(5)
+        assert answer is not None
+        assert answer.json()["error"]["code"] == "engine_dead"
         wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
         daemon.process.send_signal(signal.SIGTERM)
         refused = httpx.post(f"{daemon.url}/v1/embeddings", json={"input": "a"})

@@ -79,6 +79,9 @@ class FakeExecutor:
     def submit_mask(self, mask: StepMask) -> None:
         self._runner.submit_mask(mask)
 
+    def check(self, oldest: int | None) -> None:
+        pass
+
     def raise_lost(self) -> NoReturn:
         raise WorkerLostError("stage 0: gone")
 

@@ -205,7 +205,7 @@ def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine
         decoder.turn()
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
-        decoder.core.run()
+        decoder.core.run(on_beat=lambda: None)
     assert Ledger(decoder, A).failed[1].code == Ledger(decoder, B).failed[1].code == "engine_dead"
 
 

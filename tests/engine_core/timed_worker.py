@@ -56,6 +56,9 @@ class TimedWorker:
             return self._queue.popleft()
         return None
 
+    def check(self, oldest: int | None) -> None:
+        pass
+
     def raise_lost(self):
         raise AssertionError("nothing is lost here")
 

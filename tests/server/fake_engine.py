@@ -94,7 +94,6 @@ class Script:
     ready: bool = True
     refusal: Failed | None = None
     fail_after: int | None = None
-    stalled_s: float = 0.0
     chances: list[float] = field(default_factory=lambda: [-0.5])
     cached: int = 0
 
@@ -197,7 +196,7 @@ class FakeEngine:
                 self._greet(client)
             self._unready.clear()
         running = sum(len(job.open_rows) for job in self._jobs.values())
-        beat = Beat(running, 0, 1, 16, self.script.stalled_s, next(self._steps), 0, 0, 0, 0)
+        beat = Beat(running, 0, 1, 16, 0.0, next(self._steps), 0, 0, 0, 0)
         for client in self._greeted:
             self._send(client, beat)
 

@@ -66,7 +66,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
         "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
         "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
-        "--startup-timeout 9 --drain-timeout 0.5 --log-level debug"
+        "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
     )
     assert cli.main(["serve", "a", "b", *flags.split()]) == 0
     (command,) = commands
@@ -107,6 +107,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         memory_share=0.25,
         startup_timeout=9.0,
         drain_timeout=0.5,
+        stall_timeout=0.0,
         log_level="debug",
     )
     assert command.settings.limits == Limits(

@@ -210,15 +210,6 @@ def test_an_engine_that_dies(builder):
         assert embedding.result().status_code == 200
 
 
-def test_an_engine_without_a_heartbeat_is_not_alive(builder):
-    house = builder.open(server_config(builder.model("writer", "generate")))
-    house.engines["writer"].script.stalled_s = 61.0
-    wait_until(lambda: house.http.get("/health/live").status_code == 503)
-    error = house.http.get("/health/live").json()["error"]
-    assert error["code"] == "unhealthy"
-    assert "61 s" in error["message"]
-
-
 def test_an_engine_that_is_still_loading(builder):
     house = builder.open(server_config(builder.model("writer", "generate")), ready=False)
     response = house.post("/v1/completions", {"prompt": "a"})

@@ -82,7 +82,11 @@ class House:
         return (self.folder / "diary").read_text().splitlines()
 
     async def run(
-        self, when_ready: Callable[[], None], startup: float = 60.0, drain: float = 30.0
+        self,
+        when_ready: Callable[[], None],
+        startup: float = 60.0,
+        drain: float = 30.0,
+        stall: float = 0.0,
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""
 
@@ -91,7 +95,7 @@ class House:
 
         supervisor = Supervisor(
             self.parts,
-            Timing(startup_timeout=startup, drain_timeout=drain),
+            Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
             is_ready=is_ready,
             on_started=lambda: None,
             on_ready=lambda _: when_ready(),
@@ -328,7 +332,7 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         async def never(): return False
         command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
         part = Part(title="child", role="engine", command=command, environment=dict(os.environ))
-        timing = Timing(startup_timeout=60, drain_timeout=1)
+        timing = Timing(startup_timeout=60, drain_timeout=1, stall_timeout=60)
         asyncio.run(Supervisor([part], timing, is_ready=never, on_started=lambda: None,
                                on_ready=lambda _: None).run())
     """

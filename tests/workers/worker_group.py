@@ -19,6 +19,7 @@ from workers.messages import (
     StepInput,
     StepOutput,
     ToWorker,
+    WorkerBeat,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
@@ -86,6 +87,18 @@ class WorkerGroup:
             self.send(stage, message)
 
     def receive(self) -> FromWorker:
+        """The next message that is no heartbeat."""
+        while isinstance(message := self._next(), WorkerBeat):
+            pass
+        return message
+
+    def beat(self) -> WorkerBeat:
+        """The next heartbeat."""
+        while not isinstance(message := self._next(), WorkerBeat):
+            pass
+        return message
+
+    def _next(self) -> FromWorker:
         _, frame = self._router.recv_multipart()
         return self._decoder.decode(frame)
 

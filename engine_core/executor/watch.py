@@ -1,0 +1,64 @@
+"""Which stage stands still: idle and without heartbeats, or for too long at one step."""
+
+from engine_core.executor.base import WorkerLostError
+from workers.messages import WorkerBeat
+from workers.parent import BEAT_SECONDS, SILENT_BEATS
+
+
+class StageWatch:
+    """Counts in ticks of BEAT_SECONDS, never in what a clock says: when this process was itself
+    stopped, with its machine perhaps, nobody else has missed anything."""
+
+    def __init__(self, name: str, num_stages: int, stall_timeout: float) -> None:
+        """`name` is that of the model. `stall_timeout` are the seconds that a step may take; with
+        0 nothing is watched."""
+        self._name = name
+        self._stall_timeout = stall_timeout
+        self._silent = [0] * num_stages  # ticks since the last heartbeat
+        self._finished = [-1] * num_stages
+        self._oldest: int | None = None
+        self._age = 0
+
+    def heard(self, beat: WorkerBeat) -> None:
+        """A heartbeat has come."""
+        self._silent[beat.stage] = 0
+        self._finished[beat.stage] = beat.finished
+
+    def tick(self, oldest: int | None) -> None:
+        """Called every BEAT_SECONDS with the oldest step in flight.
+
+        Raises WorkerLostError, naming the stage that stands still. While a step is in flight
+        silence means nothing: a stage may be busy, or in a debugger.
+        """
+        if not self._stall_timeout:
+            return
+        self._age = self._age + 1 if oldest == self._oldest else 0
+        self._oldest = oldest
+        self._silent = [count + 1 for count in self._silent]
+        if oldest is None:
+            self._check_idle()
+        else:
+            self._check_step(oldest)
+
+    def _check_idle(self) -> None:
+        most = max(self._silent)
+        if self._age >= SILENT_BEATS and most > SILENT_BEATS:
+            why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
+            raise WorkerLostError(self._stands_still(self._silent.index(most), why))
+
+    def _check_step(self, oldest: int) -> None:
+        if self._age * BEAT_SECONDS >= self._stall_timeout:
+            why = f"step {oldest} has not ended in {self._stall_timeout:g} s (--stall-timeout)"
+            raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
+
+    def _culprit(self, oldest: int) -> int:
+        """The stage that has been silent since the step began; or else the first that has not done
+        its share; or else the last, whose device has not."""
+        most = max(self._silent)
+        if most >= max(self._age, 2):  # a stage that beats has 1
+            return self._silent.index(most)
+        behind = [stage for stage, step in enumerate(self._finished) if step < oldest]
+        return behind[0] if behind else len(self._finished) - 1
+
+    def _stands_still(self, stage: int, why: str) -> str:
+        return f"worker {stage} of {self._name} stands still: {why}"
