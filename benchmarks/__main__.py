@@ -19,6 +19,7 @@ _CASES = {
     "gpu_steps": "Worker on CUDA: steps of an 8B Llama's shape, by attention backend",
     "round_trips": "Between processes",
     "http_load": "HTTP: one API process before a fake engine, with wrk as client",
+    "overload": "HTTP: a daemon on one core that is asked for 2 and 10 times what it can do",
     "start_up": "penstock serve with the demo models: start-up from warm files, and memory",
     "generation": "The demo generator through the engine client, against transformers' generate",
 }
