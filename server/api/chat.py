@@ -14,6 +14,7 @@ from server.chat.conversation import ChatOptions
 from server.chat.logprobs import ChatSpelling
 from server.chat.prompt import chat_prompt
 from server.errors import APIError
+from server.field_names import given
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import generation_plan, sampling_params, streamed_usage
@@ -36,7 +37,6 @@ from server.schemas.chat import (
 )
 from server.schemas.completions import CompletionChoice, CompletionUsage
 from server.service import Service, json_answer, service_of
-from server.two_names import under_either
 
 router = APIRouter()
 _body = Body(ChatRequest)
@@ -190,7 +190,7 @@ def _options(body: ChatRequest) -> ChatOptions:
 def _max_tokens(body: ChatRequest) -> int | None:
     """None is what the context has left. Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    return under_either("max_completion_tokens", newer, "max_tokens", older)
+    return given(("max_completion_tokens", newer), ("max_tokens", older))[1]
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

@@ -12,6 +12,7 @@ from msgspec import UnsetType
 from engine_core.messages import SamplingParams
 from server.configuration.config import Limits
 from server.errors import APIError
+from server.field_names import given
 from server.generation.job import Generation, generation
 from server.generation.plan import GenerationPlan
 from server.generation.sampling import (
@@ -35,7 +36,6 @@ from server.schemas.completions import (
     CompletionUsage,
 )
 from server.service import Service, json_answer, service_of
-from server.two_names import under_either
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -135,7 +135,7 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
 def _max_tokens(body: CompletionRequest) -> int:
     """Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    asked = under_either("max_tokens", older, "max_completion_tokens", newer)
+    _, asked = given(("max_tokens", older), ("max_completion_tokens", newer))
     return DEFAULT_MAX_TOKENS if asked is None else asked
 
 

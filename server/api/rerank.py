@@ -7,7 +7,7 @@ from engine_core.client_jobs import FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.job import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, relevance
-from server.errors import APIError
+from server.field_names import given
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.openapi import operation
@@ -71,9 +71,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
 
 def _top_n(body: RerankRequest) -> int | None:
     """How many results are asked for. Raises APIError where the two names disagree."""
-    if body.top_n is not None and body.top_k is not None and body.top_n != body.top_k:
-        raise APIError.of_two_names("top_n", "top_k")
-    return body.top_n if body.top_n is not None else body.top_k
+    return given(("top_n", body.top_n), ("top_k", body.top_k))[1]
 
 
 async def _cut(model: Model, body: RerankRequest) -> Tokenization | None:

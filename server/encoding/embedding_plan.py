@@ -7,6 +7,7 @@ from server.configuration.config import Limits
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import EmbedDtype
 from server.errors import APIError
+from server.field_names import given
 from server.prompts import Items, parse_items, text_items
 from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
@@ -74,11 +75,9 @@ def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
 
 def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     """The numbers of a vector: the model's, or fewer where it declares that it may be cut."""
-    asked, field = body.dimensions, "dimensions"
-    if body.output_dimension is not None:
-        if asked is not None and asked != body.output_dimension:
-            raise APIError.of_two_names("dimensions", "output_dimension")
-        asked, field = body.output_dimension, "output_dimension"
+    field, asked = given(
+        ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
+    )
     own, declared = model.served.engine.model.hidden_size, model.served.engine.model.embedding
     if asked is None or asked == own:
         return own
@@ -94,12 +93,12 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
 
 
 def _normalize(body: EmbeddingRequest, model: Model) -> bool:
-    """Whether vectors get length 1: as the model's modules have it, unless either name is given."""
-    asked, field = body.normalize, "normalize"
-    if body.use_activation is not None:
-        if asked is not None and asked != body.use_activation:
-            raise APIError.of_two_names("normalize", "use_activation")
-        asked, field = body.use_activation, "use_activation"
+    """Whether vectors get length 1: as the model's modules have it, unless the request says."""
+    field, asked = given(
+        ("normalize", body.normalize),
+        ("use_activation", body.use_activation),
+        ("normalized", body.normalized),
+    )
     if asked is False and (dtype := _dtype(body)) in _DIRECTIONS:
         message = f"{field}: false is for floats; of {dtype} vectors only the direction is told"
         raise APIError("invalid_request", message, field)
@@ -107,9 +106,8 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
 
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:
-    if body.output_dtype is None:
-        return body.embed_dtype or "float32"
-    dtype: EmbedDtype = "float32" if body.output_dtype == "float" else body.output_dtype
-    if body.embed_dtype not in (None, dtype):
-        raise APIError.of_two_names("embed_dtype", "output_dtype")
-    return dtype
+    voyage: EmbedDtype | None = "float32" if body.output_dtype == "float" else body.output_dtype
+    asked: tuple[str, EmbedDtype | None] = given(
+        ("embed_dtype", body.embed_dtype), ("output_dtype", voyage)
+    )
+    return asked[1] or "float32"

@@ -18,9 +18,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
     the tokenizer's special tokens. `truncate_prompt_tokens` -1 is the model's length. `base64`
     encodes the numbers of `embed_dtype`, little-endian. `normalize`, which vLLM has renamed
-    `use_activation`, says whether vectors have length 1, whatever the model's modules do. A lower
-    `priority` goes first. The last three are Voyage's names: for `truncate_prompt_tokens` -1,
-    `dimensions`, `embed_dtype`.
+    `use_activation` and Jina calls `normalized`, says whether vectors have length 1, whatever the
+    model's modules do. A lower `priority` goes first. The last three are Voyage's names: for
+    `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
     """
 
     input: TextOrIds
@@ -35,7 +35,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncation_side: Literal["left", "right"] | None = None
     normalize: bool | None = None
     use_activation: bool | None = None
+    normalized: bool | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    cache_salt: str | None = None
     user: str | None = None
     truncation: bool | None = None
     output_dimension: Count | None = None

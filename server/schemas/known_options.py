@@ -14,7 +14,7 @@ from msgspec import Meta
 Fate = Literal["obeyed", "accepted", "refused"]
 Source = Literal[
     "OpenAI", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina", "Voyage",
-    "penstock",
+    "DeepSeek", "Qwen", "penstock",
 ]  # fmt: skip
 
 

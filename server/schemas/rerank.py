@@ -30,6 +30,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     return_documents: bool | None = None
     use_activation: bool | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    cache_salt: str | None = None
     user: str | None = None
 
 

@@ -35,7 +35,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Null and absent mean the same.
+    """Null and absent mean the same. `session_id` and `user` change nothing.
 
     `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
     divides logits, so it keeps away from 0, where they would no longer be finite. Sampling that the
@@ -78,4 +78,5 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     guided_choice: Choices | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    session_id: str | None = None
     user: str | None = None

@@ -26,6 +26,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     use_activation: bool | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    cache_salt: str | None = None
     user: str | None = None
 
 

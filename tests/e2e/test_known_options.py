@@ -182,6 +182,11 @@ def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
     response = client.post(path, option.example)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"].replace("[0]", "") == path
+    if option.beside:
+        client.post()
+        before = client.answer()
+        for neutral in (None, *option.neutral):
+            assert client.answer(path, neutral) == before, neutral
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,9 @@ def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, reques
     refused = TABLE.of(request_type, "refused")
     body = base_of(endpoint, request_type)
     before = [Client(http, endpoint, body).answer() for _ in range(2)][1]
-    values = {path: [None, *option.neutral] for path, option in refused.items()}
+    values = {
+        path: [None, *option.neutral] for path, option in refused.items() if not option.beside
+    }
     for turn in range(max(map(len, values.values()), default=0)):
         varied = body
         for path, neutral in values.items():

@@ -150,8 +150,8 @@ def test_no_value_of_any_field_is_more_than_a_bad_request(body):
         ),
         (
             COMPLETION,
-            b'{"prompt": "a", "response_format": {"type": "json_object", "schema": {}}}',
-            "response_format.schema",
+            b'{"prompt": "a", "response_format": {"type": "json_object", "shape": {}}}',
+            "response_format.shape",
         ),
         (
             COMPLETION,

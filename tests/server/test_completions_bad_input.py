@@ -36,7 +36,7 @@ NUMBERS = {
     "repetition_penalty": [0, 2.1],
     "timeout": [0, -1, 1e7, 2**63],
 }
-STRINGS = ["model", "user", "regex", "guided_regex", "cache_salt", "truncation_side"]
+STRINGS = ["model", "user", "regex", "guided_regex", "cache_salt", "truncation_side", "session_id"]
 
 
 def error_of(response: httpx.Response, status: int) -> dict:

@@ -70,6 +70,12 @@ def placed(path: str, value: object) -> dict:
     return value
 
 
+def nested(body: dict, other: dict) -> dict:
+    """Both, and both of what has one name."""
+    both = {name: {**body[name], **value} for name, value in other.items() if name in body}
+    return {**body, **other, **both}
+
+
 def complaint(request_type: str, body: dict, *, strictly: bool) -> tuple[str | None, str]:
     """The field at fault and the message; empty where nothing is."""
     try:
@@ -86,8 +92,10 @@ def test_what_is_refused_is_named_and_what_is_neutral_is_not(request_type, path,
     option = TABLE.of(request_type, "refused")[path]
     named = path.replace("messages.", "messages[0].")
     for value in (option.example, msgspec.Raw(b"1e400"), {"a": [1]}):
-        param, message = complaint(request_type, placed(path, value), strictly=strictly)
+        body = nested(option.beside, placed(path, value))
+        param, message = complaint(request_type, body, strictly=strictly)
         assert (param, message[: len(named) + 9]) == (named, f"{named} is known"), message
     for value in (None, *option.neutral):
-        param, _ = complaint(request_type, placed(path, value), strictly=strictly)
+        body = nested(option.beside, placed(path, value))
+        param, _ = complaint(request_type, body, strictly=strictly)
         assert param != named
