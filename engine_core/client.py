@@ -38,6 +38,7 @@ class EngineClient:
         self.info: EngineInfo | None = None
         self.beat: Beat | None = None
         self.dead = False
+        self._over: EngineError | None = None
         self.queue = KnownQueue()
         self._endpoint = endpoint
         self._ids = itertools.count(1)
@@ -136,7 +137,8 @@ class EngineClient:
         self._jobs.pop(job, None)
 
     def abort_all(self, error: EngineError) -> None:
-        """End every job here with `error`, and in the engine."""
+        """End every job here with `error`, and in the engine; what is submitted later as well."""
+        self._over = error
         jobs, self._jobs = self._jobs, {}
         if jobs:
             self.send(Abort(list(jobs)))
@@ -149,6 +151,8 @@ class EngineClient:
         waiting: GenerateStream | EncodeCall,
         message: GenerateJob | EncodeJob,
     ) -> Accepted:
+        if self._over is not None:
+            raise self._over
         if self.dead:
             raise self._death()
         asked = self.queue.ask(message.priority)

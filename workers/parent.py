@@ -6,14 +6,15 @@ never writes to it; the kernel closes it when the supervisor dies, however it di
 
 import os
 import socket
+import stat
 import threading
 from contextlib import suppress
 
 BEAT_SECONDS = 1.0
-"""Between two heartbeats, of whatever process to whoever watches it."""
+"""Between two heartbeats of a process, to whichever other watches it."""
 
 SILENT_BEATS = 8
-"""In a row, of a process without an excuse, and it stands still: that is noticed within 10 s."""
+"""A process that misses so many in a row stands still; it is noticed within 10 s."""
 
 _STDIN = 0
 
@@ -37,9 +38,12 @@ class Heartbeat:
     BEAT_SECONDS: a thread would beat on when the loop stands still."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(_STDIN))
+        self._socket: socket.socket | None = None
+        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark, say, does not listen
+            self._socket = socket.socket(fileno=os.dup(_STDIN))
 
     def beat(self) -> None:
-        """Never blocks, never fails: there may be nobody who listens."""
-        with suppress(OSError):
-            self._socket.send(b".", socket.MSG_DONTWAIT)
+        """Never blocks, never fails: the supervisor may be stopped, or gone."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(b".", socket.MSG_DONTWAIT)

@@ -210,6 +210,19 @@ async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None
             assert await script.receive() == Abort([job.id])
 
 
+async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -> None:
+    """A request may still have been preparing its job then."""
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a"]))
+        job = await script.job()
+        client.abort_all(EngineError("draining", "shutting down"))
+        for asked in (call, client.generate(SamplingParams(), texts=["a"])):
+            with pytest.raises(EngineError) as raised:
+                await asyncio.wait_for(asked, 5)
+            assert raised.value.code == "draining"
+        assert await script.receive() == Abort([job.id])
+
+
 async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         call = asyncio.create_task(client.encode(texts=["a"]))

@@ -227,7 +227,7 @@ async def test_when_a_model_dies_the_others_finish(
 ) -> None:
     house.add_model("a")
     house.add_model("b")
-    house.add("api", "api", on_terminate="3")
+    house.add("api", "api", on_terminate="2")
     assert await house.run(lambda: os.kill(house.pid(f"{victim} of a"), signal.SIGKILL)) == 1
     assert house.diary()[0] == "api"
     assert {"engine of b", "worker of b"} < set(house.diary())
@@ -239,7 +239,7 @@ async def test_when_a_model_dies_the_others_finish(
 async def test_a_dead_engines_workers_end_with_it(house: House) -> None:
     house.add_model("a")
     house.add_model("b")
-    house.add("api", "api", on_terminate="3")
+    house.add("api", "api", on_terminate="2")
     gone: list[list[bool]] = []
 
     def kill() -> None:
@@ -271,8 +271,8 @@ async def test_when_a_server_dies_the_others_finish(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     house.add_model("a")
-    house.add("api 0", "api", on_terminate="3")
-    house.add("api 1", "api", on_terminate="3")
+    house.add("api 0", "api", on_terminate="2")
+    house.add("api 1", "api", on_terminate="2")
     assert await house.run(lambda: os.kill(house.pid("api 0"), signal.SIGKILL)) == 1
     assert house.diary()[0] == "api 1"
     assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
