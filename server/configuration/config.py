@@ -2,13 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from engine_core.config import EngineConfig
-from workers.model_config import ModelConfigError, read_json
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
@@ -38,6 +35,8 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,43 +107,3 @@ def child_environment(
         "TOKENIZERS_PARALLELISM": "true" if tokenizer_threads > 1 else "false",
     }
     return {**own, **compute, **tokenizing, **(settings or {})}
-
-
-class _GenerationFile(msgspec.Struct):
-    """The keys of `generation_config.json` that are obeyed; every one may be absent or null."""
-
-    eos_token_id: int | list[int] | None = None
-    do_sample: bool | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-def read_generation_defaults(folder: Path) -> GenerationDefaults:
-    """Read `generation_config.json`; end-of-sequence ids that it does not name, `config.json` may.
-
-    Written out, `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
-    key, for a value of the wrong type or out of range.
-    """
-    path, fallback = folder / "generation_config.json", folder / "config.json"
-    raw = _generation_file(path) if path.exists() else _GenerationFile()
-    eos = raw.eos_token_id
-    if eos is None:
-        eos = _generation_file(fallback).eos_token_id
-    if isinstance(eos, int):
-        eos = [eos]
-    defaults = GenerationDefaults()
-    temperature = defaults.temperature if raw.temperature is None else raw.temperature
-    return GenerationDefaults(
-        eos_token_ids=tuple(eos or ()),
-        temperature=0.0 if raw.do_sample is False else temperature,
-        top_p=defaults.top_p if raw.top_p is None else raw.top_p,
-        top_k=defaults.top_k if raw.top_k is None else raw.top_k,
-    )
-
-
-def _generation_file(path: Path) -> _GenerationFile:
-    try:
-        return msgspec.convert(read_json(path), _GenerationFile)
-    except msgspec.ValidationError as error:
-        raise ModelConfigError(f"{path} is not valid: {error}") from None

@@ -7,8 +7,9 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from engine_core.workflows import workflow_for
-from server.configuration.config import Limits, ServedModel, read_generation_defaults
+from server.configuration.config import Limits, ServedModel
 from server.configuration.devices import available_cores, cuda_memory, resolve_device
+from server.configuration.generation_file import read_generation_defaults
 from server.configuration.model_source import check_checkpoint
 from server.configuration.settings import EngineSettings, flag
 from workers.config import Dtype, Head

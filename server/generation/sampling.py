@@ -71,10 +71,10 @@ def sampling_params(
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        min_p=body.min_p or 0.0,
+        min_p=defaults.min_p if body.min_p is None else body.min_p,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=body.repetition_penalty or 1.0,
+        repetition_penalty=body.repetition_penalty or defaults.repetition_penalty,
         logit_bias=body.logit_bias or {},
         grammar=grammar_of(body),
     )

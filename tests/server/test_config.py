@@ -11,8 +11,8 @@ from server.configuration.config import (
     Limits,
     api_key_from,
     child_environment,
-    read_generation_defaults,
 )
+from server.configuration.generation_file import read_generation_defaults
 from tests.server.checkpoint_folders import write_json
 from workers.model_config import ModelConfigError
 
@@ -31,10 +31,21 @@ def test_a_folder_that_says_nothing_samples_from_the_whole_distribution(tmp_path
 
 
 def test_generation_config_is_obeyed(tmp_path: Path) -> None:
-    written = {"eos_token_id": [7, 9], "temperature": 0.6, "top_p": 0.9, "top_k": 40}
+    sampling = {
+        "temperature": 0.6, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1
+    }  # fmt: skip
+    written = sampling | {"eos_token_id": [7, 9], "max_length": 4096, "num_beams": 1}
     assert defaults(tmp_path, written, eos_token_id=2) == GenerationDefaults(
-        eos_token_ids=(7, 9), temperature=0.6, top_p=0.9, top_k=40
+        eos_token_ids=(7, 9), **sampling
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_beams", 4), ("no_repeat_ngram_size", 3), ("suppress_tokens", [1])]
+)
+def test_what_is_not_done_stops_the_start(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(ModelConfigError, match=rf"generation_config\.json: {key}"):
+        defaults(tmp_path, {key: value})
 
 
 @pytest.mark.parametrize(
