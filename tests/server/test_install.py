@@ -6,15 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import urllib.request
 import venv
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from server import __version__
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint
+from tests.server.requirements import needed_to_run
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("server", "engine_core", "workers")
@@ -22,15 +23,16 @@ PACKAGES = ("server", "engine_core", "workers")
 
 @pytest.fixture(scope="module")
 def penstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The console script of a fresh environment with only the wheel in it, where everything that
-    penstock depends on is borrowed from this one."""
+    """The console script of a fresh environment with only the wheel in it, where what penstock
+    needs to run, and nothing else, is borrowed from this one."""
     folder = tmp_path_factory.mktemp("install")
     wheel = build_wheel(copy_source(folder / "source"), folder / "dist")
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     (site_packages,) = (folder / "venv").glob("lib/python*/site-packages")
-    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for package in needed_to_run():
+        borrow(package, site_packages)
     return folder / "venv" / "bin" / "penstock"
 
 
@@ -42,6 +44,15 @@ def foreign_folder(tmp_path: Path) -> Path:
     for package in PACKAGES:
         (folder / f"{package}.py").write_text(f"raise RuntimeError('the wrong {package}')\n")
     return folder
+
+
+def borrow(package: str, site_packages: Path) -> None:
+    """Link to what is installed of a package here, but for its programs."""
+    installed = distribution(package)
+    for name in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+        link = site_packages / name
+        if not link.exists():  # several packages may have a folder in common
+            link.symlink_to(str(installed.locate_file(name)))
 
 
 def copy_source(target: Path) -> Path:

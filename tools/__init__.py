@@ -1,0 +1,1 @@
+"""What the project's makers run by hand."""
