@@ -73,6 +73,7 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,5 @@
-"""`normalize` and `use_activation`: what a model computed, before and after its last step."""
+"""`normalize`, whose other names are `use_activation` and `normalized`, and `use_activation` of
+scores: what a model computed, before and after its last step."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from tests.server.fake_engine import LENGTH, score_of, vector_of
 from tests.server.support import server_config
 from workers.model_config import EmbeddingConfig, PoolingConfig
 
-NAMES = ("normalize", "use_activation")
+NAMES = ("normalize", "use_activation", "normalized")
 UNIT = vector_of("a", 8)
 QUERY, TEXTS = "the water falls", ["the gate", "the water", "falls"]
 
@@ -80,13 +81,14 @@ def test_float16_is_not_normalised_either(mixed_house):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_two_names_that_disagree(mixed_house, normalize):
+@pytest.mark.parametrize("other", NAMES[1:])
+def test_two_names_that_disagree(mixed_house, normalize, other):
     body = {"model": "unit", "input": "a", "normalize": normalize}
-    agreed = mixed_house.post("/v1/embeddings", {**body, "use_activation": normalize})
+    agreed = mixed_house.post("/v1/embeddings", {**body, other: normalize})
     assert agreed.status_code == 200
-    refused = mixed_house.post("/v1/embeddings", {**body, "use_activation": not normalize})
+    refused = mixed_house.post("/v1/embeddings", {**body, other: not normalize})
     assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "use_activation"
+    assert refused.json()["error"]["param"] == other
 
 
 def relevances(house: House, path: str, **fields: Any) -> list[float]:

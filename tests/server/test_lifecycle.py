@@ -102,8 +102,8 @@ def test_a_client_that_leaves_is_aborted(house, path, body, engine):
     wait_until(lambda: metric(house, "penstock_in_house", what="requests") == 0)
     assert fake.running == 0
     fake.script.held = False
-    body = {**body, "max_tokens": 1, "stream": False}
-    assert house.post(path, body).status_code == 200
+    short = {"max_tokens": 1, "stream": False} if engine == "writer" else {}
+    assert house.post(path, {**body, **short}).status_code == 200
 
 
 @pytest.mark.parametrize("streamed", [False, True])
