@@ -74,7 +74,9 @@ class Gate:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._table.find(scope)
         if handler is None:
-            await self._others(scope, receive, send)
+            methods = self._table.methods(scope)
+            others = _method_not_allowed(methods) if methods else self._others
+            await others(scope, receive, send)
             return
         try:
             response = await handler(Request(scope, receive))
@@ -92,6 +94,12 @@ class Gate:
         named = headers.get(b"x-request-id")
         safe = _UNSAFE.sub(b"", named)[:_MAX_REQUEST_ID] if named is not None else b""
         return safe or self._service.new_id("req").encode()
+
+
+def _method_not_allowed(methods: set[str]) -> ErrorAnswer:
+    allowed = ", ".join(sorted(methods))
+    message = f"this path is for {allowed}"
+    return ErrorAnswer(APIError("method_not_allowed", message, headers={"allow": allowed}))
 
 
 _UNAUTHORIZED = ErrorAnswer(

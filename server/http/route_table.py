@@ -50,6 +50,13 @@ class RouteTable:
                     return route.endpoint
         return None
 
+    def methods(self, scope: Scope) -> set[str]:
+        """What is served at the path of `scope`: none where there is nothing."""
+        patterns = {
+            method for method, route in self._patterns if route.path_regex.match(scope["path"])
+        }
+        return patterns | {method for method, path in self._fixed if path == scope["path"]}
+
     def endpoint(self, scope: Scope) -> str:
         """The path as metrics know it, whatever the method: with parameters written `{name}`."""
         if scope["path"] in self._paths:

@@ -28,6 +28,7 @@ max_queue_seconds: 60
 memory_share: 0.8
 startup_timeout: 60
 drain_timeout: 1.5
+stall_timeout: 45
 log_level: debug
 models:
   - model: ./writer
@@ -90,6 +91,7 @@ def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         memory_share=0.8,
         startup_timeout=60.0,
         drain_timeout=1.5,
+        stall_timeout=45.0,
         log_level="debug",
         models=(
             ModelSettings(
