@@ -17,15 +17,15 @@ so long loses nothing by it."""
 class KnownQueue:
     """Jobs that the engine would refuse are refused here, after it has refused one like them.
 
-    When that was long enough ago, one job asks again; the others wait for its answer no longer than
-    they would have after a refusal, and are refused meanwhile.
+    A while later one job asks again, and the others are refused for as long once more, or until it
+    is taken. Where none comes to ask for so long, the refusal is forgotten.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refusal: EngineError | None = None
         self._priority = 0
-        self._until = 0.0
+        self._until = self._seconds = 0.0
 
     def check(self, priority: int) -> None:
         """Raises EngineError `overloaded` for a job of this priority that would begin no earlier
@@ -43,7 +43,11 @@ class KnownQueue:
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
-        self._hold(self._refusal)
+        now = self._clock()
+        if now > self._until + self._seconds:
+            self._refusal = None
+            return False
+        self._until = now + self._seconds
         return True
 
     def accepted(self) -> None:
@@ -53,8 +57,5 @@ class KnownQueue:
     def refused(self, priority: int, refusal: EngineError) -> None:
         """The engine has not, for its queue."""
         self._refusal, self._priority = refusal, priority
-        self._hold(refusal)
-
-    def _hold(self, refusal: EngineError) -> None:
-        seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
-        self._until = self._clock() + seconds
+        self._seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
+        self._until = self._clock() + self._seconds
