@@ -14,10 +14,10 @@ from server.demo import EMBEDDER_NAME, demo_models
 
 _GOODPUT, _LATEST_START, _REFUSAL_MS = 0.9, 1.2, 100
 _LOADS = (2, 10)
-_ROUNDS, _SECONDS, _WARM_UP_SECONDS = 3, 15, 4
-_BOUND_SECONDS, _STEP_TOKENS = 5, 512
-_CONNECTIONS, _PAUSE_MS = 128, 1000
-_TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it. " * 3
+_ROUNDS, _SECONDS, _WARM_UP_SECONDS = 3, 20, 4
+_BOUND_SECONDS, _STEP_TOKENS = 5, 1024
+_CONNECTIONS, _PAUSE_MS = 32, 1000
+_TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it. " * 12
 _BODY = {"input": _TEXT}
 
 

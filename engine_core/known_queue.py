@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from engine_core.client_jobs import EngineError
 
-_SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.05
+_SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
 """For how long a refusal holds: this share of the expected wait, at most so many seconds. A queue
 so long loses nothing by it."""
 
