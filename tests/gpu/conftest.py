@@ -22,7 +22,7 @@ def _gpu() -> None:
         pytest.skip("needs a CUDA device")
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _children_find_us() -> Generator[None]:
     """A machine with a GPU may have the source alone, and processes do not search their folder."""
     given = os.environ.get("PYTHONPATH")
