@@ -19,6 +19,8 @@ from workers.parent import BEAT_SECONDS, SILENT_BEATS
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
 """When nothing is left that could finish a request: for the API processes to say so."""
+_CAUSE_S = 0.2
+"""For a worker that somebody has killed to be seen: its core ends too, and may be seen first."""
 _LAST_WORDS_S = 1.0
 """After a second signal: for the API processes to tell their clients."""
 _TERMINATE_S = 1.0
@@ -102,7 +104,9 @@ class Supervisor:
         self._on_started = on_started
         self._on_ready = on_ready
         self._children: list[Child] = []
+        self._ended: list[Child] = []
         self._lost: set[str] = set()
+        self._untold: list[str] = []
         self._serving = self._draining = False
         self._died = asyncio.Event()
         self._stop = asyncio.Event()
@@ -178,6 +182,7 @@ class Supervisor:
         await self._drain()
         watch.cancel()
         self._serving = False
+        self._tell_losses()
         return 1 if self._lost else 0
 
     async def _watch(self) -> None:
@@ -193,21 +198,37 @@ class Supervisor:
                     child.kill_still()
 
     def _on_exit(self, child: Child, _: asyncio.Future[int]) -> None:
-        """A model is lost with its first part, and that one is named."""
+        """A model is lost with its first part."""
         part = child.part
         drained = self._draining and part.role == "api" and child.exit.result() == 0
         if not self._serving or drained or self._force.is_set():
             return
         lost = part.model or part.title
+        self._ended.append(child)
+        later = asyncio.get_running_loop().call_later
         if lost not in self._lost:
             self._lost.add(lost)
-            _log.error("the %s %s; %s", part.title, child.end(), self._consequence())
+            self._untold.append(lost)
+            later(_CAUSE_S, self._tell_losses)
         if part.role == "engine":
-            # Its workers have nobody to work for; one that stands still would not even notice.
-            for other in self._children:
-                if other.part.model == part.model:
-                    other.signal(signal.SIGKILL)
+            later(_CAUSE_S, self._kill_workers, part.model)
+
+    def _tell_losses(self) -> None:
+        """Name the cause: a worker that was killed, or else what ended first. What runs elsewhere
+        is then finished."""
+        for lost in self._untold:
+            ended = [child for child in self._ended if lost in (child.part.model, child.part.title)]
+            killed = (c for c in ended if c.part.role == "worker" and c.exit.result() < 0)
+            cause = next(killed, ended[0])
+            _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
+        self._untold.clear()
         self._died.set()
+
+    def _kill_workers(self, model: str | None) -> None:
+        """They have nobody to work for; one that stands still would not even notice."""
+        for child in self._children:
+            if child.part.model == model:
+                child.signal(signal.SIGKILL)
 
     def _consequence(self) -> str:
         if self._draining or not self._can_finish():

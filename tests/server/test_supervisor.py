@@ -236,6 +236,21 @@ async def test_when_a_model_dies_the_others_finish(
     assert "30 s for the others to finish" in said
 
 
+async def test_a_worker_that_was_killed_is_the_cause_though_its_engine_is_seen_to_end_first(
+    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.supervisor._CAUSE_S", 3.0)
+    house.add_model("a")
+    house.add("api", "api")
+
+    def end() -> None:
+        os.kill(house.pid("engine of a"), signal.SIGTERM)
+        later(0.5, os.kill, house.pid("worker of a"), signal.SIGKILL)
+
+    assert await house.run(end) == 1
+    assert caplog.messages == ["the worker of a was killed by SIGKILL; stopping"]
+
+
 async def test_a_dead_engines_workers_end_with_it(house: House) -> None:
     house.add_model("a")
     house.add_model("b")
