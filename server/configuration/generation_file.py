@@ -1,7 +1,7 @@
 """`generation_config.json`: what a model's makers say about sampling from it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -59,12 +59,12 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
     here.
     """
     path, fallback = folder / "generation_config.json", folder / "config.json"
-    raw = _generation_file(path) if path.exists() else _GenerationFile()
-    if path.exists():
-        check_neutral(path, read_json(path), _NEUTRAL)
+    values = read_json(path) if path.exists() else {}
+    raw = _checked(path, values)
+    check_neutral(path, values, _NEUTRAL)
     eos = raw.eos_token_id
     if eos is None:
-        eos = _generation_file(fallback).eos_token_id
+        eos = _checked(fallback, read_json(fallback)).eos_token_id
     if isinstance(eos, int):
         eos = [eos]
     if raw.do_sample is False:
@@ -74,8 +74,8 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
     return GenerationDefaults(eos_token_ids=tuple(eos or ()), **given)
 
 
-def _generation_file(path: Path) -> _GenerationFile:
+def _checked(path: Path, values: dict[str, Any]) -> _GenerationFile:
     try:
-        return msgspec.convert(read_json(path), _GenerationFile)
+        return msgspec.convert(values, _GenerationFile)
     except msgspec.ValidationError as error:
         raise ModelConfigError(f"{path} is not valid: {error}") from None
