@@ -5,9 +5,9 @@ import numpy as np
 from benchmarks.memory_core import MemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import GenerateJob, SamplingParams
-from server.configuration.model_setup import EngineOptions
 from server.demo import GENERATOR_NAME, demo_models
-from workers.messages import StepInput, StepOutput
+from server.models.model_setup import EngineOptions
+from workers.contract.messages import StepInput, StepOutput
 
 _STEP_US, _ROW_US = 150, 2
 _ROWS = (1, 16, 64, 128, 256, 512, 1024)

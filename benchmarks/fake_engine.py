@@ -31,7 +31,7 @@ from engine_core.messages import (
     Vectors,
 )
 from engine_core.transport import ClientSocket
-from workers.parent import exit_with_parent
+from workers.contract.supervision import exit_with_parent
 
 VECTOR_SIZE = 384
 _PROMPT = bytes(4)

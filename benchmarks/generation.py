@@ -16,12 +16,12 @@ import numpy as np
 
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
-from engine_core.client import EngineClient
+from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 from server.bench.engine import running_engine
-from server.configuration.config import child_environment
-from server.configuration.devices import available_cores
 from server.demo import GENERATOR_NAME, demo_models
+from server.models.devices import available_cores
+from server.settings.server_config import child_environment
 
 _ONE_TO_TRANSFORMERS, _MANY_TO_ONE = 0.8, 4.0
 _STREAMS = 16

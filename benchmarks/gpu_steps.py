@@ -17,15 +17,15 @@ import torch
 from benchmarks.memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
 from server.bench.dummy_models import shape_folder
-from server.configuration.model_setup import EngineOptions
-from server.processes import worker_config
-from workers.attention.registry import AttentionBackendError, select_backend
-from workers.config import WorkerConfig
-from workers.loader import load_model
-from workers.messages import SlotInit, StepInput
+from server.daemon.parts import worker_config
+from server.models.model_setup import EngineOptions
+from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import SlotInit, StepInput
 from workers.models.base import StageModel
-from workers.runner import ModelRunner, attention_needs
-from workers.warm_up import warm_up
+from workers.stage.model_runner import ModelRunner, attention_needs
+from workers.stage.warm_up import warm_up
+from workers.weights.loader import load_model
 
 _BACKENDS = ("triton", "flash_attn")
 _BLOCK_SIZE, _BLOCKS = 128, 1200

@@ -18,11 +18,11 @@ from benchmarks.proc import cpu_seconds
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.processes import daemon_of, running_part
-from server.configuration.config import Limits, ServedModel
-from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServedModel
 
 _REQUESTS_A_SECOND, _TOKENS_A_SECOND = 5_000, 50_000
 _CONNECTIONS, _STREAMS = 64, 256

@@ -16,15 +16,15 @@ from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.schedulers.base import Scheduler
-from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.compiler_threads import CompilingThreads
 from engine_core.structured.grammar import compiler_for
-from engine_core.tokenizer import Tokenizer
-from engine_core.tokenizing import TokenizingThreads
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.workflows import workflow_for
-from server.configuration.config import Limits
-from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.demo import GENERATOR_NAME, demo_models
-from workers.messages import StepInput, StepMask, StepOutput
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 _CLIENT = b"client"
 

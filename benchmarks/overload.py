@@ -9,7 +9,7 @@ from benchmarks import wrk
 from benchmarks.daemon import RunningDaemon, on_core, running_daemon
 from benchmarks.proc import children_of, cpu_seconds
 from benchmarks.report import Budget, Figure, NotMeasuredError
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import EMBEDDER_NAME, demo_models
 
 _GOODPUT, _LATEST_START, _REFUSAL_MS = 0.9, 1.2, 100

@@ -5,9 +5,9 @@ import numpy as np
 from benchmarks.memory_core import MemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import EncodeJob
-from server.configuration.model_setup import EngineOptions
 from server.demo import EMBEDDER_NAME, demo_models
-from workers.messages import StepInput, StepOutput
+from server.models.model_setup import EngineOptions
+from workers.contract.messages import StepInput, StepOutput
 
 _TEXTS, _TEXT_TOKENS = 16_384, 32
 _SEQUENCE_US = 5

@@ -21,7 +21,7 @@ def running_module(
 ) -> Generator[subprocess.Popen[str]]:
     """`python -m MODULE ARGUMENTS`; `piped`, its standard output is one to read.
 
-    Its standard input is a pipe that closes with us (see `workers.parent.exit_with_parent`).
+    Its standard input is a pipe that closes with us (`workers.contract.supervision`).
     """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],

@@ -12,12 +12,12 @@ import numpy as np
 from benchmarks.memory_core import engine_config
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
-from engine_core.client import EngineClient
+from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
-from server.configuration.config import child_environment
-from server.configuration.model_setup import EngineOptions
+from server.daemon.parts import worker_config
 from server.demo import GENERATOR_NAME, demo_models
-from server.processes import worker_config
+from server.models.model_setup import EngineOptions
+from server.settings.server_config import child_environment
 
 _ROUND_TRIPS, _HOPS = 3000, 500
 _WARM_UP = 100

@@ -15,11 +15,11 @@ import torch
 import zmq
 
 from benchmarks.round_trips import Hops
-from workers.config import WorkerConfig
-from workers.messages import SampledTokens
-from workers.parent import exit_with_parent
-from workers.pipeline import ActivationReceiver, ActivationSender, PipelineError, connect
-from workers.token_return import TokenReceiver, TokenSender
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import SampledTokens
+from workers.contract.supervision import exit_with_parent
+from workers.links.activations import ActivationReceiver, ActivationSender, PipelineError, connect
+from workers.links.token_return import TokenReceiver, TokenSender
 
 _CLOCK_BYTES = 8
 

@@ -19,19 +19,19 @@ from benchmarks.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
 from server.bench.processes import daemon_of
-from server.configuration.config import Limits
-from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.daemon.parts import worker_config
 from server.demo import GENERATOR_NAME, demo_models
-from server.processes import worker_config
-from workers.attention.registry import select_backend
-from workers.engine_link import EngineLink
-from workers.loader import load_model
-from workers.messages import FromWorker, StepInput, StepOutput, ToWorker
-from workers.parent import exit_with_parent
-from workers.pipeline import Neighbours
-from workers.runner import ModelRunner, attention_needs
-from workers.warm_up import warm_up
-from workers.worker import Stage
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits
+from workers.attention.backend_selection import select_backend
+from workers.contract.messages import FromWorker, StepInput, StepOutput, ToWorker
+from workers.contract.supervision import exit_with_parent
+from workers.links.activations import Neighbours
+from workers.links.engine_link import EngineLink
+from workers.stage.model_runner import ModelRunner, attention_needs
+from workers.stage.warm_up import warm_up
+from workers.stage.worker import Stage
+from workers.weights.loader import load_model
 
 _OUTSIDE_US = 350
 _ROWS = (1, 16, 64)

@@ -14,13 +14,13 @@ from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import WorkerLostError
 from engine_core.executor.local import LocalExecutor
-from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.compiler_threads import CompilingThreads
 from engine_core.structured.grammar import compiler_for
-from engine_core.tokenizer import Tokenizer, TokenizerError
-from engine_core.tokenizing import TokenizingThreads
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
-from workers.parent import Heartbeat, exit_with_parent
+from workers.contract.supervision import Heartbeat, exit_with_parent
 
 log = logging.getLogger("engine_core")
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from workers.config import Dtype, Head, LoadFormat
-from workers.model_config import ModelConfig
+from workers.contract.config import Dtype, Head, LoadFormat
+from workers.contract.model_config import ModelConfig
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

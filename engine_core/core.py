@@ -34,11 +34,11 @@ from engine_core.messages import (
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
 from engine_core.queue_bound import QueueBound
-from engine_core.structured.compiling import CompilingThreads
-from engine_core.tokenizing import Tokenized, TokenizingThreads, given_ids
+from engine_core.structured.compiler_threads import CompilingThreads
+from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizingThreads, given_ids
 from engine_core.transport import Clients
 from engine_core.workflows.base import Workflow
-from workers.parent import BEAT_SECONDS
+from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from workers.messages import Logprobs
+from workers.contract.messages import Logprobs
 
 Finish = Literal["stop", "length", "abort"]
 Task = Literal["generate", "embed", "embed_sparse", "score"]

@@ -18,7 +18,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from workers.messages import StepInput, StepOutput
+from workers.contract.messages import StepInput, StepOutput
 
 _REMEMBERED = 8
 _MAX_KINDS = 1024

@@ -11,16 +11,19 @@ import msgspec
 
 from server import __version__
 from server.bench.cli import add_bench
-from server.configuration.config import ServerConfig, api_key_from
-from server.configuration.config_file import read_config_file
-from server.configuration.flags import (
+from server.daemon.daemon import START_ERRORS, serve
+from server.daemon.resolve import resolve
+from server.daemon.welcome import describe
+from server.demo import demo_models
+from server.settings.config_file import read_config_file
+from server.settings.flags import (
     add_engine_flags,
     add_http_flags,
     add_life_flags,
     add_model_flags,
 )
-from server.configuration.resolve import resolve
-from server.configuration.settings import (
+from server.settings.server_config import ServerConfig, api_key_from
+from server.settings.settings import (
     EngineSettings,
     ModelSettings,
     ServeCommand,
@@ -28,9 +31,6 @@ from server.configuration.settings import (
     Spelling,
     flag,
 )
-from server.daemon import START_ERRORS, serve
-from server.demo import demo_models
-from server.welcome import describe
 
 _EXAMPLES = """\
 examples:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from engine_core.client_jobs import EngineError
+from engine_core.client.pending_jobs import EngineError
 
 ErrorCode = Literal[
     "invalid_request",

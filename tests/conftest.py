@@ -2,7 +2,7 @@
 
 import os
 
-from server.configuration.devices import cuda_memory
+from server.models.devices import cuda_memory
 
 # Triton reads it while it is imported, which transformers does too, in some other folder's tests.
 # Without a GPU its kernels run in the interpreter.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from workers.config import WorkerConfig
-from workers.parent import exit_with_parent
+from workers.contract.config import WorkerConfig
+from workers.contract.supervision import exit_with_parent
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415
 
-    from workers.worker import run_worker  # noqa: PLC0415
+    from workers.stage.worker import run_worker  # noqa: PLC0415
 
     torch.set_num_threads(config.threads)
     run_worker(config)

@@ -5,7 +5,7 @@ from typing import NoReturn, Protocol
 
 import zmq
 
-from workers.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 Pollable = zmq.Socket[bytes] | int
 """A ZMQ socket or a file descriptor, for the loop's poller."""

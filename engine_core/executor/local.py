@@ -10,7 +10,7 @@ from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.executor.watch import StageWatch
 from engine_core.transport import is_readable, open_router
-from workers.messages import (
+from workers.contract.messages import (
     AllocateKV,
     FromWorker,
     StepInput,

@@ -1,8 +1,8 @@
 """Which stage stands still: idle and without heartbeats, or for too long at one step."""
 
 from engine_core.executor.base import WorkerLostError
-from workers.messages import WorkerBeat
-from workers.parent import BEAT_SECONDS, SILENT_BEATS
+from workers.contract.messages import WorkerBeat
+from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 
 class StageWatch:

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from engine_core.job import Job
 from engine_core.outbox import Outbox
-from workers.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")

@@ -5,13 +5,13 @@ from itertools import repeat
 
 import numpy as np
 
-from engine_core.batches import DecoderBatch
 from engine_core.job import RefusalError
-from engine_core.kv_cache import KVCacheManager
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
-from engine_core.request import Request, Status
-from workers.messages import Logprobs, StepOutput
+from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.request import Request, Status
+from workers.contract.messages import Logprobs, StepOutput
 
 _ITEM = 4  # bytes of an int32 or float32
 

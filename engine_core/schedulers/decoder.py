@@ -4,18 +4,18 @@ There is no prefill phase and no decode phase: a step computes some of what is k
 submitted, for any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
-from engine_core.batches import DecoderBatch
 from engine_core.config import EngineConfig
 from engine_core.job import Job, JobKey
-from engine_core.kv_cache import KVCacheManager
-from engine_core.model_input import build_decoder_step
 from engine_core.outbox import Outbox
-from engine_core.request import Request, Status
 from engine_core.schedulers.base import Usage
+from engine_core.schedulers.batches import DecoderBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
+from engine_core.schedulers.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.step_builder import build_decoder_step
 from engine_core.schedulers.waiting import WaitingQueue
 from engine_core.structured.masks import StepMasks
-from workers.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 _MIN_CHUNK = 32
 

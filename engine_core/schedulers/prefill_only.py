@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.batches import EncoderBatch
 from engine_core.config import EngineConfig
 from engine_core.job import Job
 from engine_core.messages import EncodeJob, Vectors
-from engine_core.model_input import build_encoder_step
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
+from engine_core.schedulers.batches import EncoderBatch
+from engine_core.schedulers.step_builder import build_encoder_step
 from engine_core.schedulers.waiting import WaitingTokens
-from workers.messages import StepInput, StepOutput
+from workers.contract.messages import StepInput, StepOutput
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
-from engine_core.request import Request
+from engine_core.schedulers.request import Request
 
 
 class WaitingTokens:

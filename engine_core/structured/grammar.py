@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.config import EngineConfig
 from engine_core.messages import Grammar, SamplingParams
-from engine_core.tokenizer import TOKENIZER_FILE, Tokenizer
+from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _MAX_MESSAGE = 300
 _PROBED_TOKENS = 4

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher
 
-from engine_core.batches import DecoderBatch
-from engine_core.request import Request, Status
-from workers.messages import StepMask
+from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.request import Request, Status
+from workers.contract.messages import StepMask
 
 _PARALLEL_ROWS = 16
 """From so many rows on threads share the work: waking them takes longer than some 10 µs a row."""

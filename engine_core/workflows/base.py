@@ -8,9 +8,9 @@ from engine_core.config import EngineConfig
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, Task
 from engine_core.schedulers.base import Scheduler
-from engine_core.tokenizing import Text, Tokenized
-from workers.config import Head
-from workers.model_config import ModelConfig
+from engine_core.tokenization.tokenizer_threads import Text, Tokenized
+from workers.contract.config import Head
+from workers.contract.model_config import ModelConfig
 
 RowsT_co = TypeVar("RowsT_co", covariant=True)
 

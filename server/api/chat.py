@@ -9,22 +9,19 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UnsetType
 
-from engine_core.client_jobs import EngineError
-from server.chat.conversation import ChatOptions
-from server.chat.logprobs import ChatSpelling
-from server.chat.prompt import chat_prompt
+from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
-from server.field_names import given
-from server.generation.job import Generation, generation
+from server.generation.chat.chat_logprobs import ChatSpelling
+from server.generation.chat.chat_prompt import chat_prompt
+from server.generation.chat.conversation import ChatOptions
+from server.generation.generation import Generation, generation
 from server.generation.plan import GenerationPlan
-from server.generation.sampling import generation_plan, sampling_params, streamed_usage
+from server.generation.sampling_params import generation_plan, sampling_params, streamed_usage
 from server.generation.stream import StreamedUsage, stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
+from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.openapi import operation
-from server.prompts import text_items
-from server.registry import Model
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -36,7 +33,10 @@ from server.schemas.chat import (
     Delta,
 )
 from server.schemas.completions import CompletionChoice, CompletionUsage
-from server.service import Service, json_answer, service_of
+from server.schemas.field_names import given
+from server.service.inputs import text_items
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
 
 router = APIRouter()
 _body = Body(ChatRequest)

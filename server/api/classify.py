@@ -2,21 +2,21 @@
 
 from fastapi import APIRouter, Request, Response
 
-from engine_core.client_jobs import EngineError, FloatArray
-from server.encoding.job import count_usage, encode
+from engine_core.client.pending_jobs import EngineError, FloatArray
+from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.encoding.row_names import item_names, renamed
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.openapi import operation
-from server.prompts import parse_items
+from server.http.openapi import operation
 from server.schemas.classify import (
     Classification,
     ClassificationList,
     ClassifyRequest,
 )
-from server.service import json_answer, service_of
-from server.truncation import items_cut_to
+from server.service.inputs import parse_items
+from server.service.service import json_answer, service_of
+from server.service.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ClassifyRequest)

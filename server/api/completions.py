@@ -10,12 +10,10 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
-from server.configuration.config import Limits
 from server.errors import APIError
-from server.field_names import given
-from server.generation.job import Generation, generation
+from server.generation.generation import Generation, generation
 from server.generation.plan import GenerationPlan
-from server.generation.sampling import (
+from server.generation.sampling_params import (
     check_choices,
     choices,
     generation_plan,
@@ -25,17 +23,19 @@ from server.generation.sampling import (
 from server.generation.stream import StreamedUsage, stream_events
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
+from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.openapi import operation
-from server.prompts import parse_items
-from server.registry import Model
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
     CompletionRequest,
     CompletionUsage,
 )
-from server.service import Service, json_answer, service_of
+from server.schemas.field_names import given
+from server.service.inputs import parse_items
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
+from server.settings.server_config import Limits
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -7,19 +7,19 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Raw
 
-from engine_core.client_jobs import Encoded
+from engine_core.client.pending_jobs import Encoded
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.job import count_usage, encode
+from server.encoding.encode import count_usage, encode
 from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.openapi import operation
+from server.http.openapi import operation
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
     EmbeddingRequest,
 )
-from server.service import json_answer, service_of
+from server.service.service import json_answer, service_of
 
 router = APIRouter()
 _body = Body(EmbeddingRequest)

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 from server import __version__
-from server.registry import Model
-from server.service import service_of
+from server.service.registry import Model
+from server.service.service import service_of
 
 router = APIRouter()
 

@@ -4,10 +4,10 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
-from server.openapi import operation
-from server.registry import Model, Registry
+from server.http.openapi import operation
 from server.schemas.common import Health, ModelCard, ModelList, Version
-from server.service import json_answer, service_of
+from server.service.registry import Model, Registry
+from server.service.service import json_answer, service_of
 
 router = APIRouter()
 

@@ -3,16 +3,14 @@
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from engine_core.client_jobs import FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.job import texts_cut_to
+from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, relevance
-from server.field_names import given
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.openapi import operation
-from server.prompts import check_count
-from server.registry import Model
+from server.http.openapi import operation
+from server.schemas.field_names import given
 from server.schemas.rerank import (
     APIVersion,
     BilledUnits,
@@ -24,7 +22,9 @@ from server.schemas.rerank import (
     RerankResult,
     VoyageResult,
 )
-from server.service import json_answer, service_of
+from server.service.inputs import check_count
+from server.service.registry import Model
+from server.service.service import json_answer, service_of
 
 router = APIRouter()
 rerank_body = Body(RerankRequest)

@@ -7,12 +7,12 @@ from server.encoding.row_names import item_names
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.openapi import operation
-from server.prompts import check_count
-from server.registry import Model
+from server.http.openapi import operation
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
-from server.service import json_answer, service_of
-from server.truncation import items_cut_to
+from server.service.inputs import check_count
+from server.service.registry import Model
+from server.service.service import json_answer, service_of
+from server.service.truncation import items_cut_to
 
 router = APIRouter()
 _body = Body(ScoreRequest)

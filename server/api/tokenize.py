@@ -6,20 +6,20 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 
-from server.chat.conversation import ChatOptions
-from server.chat.prompt import chat_prompt
 from server.errors import APIError
+from server.generation.chat.chat_prompt import chat_prompt
+from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
-from server.openapi import operation
-from server.prompts import check_ids
-from server.registry import Model
+from server.http.openapi import operation
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,
     TokenizeRequest,
     Tokens,
 )
-from server.service import Service, json_answer, service_of
+from server.service.inputs import check_ids
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
 
 router = APIRouter()
 _tokenize_body = Body(TokenizeRequest)

@@ -8,9 +8,9 @@ from typing import Any
 from server.bench.cases import Case
 from server.bench.commands import Wish, bench_offline, bench_running, bench_started
 from server.bench.workloads import GENERATION, HTTP, PREFILL
-from server.configuration.argument_types import fraction, positive
-from server.configuration.config import API_KEY_VARIABLE
-from server.configuration.model_setup import EngineOptions
+from server.models.model_setup import EngineOptions
+from server.settings.argument_types import fraction, positive
+from server.settings.server_config import API_KEY_VARIABLE
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
 

@@ -19,8 +19,8 @@ from server.bench.offline import offline_runner
 from server.bench.plots import drawing_library, plot
 from server.bench.report import CaseReport, Report, details, table
 from server.bench.runs import Plan, reports
-from server.configuration.config import api_key_from
-from server.configuration.model_setup import EngineOptions
+from server.models.model_setup import EngineOptions
+from server.settings.server_config import api_key_from
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from pathlib import Path
 from server.bench.engine import START_SECONDS
 from server.bench.http_client import Address, HTTPClient
 from server.bench.processes import daemon_of, running_parts
-from server.configuration.config import Limits, ServedModel
-from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServedModel
 
 _BACKLOG = 2048
 _POLL_SECONDS = 0.1

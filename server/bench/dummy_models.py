@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.tokenizer import Tokenizer, TokenizerError
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.bench.bpe import BOS_ID, EOS_ID, byte_level_bpe
 from server.bench.cases import HTTPCase, HTTPGenerationCase, Shape
 from server.demo import EMBEDDER_NAME, demo_models
-from workers.model_config import read_json
+from workers.contract.model_config import read_json
 
 _SHAPES = Path(__file__).parent / "shapes"
 _TOKENIZER_FILE = "tokenizer.json"

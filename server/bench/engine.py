@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_core.client import EngineClient
+from engine_core.client.engine_client import EngineClient
 from server.bench.processes import daemon_of, running_parts
-from server.configuration.config import Limits, ServedModel
-from server.configuration.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServedModel
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""

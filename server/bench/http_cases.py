@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.answers import reader_of
 from server.bench.cases import Figures, HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.bench.daemon import running_daemon
@@ -17,8 +17,8 @@ from server.bench.http_client import Address, HTTPClient
 from server.bench.load import Load
 from server.bench.progress import Progress
 from server.bench.prompts import SEED, single_token_words, texts_of
-from server.configuration.config import ServedModel
-from server.configuration.model_setup import EngineOptions
+from server.models.model_setup import EngineOptions
+from server.settings.server_config import ServedModel
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from server.configuration.devices import available_cores
+from server.models.devices import available_cores
 
 _SOURCE = Path(__file__).parents[2]
 _PACKAGES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engine_core.client import EngineClient
-from engine_core.client_jobs import EngineError
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Beat, RowOutput, SamplingParams
 from server.bench.cases import EncodeCase, Figures, OfflineCase
 from server.bench.engine import RunningEngine, running_engine
@@ -18,8 +18,8 @@ from server.bench.errors import BenchError
 from server.bench.latencies import milliseconds
 from server.bench.progress import Progress
 from server.bench.prompts import offline_prompts
-from server.configuration.config import ServedModel
-from server.configuration.model_setup import EngineOptions
+from server.models.model_setup import EngineOptions
+from server.settings.server_config import ServedModel
 
 _PROMPTS_A_JOB = 64
 _SEQUENCES_A_JOB = 1024

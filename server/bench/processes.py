@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from server.bench.errors import BenchError
-from server.configuration.config import Limits, ServedModel, ServerConfig
-from server.processes import Part, daemon_parts
+from server.daemon.parts import Part, daemon_parts
+from server.settings.server_config import Limits, ServedModel, ServerConfig
 
 _ProcessT = TypeVar("_ProcessT", bound="subprocess.Popen[str] | subprocess.Popen[bytes]")
 _ResultT = TypeVar("_ResultT")
@@ -47,7 +47,7 @@ def daemon_of(
 @contextmanager
 def running_part(part: Part) -> Generator[subprocess.Popen[bytes]]:
     """A part of the daemon. Its standard input is a pipe that closes with us (see
-    `workers.parent.exit_with_parent`); a terminal's Ctrl-C reaches only us."""
+    `workers.contract.supervision.exit_with_parent`); a terminal's Ctrl-C reaches only us."""
     process = subprocess.Popen(
         part.command,
         env=part.environment,

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.cases import EncodeCase, GenerationCase, OfflineCase
 from server.bench.errors import BenchError
 

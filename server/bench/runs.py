@@ -8,15 +8,15 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from engine_core.client_jobs import EngineError
+from engine_core.client.pending_jobs import EngineError
 from engine_core.config import EngineConfig
 from server.bench.cases import Case, Figures, Shape
 from server.bench.dummy_models import shape_folder
 from server.bench.errors import BenchError
 from server.bench.machine import Machine
 from server.bench.report import CaseReport, failed, measured
-from server.configuration.config import ServedModel
-from server.daemon import START_ERRORS
+from server.daemon.daemon import START_ERRORS
+from server.settings.server_config import ServedModel
 
 CaseT = TypeVar("CaseT", bound=Case)
 CaseT_contra = TypeVar("CaseT_contra", bound=Case, contravariant=True)

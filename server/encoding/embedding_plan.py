@@ -3,15 +3,15 @@
 import msgspec
 
 from engine_core.messages import Tokenization
-from server.configuration.config import Limits
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import EmbedDtype
 from server.errors import APIError
-from server.field_names import given
-from server.prompts import Items, parse_items, text_items
-from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
-from server.truncation import truncation_limit
+from server.schemas.field_names import given
+from server.service.inputs import Items, parse_items, text_items
+from server.service.registry import Model
+from server.service.truncation import truncation_limit
+from server.settings.server_config import Limits
 
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 

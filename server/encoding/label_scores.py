@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from engine_core.client_jobs import FloatArray
-from workers.model_config import ModelConfig
+from engine_core.client.pending_jobs import FloatArray
+from workers.contract.model_config import ModelConfig
 
 
 def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine_core.client_jobs import Encoded, EngineError, FloatArray
+from engine_core.client.pending_jobs import Encoded, EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.job import count_usage, encode
+from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
 from server.encoding.similarity import similarity
-from server.prompts import text_items
-from server.registry import Model
 from server.schemas.common import Usage
-from server.service import Service
+from server.service.inputs import text_items
+from server.service.registry import Model
+from server.service.service import Service
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):

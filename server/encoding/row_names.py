@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from engine_core.client_jobs import EngineError
+from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from engine_core.client_jobs import FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from server.encoding.vectors import shorten
-from workers.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig
 
 
 def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> FloatArray:

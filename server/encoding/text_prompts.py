@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from server.errors import APIError
-from server.registry import Model
+from server.service.registry import Model
 
 # The names under which models keep the prompt of a kind of text, the likeliest first.
 _QUERY = ("query", "search_query", "retrieval.query")

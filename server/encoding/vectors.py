@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.client_jobs import FloatArray
+from engine_core.client.pending_jobs import FloatArray
 
 EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 AnyArray = npt.NDArray[Any]

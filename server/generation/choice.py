@@ -11,9 +11,9 @@ from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopString
 from server.generation.logprobs import LogprobsBuilder
 from server.generation.plan import GenerationPlan
 from server.generation.prompt_logprobs import PromptLogprobsBuilder
-from server.generation.token_text import TokenIds
-from server.registry import Model
 from server.schemas.completions import CompletionChoice, FinishReason
+from server.service.registry import Model
+from server.service.token_text import TokenIds
 
 
 class Prompt:

@@ -4,8 +4,8 @@ import functools
 
 from tokenizers.decoders import DecodeStream
 
-from engine_core.tokenizer import Tokenizer
-from server.generation.token_bytes import REPLACEMENT, TokenBytes, unfinished
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.service.token_bytes import REPLACEMENT, TokenBytes, unfinished
 
 # Enough of the prompt for a decoder to know whether a space precedes the first token.
 CONTEXT_TOKENS = 8

@@ -3,8 +3,8 @@
 import numpy as np
 
 from engine_core.messages import Logprobs
-from server.generation.token_text import TokenIds, TokenText
 from server.schemas.completions import CompletionLogprobs
+from server.service.token_text import TokenIds, TokenText
 
 # JSON has no infinity: what a token of probability 0 is given instead.
 LOWEST = -9999.0

@@ -3,7 +3,7 @@
 import msgspec
 
 from engine_core.messages import SamplingParams, Tokenization
-from server.prompts import Items
+from server.service.inputs import Items
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ import numpy as np
 
 from engine_core.messages import Logprobs
 from server.generation.logprobs import LOWEST
-from server.generation.token_text import TokenText
 from server.schemas.completions import PromptLogprob, PromptLogprobs
+from server.service.token_text import TokenText
 
 
 class PromptLogprobsBuilder:

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from server.generation.job import Generation
+from server.generation.generation import Generation
 from server.http.sse import DONE, event
 from server.schemas.completions import CompletionChoice, CompletionUsage
 

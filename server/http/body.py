@@ -13,7 +13,7 @@ from server.faults import Fault, fault_of
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
 from server.schemas.known_options import refused_fields
-from server.service import service_of
+from server.service.service import service_of
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

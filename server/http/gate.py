@@ -12,13 +12,13 @@ import time
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine_core.client_jobs import EngineError
-from server.configuration.api_keys import KeyCheck
+from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, log_failure
 from server.http.route_table import RouteTable
-from server.service import Service
+from server.service.service import Service
+from server.settings.api_keys import KeyCheck
 
 _CLIENT_LEFT = 499
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")

@@ -7,7 +7,7 @@ from typing import Self
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from engine_core.client_jobs import EngineError
+from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import CancelOnDisconnect, ClientLeftError
 from server.http.error_answer import log_failure

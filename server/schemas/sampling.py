@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from server.schemas.common import INT64_MAX, INT64_MIN, Count
-from server.schemas.structured import (
+from server.schemas.response_format import (
     Choices,
     Regex,
     ResponseFormat,

@@ -7,17 +7,15 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw
 
-from engine_core.client_jobs import Encoded, EngineError, FloatArray
+from engine_core.client.pending_jobs import Encoded, EngineError, FloatArray
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.job import encode
+from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.prompts import check_count
-from server.registry import Model
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -26,11 +24,13 @@ from server.schemas.tei import (
     SimilarityRequest,
     SparseValue,
 )
-from server.service import Service, json_answer, service_of
-from server.tei.errors import EmptyBatchError, tei_errors
-from server.tei.models import embedder, sparse_embedder
+from server.service.inputs import check_count
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
+from server.tei.model_choice import embedder, sparse_embedder
 from server.tei.operations import NUMBERS, list_of, ref, tei_operation
-from server.tei.truncation import side, whole_cut
+from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.text_limit import side, whole_cut
 
 router = APIRouter()
 _embed_body = Body(EmbedRequest)

@@ -4,10 +4,10 @@ from fastapi import APIRouter, Request, Response
 
 from server import __version__
 from server.schemas.tei import Info
-from server.service import json_answer, service_of
-from server.tei.errors import tei_errors
-from server.tei.models import described, info
+from server.service.service import json_answer, service_of
+from server.tei.model_choice import described, info
 from server.tei.operations import ref, tei_operation
+from server.tei.tei_errors import tei_errors
 
 router = APIRouter()
 

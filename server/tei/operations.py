@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from server.openapi import operation
+from server.http.openapi import operation
 from server.schemas.rerank import Reranking, RerankRequest
 from server.schemas.tei import Rank, RerankTextsRequest, TEIError
-from server.tei.errors import STATUSES
+from server.tei.tei_errors import STATUSES
 
 JSON = dict[str, Any]
 

@@ -6,22 +6,22 @@ import msgspec
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from engine_core.client_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.job import encode
+from server.encoding.encode import encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.prompts import check_count, text_items
-from server.registry import Model
 from server.schemas.tei import Prediction, PredictRequest
-from server.service import Service, json_answer, service_of
-from server.tei.errors import EmptyBatchError, tei_errors
-from server.tei.models import classifier
+from server.service.inputs import check_count, text_items
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
+from server.tei.model_choice import classifier
 from server.tei.operations import list_of, ref, tei_operation
-from server.tei.truncation import whole_cut
+from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.text_limit import whole_cut
 
 router = APIRouter()
 _body = Body(PredictRequest)

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request, Response
 
 from server.schemas.tei import EmbedRequest
-from server.service import service_of
+from server.service.service import service_of
 from server.tei.embed import embed, embed_sparse
-from server.tei.errors import tei_errors
-from server.tei.models import described
+from server.tei.model_choice import described
 from server.tei.operations import ANYTHING, tei_operation
 from server.tei.predict import predict
-from server.tei.rerank import rerank
+from server.tei.rerank_texts import rerank
+from server.tei.tei_errors import tei_errors
 
 router = APIRouter()
 

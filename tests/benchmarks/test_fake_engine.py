@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.fake_engine import VECTOR_SIZE
 from benchmarks.processes import running_module
-from engine_core.client import EngineClient
+from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 
 

@@ -1,4 +1,4 @@
-"""The daemon that the clients are driven against. tests/e2e/test_clients.py starts it."""
+"""The daemon that the clients are driven against. tests/e2e/users/test_clients.py starts it."""
 
 from typing import NamedTuple
 

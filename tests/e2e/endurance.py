@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_core.client import EngineClient
+from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 
 AT_ONCE = 200

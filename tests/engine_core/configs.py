@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine_core.config import EngineConfig
-from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
+from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
 MODEL = ModelConfig(
     path="",

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.batches import DecoderBatch
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, RowOutput, SamplingParams
 from engine_core.outbox import Outbox
-from engine_core.request import Request
+from engine_core.schedulers.batches import DecoderBatch
 from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.schedulers.request import Request
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 

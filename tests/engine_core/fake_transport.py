@@ -12,14 +12,14 @@ import numpy as np
 from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore
-from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.compiler_threads import CompilingThreads
 from engine_core.structured.grammar import compiler_for
-from engine_core.tokenizer import Tokenizer
-from engine_core.tokenizing import TokenizingThreads
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
-from workers.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 _TURN_SECONDS = 1e-4
 

@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from engine_core.messages import Grammar, SamplingParams
 from engine_core.structured.grammar import GrammarCompiler, Matcher
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.simulated_model import VOCAB, allowed_tokens, next_token
 
 END = 44

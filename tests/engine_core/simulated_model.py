@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workers.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask, StepOutput
 
 VOCAB = 50
 

@@ -12,11 +12,11 @@ import pytest
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
-from engine_core.structured.compiling import CompilingThreads
+from engine_core.structured.compiler_threads import CompilingThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarError
-from engine_core.tokenizer import Tokenizer
-from engine_core.tokenizing import Tokenized, TokenizingThreads
-from tests.engine_core.test_tokenizing import raw_tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizingThreads
+from tests.engine_core.tokenization.test_tokenizer_threads import raw_tokenizer
 
 
 def readable(mailbox: Mailbox[int], milliseconds: int = 0) -> bool:

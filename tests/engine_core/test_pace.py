@@ -10,7 +10,7 @@ import pytest
 from engine_core.pace import Pacer
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.timed_worker import TICK, TimedEngine, always
-from workers.messages import StepInput, StepOutput
+from workers.contract.messages import StepInput, StepOutput
 
 STEP = 5e-3
 _LEARNT = 20

@@ -9,7 +9,7 @@ from engine_core.job import RefusalError
 from engine_core.messages import Abort, Beat, Failed, Hello
 from engine_core.queue_bound import QueueBound
 from tests.engine_core.timed_worker import TimedEngine, always
-from workers.messages import StepInput
+from workers.contract.messages import StepInput
 
 CLIENT = b"client"
 BOUND = 2.0

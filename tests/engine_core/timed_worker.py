@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
 from tests.engine_core.simulated_model import SimulatedModel
-from workers.messages import StepInput, StepOutput
+from workers.contract.messages import StepInput, StepOutput
 
 Seconds = Callable[[StepInput], float]
 

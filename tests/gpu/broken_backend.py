@@ -1,15 +1,15 @@
 """An attention backend whose kernel no compiler takes.
 
 Never imported by name: whoever collects the tests without a GPU must not have imported Triton yet
-(see tests/kernels/conftest.py).
+(see tests/workers/kernels/conftest.py).
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from workers.attention.backends.triton import TritonBackend, TritonPlan
 from workers.attention.base import LayerCache
-from workers.attention.triton import TritonBackend, TritonPlan
 
 
 class BrokenBackend(TritonBackend):

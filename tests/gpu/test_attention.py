@@ -11,17 +11,17 @@ import torch
 
 from tests.workers.attention_problems import Problem, attention_needs, on_device
 from tests.workers.tensors import encoder_step
-from workers.attention import registry
+from workers.attention import backend_selection
+from workers.attention.backend_selection import select_backend
+from workers.attention.backends.naive import NaiveBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.attention.fit import misfit
-from workers.attention.naive import NaiveBackend
-from workers.attention.registry import select_backend
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 IMPLEMENTATIONS = {
     path.partition(":")[0].rpartition(".")[2]: path
-    for name, paths in registry._BACKENDS.items()
+    for name, paths in backend_selection._BACKENDS.items()
     if name != "naive"
     for path in paths
 }
@@ -56,7 +56,7 @@ def needs(
 
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:
     """The backend, where it is installed and fits."""
-    implementation = registry._implementation(IMPLEMENTATIONS[name])
+    implementation = backend_selection._implementation(IMPLEMENTATIONS[name])
     if why := misfit(implementation.capabilities, want):
         pytest.skip(f"{name}: {why}")
     return implementation(want)
@@ -179,5 +179,5 @@ def test_one_asked_for_by_name_runs_or_says_why_not() -> None:
     want = needs((32, 8, 128, torch.bfloat16))
     for name in ("triton", "sdpa"):
         assert select_backend(name, want).capabilities.causal_paged
-    with pytest.raises(registry.AttentionBackendError, match="head size 100 is not"):
+    with pytest.raises(backend_selection.AttentionBackendError, match="head size 100 is not"):
         select_backend("flashinfer", needs((4, 4, 100, torch.bfloat16)))

@@ -19,7 +19,7 @@ from tests.workers.attention_problems import attention_needs
 from tests.workers.checkpoints import save_bert, save_llama
 from tests.workers.equivalence import DEMO, SHAPES, random_prompts
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE
-from workers.attention import registry
+from workers.attention import backend_selection
 
 pytestmark = [
     pytest.mark.gpu,
@@ -179,7 +179,7 @@ def directions(vectors: np.ndarray) -> np.ndarray:
 def backends_for(name: str) -> dict[str, str]:
     """The backend called `name` for the models that it is for, "auto" for the other, and the reason
     of a skip where it is for neither."""
-    reasons = {model: registry._misfits(name, needs) for model, needs in NEEDS.items()}
+    reasons = {model: backend_selection._misfits(name, needs) for model, needs in NEEDS.items()}
     fits = {model: does(name, model) for model in NEEDS}
     if not any(fits.values()):
         pytest.skip(f"{name}: {reasons['embedder']}")
@@ -187,11 +187,14 @@ def backends_for(name: str) -> dict[str, str]:
 
 
 def does(name: str, model: str) -> bool:
-    return any(not registry._misfit(path, NEEDS[model]) for path in registry._BACKENDS[name])
+    return any(
+        not backend_selection._misfit(path, NEEDS[model])
+        for path in backend_selection._BACKENDS[name]
+    )
 
 
 @pytest.mark.usefixtures("idle_memory")
-@pytest.mark.parametrize("name", [*registry._AUTO["cuda"], "naive"])
+@pytest.mark.parametrize("name", [*backend_selection._AUTO["cuda"], "naive"])
 def test_a_generator_and_an_embedder_on_a_gpu_each(
     models: dict[str, Path], reference: Daemon, name: str
 ) -> None:
@@ -213,7 +216,7 @@ def check_log(log: Sequence[str], backends: Mapping[str, str]) -> None:
     assert all(asked in (taken[model], "auto") for model, asked in backends.items())
     assert len(re.findall(r"of generator: gated product, ", lines)) == 1
     (graphs,) = re.findall(r"of generator: CUDA graphs: (.+)", lines)
-    first = registry._implementation(registry._BACKENDS[taken["generator"]][0])
+    first = backend_selection._implementation(backend_selection._BACKENDS[taken["generator"]][0])
     assert ("decode steps of" in graphs) == first.capabilities.graph_safe
 
 

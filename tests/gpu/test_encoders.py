@@ -11,9 +11,9 @@ import pytest
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.stages import Stages, dense, pooled
 from tests.workers.step_maker import encoder_step
-from workers import splade
-from workers.config import Head
-from workers.messages import StepOutput
+from workers.contract.config import Head
+from workers.contract.messages import StepOutput
+from workers.heads import splade
 
 pytestmark = pytest.mark.gpu
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.client import EngineClient
-from engine_core.client_jobs import EngineError
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Grammar, SamplingParams
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.engine import running_engine
-from server.configuration.model_setup import EngineOptions
+from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
 from tests.workers.equivalence import DEMO
 

@@ -1,7 +1,7 @@
 """Whole generations on the GPU against a float32 reference on the CPU, in every way to run them.
 
-tests/workers/test_equivalence.py holds the CPU to the same. Each test prints a line that says how
-well the two agree: `-rP` shows it.
+tests/workers/models/test_equivalence.py holds the CPU to the same. Each test prints a line that says
+how well the two agree: `-rP` shows it.
 """
 
 from collections.abc import Generator
@@ -29,8 +29,8 @@ from tests.workers.equivalence import (
 )
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from tests.workers.mutations import MUTATIONS
-from workers.attention.registry import AttentionBackendError
-from workers.config import Dtype
+from workers.attention.backend_selection import AttentionBackendError
+from workers.contract.config import Dtype
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

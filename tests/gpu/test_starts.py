@@ -13,15 +13,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from engine_core.client import EngineError
+from engine_core.client.engine_client import EngineError
 from server.bench.engine import running_engine
 from server.bench.errors import BenchError
-from server.configuration.devices import DeviceError
-from server.configuration.model_setup import EngineOptions
+from server.models.devices import DeviceError
+from server.models.model_setup import EngineOptions
 from tests.workers.attention_problems import attention_needs
 from tests.workers.equivalence import DEMO
-from workers.attention import registry
-from workers.attention.registry import AttentionBackendError, select_backend
+from workers.attention import backend_selection
+from workers.attention.backend_selection import AttentionBackendError, select_backend
 
 pytestmark = pytest.mark.gpu
 
@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
     program = (
-        "from server.configuration.devices import resolve_device\n"
+        "from server.models.devices import resolve_device\n"
         "print(resolve_device('auto', 1))\n"
         "resolve_device('cuda', 1)\n"
     )
@@ -111,7 +111,7 @@ def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
 @pytest.fixture
 def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "tests.gpu.broken_backend:BrokenBackend"
-    monkeypatch.setitem(registry._BACKENDS, "triton", (path,))
+    monkeypatch.setitem(backend_selection._BACKENDS, "triton", (path,))
 
 
 @pytest.mark.usefixtures("_broken")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from server.configuration.config import ServerConfig
+from server.settings.server_config import ServerConfig
 
 
 class ApiServer:
@@ -31,7 +31,7 @@ class ApiServer:
         descriptor = self._listener.fileno()
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "server.api_process"),
+                *(sys.executable, "-P", "-m", "server.app.api_process"),
                 *(str(self._file), str(descriptor)),
             ],
             pass_fds=[descriptor],

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine_core.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from tests.server.conftest import House, HouseBuilder
 from tests.server.support import served_model, server_config, write_tokenizer
 

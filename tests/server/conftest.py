@@ -10,12 +10,12 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from engine_core.tokenizer import Tokenizer
-from server.configuration.config import ServedModel, ServerConfig
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.settings.server_config import ServedModel, ServerConfig
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
-from workers.config import Head
+from workers.contract.config import Head
 
 # Examples are not judged by the time they take: machines that run tests are busy.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

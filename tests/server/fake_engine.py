@@ -28,8 +28,8 @@ from engine_core.messages import (
     ToCore,
     Vectors,
 )
-from engine_core.tokenizer import Tokenizer
-from workers.messages import Logprobs
+from engine_core.tokenization.tokenizer import Tokenizer
+from workers.contract.messages import Logprobs
 
 TASKS: dict[str, list[Task]] = {
     "generate": ["generate"],

@@ -5,10 +5,10 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
-from server.configuration.api_keys import digests
-from server.configuration.config import GenerationDefaults, Limits, ServedModel, ServerConfig
-from workers.config import Head
-from workers.model_config import ModelConfig, PoolingConfig, RopeConfig
+from server.settings.api_keys import digests
+from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
+from workers.contract.config import Head
+from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
 WORDS = [
     "The quick brown fox jumps over the lazy dog.",

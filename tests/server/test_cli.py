@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from server import __version__, cli
-from server.configuration.config import Limits
-from server.configuration.settings import (
+from server.settings.server_config import Limits
+from server.settings.settings import (
     EngineSettings,
     ModelSettings,
     ServeCommand,

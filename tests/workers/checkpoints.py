@@ -16,8 +16,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from workers.config import Device, Dtype, Head, LoadFormat, WorkerConfig
-from workers.config_files import read_model_config
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.config import Device, Dtype, Head, LoadFormat, WorkerConfig
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 211,

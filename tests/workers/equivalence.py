@@ -15,9 +15,9 @@ from tests.workers.checkpoints import save_llama
 from tests.workers.inline_engine import InlineEngine, Mutation, Way, unchanged
 from tests.workers.mutations import MUTATIONS
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
-from workers.config import Dtype
-from workers.config_files import read_model_config
-from workers.messages import Logprobs
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.config import Dtype
+from workers.contract.messages import Logprobs
 
 DEMO = Path(server.demo.__file__).parent / "generator"
 _GAIN = 1.5

@@ -11,25 +11,25 @@ import msgspec
 import numpy as np
 import torch
 
-from engine_core.batches import DecoderBatch
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
-from engine_core.request import Request
+from engine_core.schedulers.batches import DecoderBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.tokenizing import Tokenized
-from engine_core.workflows.decoder import DecoderProcessor
+from engine_core.schedulers.request import Request
+from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import engine_config
 from tests.workers.checkpoints import worker_config
-from workers.attention.registry import select_backend
-from workers.config import Device, Dtype, WorkerConfig
-from workers.heads import HeadResult
-from workers.loader import load_model
-from workers.messages import Logprobs, StepInput, StepOutput
-from workers.model_input import ModelInput
-from workers.runner import ModelRunner, attention_needs
-from workers.transfer import to_device
-from workers.warm_up import warm_up
+from workers.attention.backend_selection import select_backend
+from workers.contract.config import Device, Dtype, WorkerConfig
+from workers.contract.messages import Logprobs, StepInput, StepOutput
+from workers.device.transfer import to_device
+from workers.heads.base import HeadResult
+from workers.stage.model_input import ModelInput
+from workers.stage.model_runner import ModelRunner, attention_needs
+from workers.stage.warm_up import warm_up
+from workers.weights.loader import load_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from tests.workers.inline_engine import Mutation
-from workers.messages import StepInput
+from workers.contract.messages import StepInput
 
 
 def swapped_blocks(at: int) -> Mutation:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from workers.messages import SlotInit
+from workers.contract.messages import SlotInit
 from workers.sampling.parameters import SamplingRows, SamplingTable
 from workers.sampling.token_counts import TokenCounts
 

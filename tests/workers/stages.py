@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import BERT, worker_config
-from workers.attention.registry import select_backend
-from workers.config import Device, Head
-from workers.loader import load_model
-from workers.messages import Logprobs, StepInput, StepOutput
-from workers.runner import ModelRunner, attention_needs
-from workers.warm_up import warm_up
+from workers.attention.backend_selection import select_backend
+from workers.contract.config import Device, Head
+from workers.contract.messages import Logprobs, StepInput, StepOutput
+from workers.stage.model_runner import ModelRunner, attention_needs
+from workers.stage.warm_up import warm_up
+from workers.weights.loader import load_model
 
 NUM_BLOCKS = 96
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workers.messages import SlotInit, StepInput
+from workers.contract.messages import SlotInit, StepInput
 
 
 @dataclass

@@ -13,9 +13,9 @@ import torch
 
 from tests.workers.inline_engine import Sampled, Way, stage_config, stage_runner
 from tests.workers.step_maker import StepMaker
-from workers.config import Dtype
-from workers.messages import StepInput, StepOutput
-from workers.runner import ModelRunner
+from workers.contract.config import Dtype
+from workers.contract.messages import StepInput, StepOutput
+from workers.stage.model_runner import ModelRunner
 
 TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.06, "bfloat16": 0.4}
 """Of a log-probability. For half precision twice what the CPU was seen to be off by (0.03 and 0.2,

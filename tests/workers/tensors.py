@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import worker_config
-from workers.attention.attend import StageAttention
+from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
-from workers.attention.registry import select_backend
-from workers.config import Dtype, Head
-from workers.forward import forward
-from workers.kv_cache import KVCache
-from workers.loader import load_model
+from workers.attention.kv_cache import KVCache
+from workers.attention.stage_attention import StageAttention
+from workers.contract.config import Dtype, Head
+from workers.models.layer_loop import forward
 from workers.models.partition import stage_layers
 from workers.step.tensors import StepTensors
+from workers.weights.loader import load_model
 
 MIN_ROWS = 4
 

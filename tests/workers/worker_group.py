@@ -12,8 +12,8 @@ import msgspec
 import zmq
 
 import workers
-from workers.config import WorkerConfig
-from workers.messages import (
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import (
     AllocateKV,
     FromWorker,
     StepInput,

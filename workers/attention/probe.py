@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.device.transfer import to_device
 from workers.step.tensors import IntArray, StepTensors
-from workers.transfer import to_device
 
 LongArray = npt.NDArray[np.int64]
 

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.slots import SlotTable
+from workers.device.transfer import stage
 from workers.step.rows import StepRows
+from workers.step.slot_table import SlotTable
 from workers.step.tensors import IntArray, StepTensors
-from workers.transfer import stage
 
 _BYTES = 32
 """Of each token: tokens, positions and slot_mapping int64, slots and context_lens int32."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workers.graphs.capture import StageGraphs
+from workers.graphs.graph_selection import StageGraphs
 
 
 def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> str:

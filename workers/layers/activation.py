@@ -6,7 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from workers.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

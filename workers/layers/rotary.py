@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from workers.contract.model_config import RopeConfig
 from workers.layers.placement import Placement
-from workers.model_config import RopeConfig
 
 
 class Rotation(NamedTuple):

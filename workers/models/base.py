@@ -6,9 +6,9 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from workers.contract.model_config import ModelConfig
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.model_config import ModelConfig
 from workers.step.tensors import StepTensors
 
 

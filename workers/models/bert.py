@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from workers.contract.model_config import ModelConfig
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer
@@ -13,7 +14,6 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.model_config import ModelConfig
 from workers.models.partition import stage_layers
 from workers.step.tensors import StepTensors
 

@@ -1,6 +1,6 @@
 """Which layers of a model belong to which pipeline stage."""
 
-from workers.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from workers.device.transfer import on_device, to_array
 from workers.sampling.token_counts import TokenCounts
 from workers.step.tensors import IntArray
-from workers.transfer import on_device, to_array
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 import numpy as np
 import torch
 
+from workers.device.transfer import on_device, to_array, to_device
 from workers.sampling.parameters import SamplingRows
 from workers.sampling.uniforms import uniforms
-from workers.transfer import on_device, to_array, to_device
 
 _WIDTHS = (64, 1024, 2**31)
 """How many of a row's best tokens are put in order, at least its top_k (at most the vocabulary)."""

@@ -6,18 +6,18 @@ Nothing is read back; what is launched follows from the step's parameters on the
 import numpy as np
 import torch
 
-from workers.kernels.sampling_adjust import AdjustedRows, adjusted_logits
-from workers.kernels.sampling_best import best_tokens
-from workers.kernels.sampling_candidates import DrawParameters
-from workers.kernels.sampling_draw import draw_tokens
-from workers.kernels.sampling_rows import LogitRows
-from workers.kernels.sampling_statistics import group_statistics
+from workers.device.transfer import to_device
+from workers.kernels.sampling.adjust_logits import AdjustedRows, adjusted_logits
+from workers.kernels.sampling.best_tokens import best_tokens
+from workers.kernels.sampling.candidates import DrawParameters
+from workers.kernels.sampling.draw_tokens import draw_tokens
+from workers.kernels.sampling.group_statistics import group_statistics
+from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling.adjustments import Adjustments, TokenMask
 from workers.sampling.parameters import SamplingRows
 from workers.sampling.token_counts import TokenCounts
 from workers.sampling.token_logprobs import TokenLogprobs
 from workers.sampling.uniforms import uniforms
-from workers.transfer import to_device
 
 _COLDEST = np.float32(1e-20)
 """A temperature below it is as good as greedy, and its inverse would not be finite."""

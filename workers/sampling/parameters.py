@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.messages import SlotInit
+from workers.contract.messages import SlotInit
 from workers.sampling.adjustments import Adjustments, Bias
 from workers.sampling.token_counts import TokenCounts
 from workers.step.tensors import IntArray

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from workers.device.transfer import on_device
 from workers.step.tensors import IntArray
-from workers.transfer import on_device
 
 _IN_PROMPT = 1
 _ONE_SAMPLED = 2

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.messages import Logprobs
-from workers.transfer import to_bytes
+from workers.contract.messages import Logprobs
+from workers.device.transfer import to_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """`workers.messages.Logprobs` while its parts are still tensors.
+    """`workers.contract.messages.Logprobs` while its parts are still tensors.
 
     chosen float32[N], top_ids int32[N, width], top float32[N, width]; ranks int32[N] where they
     are asked for.

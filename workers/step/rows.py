@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.messages import StepInput
+from workers.contract.messages import StepInput
 from workers.step.tensors import IntArray, leading_singles
 
 LongArray = npt.NDArray[np.int64]

@@ -1,0 +1,1 @@
+"""The client that a server process holds for one engine core."""

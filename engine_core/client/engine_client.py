@@ -1,0 +1,219 @@
+"""The client that a server process (or any asyncio program) holds for one engine core."""
+
+import asyncio
+import itertools
+
+import msgspec
+
+from engine_core.client.known_queue import KnownQueue
+from engine_core.client.pending_jobs import (
+    EncodeCall,
+    Encoded,
+    EngineError,
+    GenerateStream,
+    SparseCall,
+    StatesCall,
+)
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    Beat,
+    EncodeJob,
+    EngineInfo,
+    FromCore,
+    GenerateJob,
+    Hello,
+    Outputs,
+    ResetCache,
+    SamplingParams,
+    Tokenization,
+)
+from engine_core.transport import AsyncDealer
+
+
+class EngineClient:
+    """Jobs in, news out, over one socket. Use from one asyncio loop only."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.info: EngineInfo | None = None
+        self.beat: Beat | None = None
+        self.dead = False
+        self._over: EngineError | None = None
+        self.queue = KnownQueue()
+        self._endpoint = endpoint
+        self._ids = itertools.count(1)
+        self._jobs: dict[int, GenerateStream | EncodeCall] = {}
+        self._decoder = msgspec.msgpack.Decoder(FromCore)
+        self._ready = asyncio.Event()
+        self._dealer: AsyncDealer | None = None
+
+    async def start(self) -> None:
+        """Connect and introduce ourselves; the engine need not be up yet."""
+        self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
+        self.send(Hello())
+
+    def close(self) -> None:
+        """Leave. Jobs that still run fail here; the engine aborts them when it notices."""
+        if self._dealer is not None:
+            self.abort_all(EngineError("draining", "the server is shutting down"))
+            self._dealer.close()
+
+    async def wait_ready(self) -> EngineInfo:
+        """Wait until the engine serves. Raises EngineError if it dies first."""
+        await self._ready.wait()
+        if self.info is None:
+            raise self._death()
+        return self.info
+
+    async def generate(
+        self,
+        params: SamplingParams,
+        *,
+        texts: list[str] | None = None,
+        ids: list[bytes] | None = None,
+        n: int = 1,
+        cache_salt: str = "",
+        tokenization: Tokenization | None = None,
+        priority: int = 0,
+    ) -> GenerateStream:
+        """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
+
+        Raises EngineError if it refused them. Cancelling the wait aborts the job.
+        """
+        texts, ids = texts or [], ids or []
+        job = next(self._ids)
+        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
+        message = GenerateJob(
+            job, params, texts, ids, n, cache_salt, tokenization or Tokenization(), priority
+        )
+        accepted = await self._submit(job, stream, message)
+        stream.prompt_tokens = accepted.prompt_tokens
+        stream.prompt_ids = accepted.prompt_ids
+        return stream
+
+    async def encode(
+        self,
+        *,
+        texts: list[str] | None = None,
+        ids: list[bytes] | None = None,
+        query: str | list[str] | None = None,
+        tokenization: Tokenization | None = None,
+        priority: int = 0,
+        token_states: bool = False,
+    ) -> Encoded:
+        """Embed the items, or score each text, alone, against `query` or against one of its own;
+        waits for all of them. With `token_states` the vectors are those of all tokens, [T, D], item
+        after item.
+
+        Raises EngineError if the engine refused or failed the job. Cancelling aborts it.
+        """
+        texts, ids = texts or [], ids or []
+        info = await self.wait_ready()
+        job = next(self._ids)
+        call = _call(info, len(texts) + len(ids), token_states=token_states)
+        message = EncodeJob(
+            job, texts, ids, query, tokenization or Tokenization(), priority, token_states
+        )
+        accepted = await self._submit(job, call, message)
+        try:
+            await call.done
+        except (asyncio.CancelledError, EngineError):
+            self._drop(job)
+            raise
+        return call.result(accepted)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send unless the engine is gone: then every job has its answer already."""
+        if self._dealer is not None and not self.dead:
+            self._dealer.send(message)
+
+    def reset_cache(self) -> None:
+        """Empty the engine's prefix cache of what no running request holds, before any job that is
+        submitted later."""
+        self.send(ResetCache())
+
+    def forget(self, job: int) -> None:
+        """No more news of this job are wanted."""
+        self._jobs.pop(job, None)
+
+    def abort_all(self, error: EngineError) -> None:
+        """End every job here with `error`, and in the engine; what is submitted later as well."""
+        self._over = error
+        jobs, self._jobs = self._jobs, {}
+        if jobs:
+            self.send(Abort(list(jobs)))
+        for job in jobs.values():
+            job.fail(error)
+
+    async def _submit(
+        self,
+        job: int,
+        waiting: GenerateStream | EncodeCall,
+        message: GenerateJob | EncodeJob,
+    ) -> Accepted:
+        if self._over is not None:
+            raise self._over
+        if self.dead:
+            raise self._death()
+        asked = self.queue.ask(message.priority)
+        self._jobs[job] = waiting
+        self.send(message)
+        try:
+            accepted = await waiting.accepted
+        except asyncio.CancelledError:
+            self._drop(job)
+            raise
+        except EngineError as error:
+            if error.retry_after is not None:
+                self.queue.refused(message.priority, error)
+            raise
+        if asked:
+            self.queue.accepted()
+        return accepted
+
+    def _drop(self, job: int) -> None:
+        if self._jobs.pop(job, None) is not None:
+            self.send(Abort([job]))
+
+    def _receive(self, frame: bytes) -> None:
+        message = self._decoder.decode(frame)
+        if isinstance(message, Outputs):
+            self._dispatch(message)
+            return
+        if isinstance(message, Beat):
+            self.beat = message
+        else:
+            self.info = message
+            self._ready.set()
+
+    def _dispatch(self, outputs: Outputs) -> None:
+        jobs = self._jobs
+        for accepted in outputs.accepted:
+            if (job := jobs.get(accepted.id)) is not None:
+                job.accept(accepted)
+        for output in outputs.rows:
+            if isinstance(stream := jobs.get(output.job), GenerateStream):
+                stream.push(output)
+        for part in outputs.vectors:
+            if isinstance(call := jobs.get(part.job), EncodeCall) and call.push(part):
+                self.forget(part.job)
+        for failed in outputs.failed:
+            # The engine says so with its last breath; its socket closes only a moment later.
+            self.dead |= failed.code == "engine_dead"
+            if (job := jobs.pop(failed.id, None)) is not None:
+                error = EngineError(failed.code, failed.message, failed.param, failed.retry_after)
+                job.fail(error)
+
+    def _lost(self) -> None:
+        self.dead = True
+        self._ready.set()
+        self.abort_all(self._death())
+
+    def _death(self) -> EngineError:
+        return EngineError("engine_dead", "the engine of this model has stopped")
+
+
+def _call(info: EngineInfo, rows: int, *, token_states: bool) -> EncodeCall:
+    if "embed_sparse" in info.tasks:
+        return SparseCall(rows)
+    return (StatesCall if token_states else EncodeCall)(rows, info.vector_size)

@@ -1,0 +1,103 @@
+"""The rows of one step, as a scheduler chose them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.job import Job
+from engine_core.schedulers.request import Request
+from workers.contract.messages import SlotInit
+
+_NOTHING = range(0)
+
+
+@dataclass(slots=True, eq=False)
+class DecoderBatch:
+    """One step's rows: request, first position, number of positions, whether the last is sampled.
+
+    `scored` are each row's positions whose next prompt token gets its log-probability.
+    `updates` are the block-table entries that are new since the request's last step, flat
+    (slot, index, block); `after` the newest step whose sampled token a row takes as input.
+    The first `num_decodes` rows take nothing else.
+    """
+
+    step: int
+    requests: list[Request] = field(default_factory=list[Request])
+    starts: list[int] = field(default_factory=list[int])
+    lens: list[int] = field(default_factory=list[int])
+    samples: list[bool] = field(default_factory=list[bool])
+    scored: list[range] = field(default_factory=list[range])
+    num_scored: int = 0
+    inits: list[SlotInit] = field(default_factory=list[SlotInit])
+    updates: list[int] = field(default_factory=list[int])
+    after: int = -1
+    num_tokens: int = 0
+    num_decodes: int = 0
+
+    def add(self, request: Request, start: int, length: int, samples: bool) -> None:
+        """Submit positions [start, start + length) of `request` with this step."""
+        self.requests.append(request)
+        self.starts.append(start)
+        self.lens.append(length)
+        self.samples.append(samples)
+        self.num_tokens += length
+        targets = request.targets_in(start, start + length)
+        self.scored.append(targets)
+        self.num_scored += len(targets)
+        request.submitted = start + length
+        request.in_flight += 1
+        if start + length > request.resident_from:
+            self.after = max(self.after, request.last_step)
+        if samples:
+            request.unresolved += 1
+            request.last_step = self.step
+
+    def add_decodes(self, requests: list[Request]) -> None:
+        """The step's first rows: the next position of each of these generating requests. As `add`
+        for each, in a third of the time."""
+        step, starts = self.step, self.starts
+        self.after = max([request.last_step for request in requests], default=self.after)
+        for request in requests:
+            position = request.submitted
+            starts.append(position)
+            request.submitted = position + 1
+            request.in_flight += 1
+            request.unresolved += 1
+            request.last_step = step
+        count = len(requests)
+        self.num_decodes += count
+        self.num_tokens += count
+        self.requests += requests
+        self.lens += [1] * count
+        self.samples += [True] * count
+        self.scored += [_NOTHING] * count
+
+    def assign_blocks(self, request: Request, blocks: list[int]) -> None:
+        """Append `blocks` to the request's table, here and in the workers."""
+        for index, block in enumerate(blocks, len(request.blocks)):
+            self.updates += (request.slot, index, block)
+        request.blocks += blocks
+
+
+@dataclass(slots=True, eq=False)
+class EncoderBatch:
+    """One step's rows of prefill-only jobs, in flat arrays.
+
+    `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` says
+    whose rows they are: each job with its row numbers (int32), in batch order. `states` uint8[R] is
+    1 for rows of which each token's state is told (empty when there is none).
+    """
+
+    step: int
+    tokens: npt.NDArray[np.int32]
+    lens: npt.NDArray[np.int32]
+    token_types: npt.NDArray[np.uint8]
+    parts: list[tuple[Job, npt.NDArray[np.int32]]]
+    states: npt.NDArray[np.uint8]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """How many vectors each row gets: int32[R]."""
+        ones = np.ones_like(self.lens)
+        return np.where(self.states, self.lens, ones) if len(self.states) else ones

@@ -1,0 +1,124 @@
+"""One sequence being generated: what is known, submitted and confirmed of it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from array import array
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from engine_core.job import Job
+from engine_core.messages import SamplingParams
+from engine_core.schedulers.kv_cache_manager import BlockHash
+from workers.contract.messages import SlotInit
+
+if TYPE_CHECKING:
+    from engine_core.structured.grammar import Matcher
+
+_SEED_BITS = 63
+_NOTHING = range(0)
+
+
+class Status(Enum):
+    """WAITING → RUNNING → WAITING (preempted) …; ENDED from either, for good."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One row of a generate job.
+
+    `tokens` are the known ones (prompt, then confirmed output); `submitted` counts positions whose
+    computation has been sent out; `in_flight` the steps that hold it; `unresolved` the sampled
+    tokens still on their way (two at most: one, and the ahead step's). Positions from
+    `resident_from` on take their token from the slot's buffer, because it was sampled while the
+    request held this slot. `scored` counts the prompt tokens whose log-probability is known, as of
+    the last result; `scores_from` as of the last (re)start. `stops` are the tokens that end it;
+    `matcher` tells which tokens its grammar allows, if it has one. `barred` (int32) are the tokens
+    that must not come before `params.min_tokens` others. `salt` goes into the names of its blocks.
+    Of two that wait the lower `priority` begins first.
+    """
+
+    job: Job
+    row: int
+    params: SamplingParams
+    tokens: array[int]
+    max_len: int
+    seed: int
+    prompt_len: int = field(init=False)
+    stops: frozenset[int] = field(init=False)
+    matcher: Matcher | None = None
+    barred: bytes = b""
+    salt: bytes = b""
+    priority: int = 0
+    status: Status = Status.WAITING
+    slot: int = -1
+    submitted: int = 0
+    in_flight: int = 0
+    unresolved: int = 0
+    resident_from: int = 0
+    last_step: int = -1
+    blocks: list[int] = field(default_factory=list[int])
+    hashes: list[BlockHash] = field(default_factory=list[BlockHash])
+    registered: int = 0
+    cached: int = 0
+    announced: bool = False
+    scored: int = 0
+    scores_from: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.tokens)
+        # A grammar allows an end only where the text may end, or must.
+        goes_on = self.params.ignore_eos and self.matcher is None
+        ends = self.params.stop_token_ids
+        self.stops = ends if goes_on else ends | self.params.eos_token_ids
+
+    @property
+    def wants_scores(self) -> bool:
+        """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
+        return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    def targets_in(self, start: int, stop: int) -> range:
+        """The positions of [start, stop) whose next prompt token is to be scored."""
+        if self.params.prompt_logprobs is None:
+            return _NOTHING
+        return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
+
+    def slot_init(self) -> SlotInit:
+        """What the workers must know before the first step in this slot."""
+        params = self.params
+        bias = params.logit_bias
+        return SlotInit(
+            slot=self.slot,
+            prompt_len=self.prompt_len,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            seed=self.seed,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
+            prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            known=self.tokens.tobytes() if params.penalised else b"",
+            bias_ids=array("i", bias).tobytes(),
+            bias_values=array("f", bias.values()).tobytes(),
+            min_tokens=params.min_tokens,
+            barred_ids=self.barred,
+        )
+
+
+def row_seed(seed: int | None, choice: int) -> int:
+    """The seed of a prompt's `choice`-th row: the request's own for the first, derived after."""
+    if seed is None:
+        return secrets.randbits(_SEED_BITS)
+    if choice == 0:
+        return seed % (1 << _SEED_BITS)
+    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

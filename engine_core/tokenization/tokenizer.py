@@ -1,0 +1,82 @@
+"""A model's tokenizer, read from `tokenizer.json` without transformers (and so without torch)."""
+
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase, Sequence
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from workers.contract.config import LoadFormat
+from workers.contract.model_config import ModelConfig
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class TokenizerError(ValueError):
+    """A tokenizer is missing or unreadable; one line says which file."""
+
+
+class Tokenizer:
+    """Text to ids and back. Ids travel as int32 bytes.
+
+    Encoding always goes through `encode_batch_fast`: plain `encode` holds the interpreter's lock
+    for as long as it runs.
+    """
+
+    def __init__(self, raw: RawTokenizer) -> None:
+        raw.no_truncation()
+        raw.no_padding()
+        self.raw = raw
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Raises TokenizerError if `folder` has no readable tokenizer.json."""
+        path = folder / TOKENIZER_FILE
+        if not path.exists():
+            raise TokenizerError(f"{TOKENIZER_FILE} is missing from {folder}")
+        try:
+            return cls(RawTokenizer.from_file(str(path)))
+        except Exception as error:  # tokenizers raises plain Exception for any bad file
+            raise TokenizerError(f"{path} cannot be read: {error}") from None
+
+    @classmethod
+    def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
+        """The tokenizer beside a checkpoint's weights.
+
+        Made-up weights need none: ids are then spelled `<17>` and texts are made of such words.
+        Raises TokenizerError, as `load` does.
+        """
+        folder = Path(model.path)
+        if load_format == "dummy" and not (folder / TOKENIZER_FILE).exists():
+            return cls(_spelled_ids(model.vocab_size))
+        tokenizer = cls.load(folder)
+        if model.lowercase:
+            tokenizer.put_into_lower_case()
+        return tokenizer
+
+    def put_into_lower_case(self) -> None:
+        """Have texts put into lower case before anything else is done to them."""
+        own = self.raw.normalizer
+        first = Lowercase()
+        self.raw.normalizer = first if own is None else Sequence([first, own])
+
+    def encode(self, texts: list[str], *, add_special_tokens: bool = True) -> list[bytes]:
+        """The ids of each text, int32 bytes."""
+        encodings = self.raw.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`."""
+        return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def id_to_token(self, token: int) -> str:
+        """The vocabulary's own spelling of a token; empty for an id without one."""
+        return self.raw.id_to_token(token) or ""
+
+
+def _spelled_ids(vocab_size: int) -> RawTokenizer:
+    raw = RawTokenizer(WordLevel({f"<{i}>": i for i in range(vocab_size)}, "<0>"))
+    raw.pre_tokenizer = WhitespaceSplit()
+    return raw

@@ -1,0 +1,39 @@
+"""A logit a label, of texts or of (query, text) pairs: the encoder with another head."""
+
+from engine_core.job import RefusalError
+from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
+from engine_core.tokenization.tokenizer_threads import Text
+from engine_core.workflows.base import Workflow
+from engine_core.workflows.embed import EncoderProcessor
+
+
+class CrossEncoderProcessor(EncoderProcessor):
+    """Each text is tokenized together with its query, as one pair, or alone where it has none."""
+
+    item = "documents"
+
+    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+        if isinstance(message, GenerateJob):
+            raise RefusalError("invalid_request", "this model scores; it does not generate text")
+        if message.token_states:
+            raise RefusalError("invalid_request", "this model scores; it does not embed")
+        queries, texts = message.query, message.texts
+        if queries is None:
+            return list(texts)
+        if message.ids:
+            raise RefusalError("invalid_request", "this model scores pairs of texts, not token ids")
+        if isinstance(queries, str):
+            return [(queries, text) for text in texts]
+        if len(queries) != len(texts):
+            raise RefusalError("invalid_request", f"{len(queries)} queries, {len(texts)} texts")
+        return list(zip(queries, texts, strict=True))
+
+
+WORKFLOW = Workflow(
+    head="classify",
+    tasks=("score",),
+    processor=CrossEncoderProcessor,
+    scheduler=PrefillOnlyScheduler,
+    vector_size=lambda model: model.num_labels,
+)

@@ -1,0 +1,78 @@
+"""Embeddings: one vector a text. The server scores pairs by the cosine of their vectors."""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from engine_core.config import EngineConfig
+from engine_core.job import Job, RefusalError
+from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.tokenization.tokenizer_threads import Text, Tokenized
+from engine_core.workflows.base import Workflow
+
+
+class EncoderProcessor:
+    """Texts or ids → rows of flat arrays, each known to fit the model."""
+
+    item = "input"
+
+    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+        del num_blocks  # an encoder has no KV cache
+        self._vocab_size = config.model.vocab_size
+        self._max_model_len = config.max_model_len
+
+    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+        if isinstance(message, GenerateJob):
+            raise RefusalError("invalid_request", "this model embeds; it does not generate text")
+        if message.query is not None:
+            raise RefusalError("invalid_request", "this model embeds; it does not score pairs")
+        return list(message.texts)
+
+    def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, EncoderRows]:
+        lens = np.array([len(text.ids) // 4 for text in tokenized], np.int32)
+        tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
+        rows = EncoderRows(tokens, _segments(tokenized), lens)
+        self._check(rows)
+        dropped = [text.dropped for text in tokenized]
+        accepted = Accepted(job.message.id, lens.tolist(), dropped=dropped if any(dropped) else [])
+        return accepted, rows
+
+    def _check(self, rows: EncoderRows) -> None:
+        lens = rows.lens
+        for index in np.flatnonzero((lens == 0) | (lens > self._max_model_len))[:1].tolist():
+            param = self._param(index, len(lens))
+            if lens[index] == 0:
+                raise RefusalError("invalid_request", f"{param} has no tokens", param)
+            raise RefusalError(
+                "context_length_exceeded",
+                f"{param} has {lens[index]} tokens; this model takes at most {self._max_model_len}",
+                param,
+            )
+        for position in np.flatnonzero((rows.tokens < 0) | (rows.tokens >= self._vocab_size))[
+            :1
+        ].tolist():
+            index = bisect_right(rows.offsets, position) - 1
+            param = self._param(index, len(lens))
+            raise RefusalError(
+                "invalid_request",
+                f"{param} holds token id {rows.tokens[position]}; this model's vocabulary ends at "
+                f"{self._vocab_size - 1}",
+                param,
+            )
+
+    def _param(self, index: int, count: int) -> str:
+        return f"{self.item}[{index}]" if count > 1 else self.item
+
+
+def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
+    return np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
+
+
+WORKFLOW = Workflow(
+    head="embed",
+    tasks=("embed", "score"),
+    processor=EncoderProcessor,
+    scheduler=PrefillOnlyScheduler,
+    vector_size=lambda model: model.hidden_size,
+)

@@ -1,0 +1,1 @@
+"""One API process and its application."""

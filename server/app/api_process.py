@@ -1,0 +1,115 @@
+"""One HTTP process: `python -P -m server.app.api_process CONFIG.json FD`.
+
+CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
+processes. The first SIGTERM drains, the second cuts off what runs; Ctrl-C is the supervisor's to
+answer.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import uvicorn
+import uvloop
+
+from server.app.application import create_app
+from server.service.registry import Registry
+from server.service.service import Service
+from server.settings.server_config import ServerConfig
+from server.wire.http_protocol import WireProtocol
+from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_parent
+
+# Longer than clients keep idle connections, so that it is they who close them.
+_KEEP_ALIVE_S = 75
+# After the drain only connections without a request of ours are left.
+_CLOSE_S = 2
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn that, told to terminate, goes on accepting until the service has drained."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn for SIGTERM and SIGINT."""
+        if sig == signal.SIGTERM:
+            self._loop.call_soon_threadsafe(self._terminate)
+
+    def _terminate(self) -> None:
+        if self._draining is None:
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self._service.cut()
+
+    async def _drain(self) -> None:
+        await self._service.drain()
+        self.should_exit = True
+
+
+async def serve(config: ServerConfig, listener: socket.socket) -> None:
+    """Serve on `listener` until told to terminate. Raises TokenizerError for a bad model folder."""
+    service = Service(config, Registry.load(config.models))
+    uvicorn_config = uvicorn.Config(
+        create_app(service),
+        http=WireProtocol,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        log_level=logging.WARNING,  # that it starts and stops is the supervisor's to tell
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_CLOSE_S,
+        ssl_certfile=config.tls and config.tls.cert,
+        ssl_keyfile=config.tls and config.tls.key,
+    )
+    _calm_collector()
+    beating = asyncio.create_task(_beat())
+    await DrainingServer(uvicorn_config, service).serve(sockets=[listener])
+    beating.cancel()
+
+
+async def _beat() -> None:
+    """Show the supervisor that the loop turns."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+def _calm_collector() -> None:
+    """A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic."""
+    gc.collect()
+    gc.freeze()  # what lives now lives for good
+    gc.set_threshold(20_000, 20, 50)
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent()
+    config_file, descriptor = sys.argv[1:]
+    config = msgspec.json.decode(Path(config_file).read_bytes(), type=ServerConfig)
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s api: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    listener = socket.socket(fileno=int(descriptor))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, listener))
+
+
+if __name__ == "__main__":
+    main()

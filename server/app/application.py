@@ -1,0 +1,86 @@
+"""The application factory: the endpoints behind their gate, the documentation, the life cycle."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from server import __version__
+from server.api import (
+    chat,
+    classify,
+    completions,
+    embeddings,
+    home,
+    ops,
+    rerank,
+    score,
+    tokenize,
+)
+from server.errors import APIError
+from server.http.cors import with_cors
+from server.http.error_answer import ErrorAnswer
+from server.http.gate import Gate
+from server.http.openapi import describe, documented_operations
+from server.http.route_table import RouteTable
+from server.service.service import Service
+from server.tei import routes as tei
+
+_ROUTERS = (
+    completions.router,
+    chat.router,
+    embeddings.router,
+    rerank.router,
+    score.router,
+    classify.router,
+    *tei.ROUTERS,
+    tokenize.router,
+    ops.router,
+    home.router,
+)
+
+
+def create_app(service: Service) -> ASGIApp:
+    """The HTTP application around `service`; its lifespan holds the connections to the engines.
+
+    FastAPI describes the endpoints, serves the documentation and answers what is no endpoint.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        await service.registry.start()
+        yield
+        await service.registry.close()
+
+    routes = [route for router in _ROUTERS for route in router.routes]
+    app = FastAPIOffline(
+        title="penstock",
+        version=__version__,
+        description="Completions, embeddings and reranking in OpenAI's shapes.",
+        lifespan=lifespan,
+        routes=routes,
+        # ReDoc loads its logo from the internet.
+        redoc_url=None,
+        # Swagger UI would otherwise send the description to a validator on the internet.
+        swagger_ui_parameters={"validatorUrl": None},
+    )
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_exception)
+    describe(app)
+    table = RouteTable(routes)
+    lost = documented_operations(app) - table.operations
+    assert not lost, f"documented, but not in the gate's table: {sorted(lost)}"
+    return with_cors(Gate(service, table, others=app), service.config.cors_origins)
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return ErrorAnswer(APIError.from_status(error.status_code, headers))
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    return ErrorAnswer(APIError.internal(error))

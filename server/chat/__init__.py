@@ -1,1 +1,0 @@
-"""Chat: a model's own template, rendered in a process that may be killed."""

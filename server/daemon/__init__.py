@@ -1,0 +1,1 @@
+"""The daemon: its processes, from the start to the end."""

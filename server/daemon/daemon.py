@@ -1,0 +1,159 @@
+"""One daemon, from a command to an exit code: configuration, socket, private folder, processes."""
+
+import asyncio
+import http.client
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.daemon.parts import daemon_parts
+from server.daemon.resolve import resolve
+from server.daemon.supervisor import Supervisor, Timing
+from server.daemon.welcome import describe, welcome
+from server.demo import DemoModelMissingError
+from server.models.devices import DeviceError
+from server.models.served_models import MODEL_ERRORS
+from server.service.open_files import raise_open_files_limit, warn_of_few_open_files
+from server.settings.server_config import ServerConfig
+from server.settings.settings import ServeCommand, SettingsError, Spelling
+from server.settings.tls import unverified_context
+
+_BACKLOG = 2048
+_MAX_SOCKET_PATH = 107
+"""Of a Unix socket's name on Linux, in bytes."""
+_LONGEST_NAME = len("/99.workers")
+_PROBE_TIMEOUT_S = 2.0
+
+_log = logging.getLogger("penstock")
+
+
+class StartError(Exception):
+    """The daemon cannot start on this machine as asked; one line says why."""
+
+
+START_ERRORS = (StartError, DemoModelMissingError, SettingsError, DeviceError, *MODEL_ERRORS)
+"""Everything that is found before a process starts; each message is one line."""
+
+
+def serve(command: ServeCommand) -> int:
+    """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
+    is started."""
+    settings, spelling = command.settings, command.spelling
+    _log_to_stderr(settings.log_level)
+    raise_open_files_limit()
+    where = _listening(settings.host, settings.port, spelling)
+    with where as listener, _private_folder() as folder:
+        config = resolve(command, port=listener.getsockname()[1], folder=folder)
+        for model in config.models:
+            _log.info("starting %s", describe(model))
+        warn_of_few_open_files(config)
+        return asyncio.run(_supervise(config, listener, folder))
+
+
+async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path) -> int:
+    def show_welcome(seconds: float) -> None:
+        print(welcome(config, seconds), file=sys.stderr, flush=True)
+
+    with _room_for(f"write to {folder}"):
+        parts = daemon_parts(config, listener.fileno(), folder)
+    supervisor = Supervisor(
+        parts,
+        Timing(
+            startup_timeout=config.startup_timeout,
+            drain_timeout=config.drain_timeout,
+            stall_timeout=config.stall_timeout,
+        ),
+        is_ready=lambda: asyncio.to_thread(_is_ready, config),
+        # The API processes alone hold it from then on: a connection must not wait in the queue of
+        # a socket that nobody will accept from.
+        on_started=listener.close,
+        on_ready=show_welcome,
+    )
+    return await supervisor.run()
+
+
+@contextmanager
+def _listening(host: str, port: int, spelling: Spelling) -> Generator[socket.socket]:
+    """A socket that listens. Raises StartError if the address cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        where = spelling.place("host")
+        raise StartError(f"{where}cannot listen on {host}: {error.strerror}") from None
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        where = spelling.place("port")
+        raise StartError(f"{where}cannot listen on {host}:{port}: {reason}") from None
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _private_folder() -> Generator[Path]:
+    """A folder (0700) for the daemon's sockets and its children's configurations.
+
+    Raises StartError if it cannot be made, or the names of its sockets would be too long.
+    """
+    with _room_for("make a folder for sockets"):
+        folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    try:
+        if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
+            raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _room_for(what: str) -> Generator[None]:
+    """Raises StartError where the file system refuses: it is full, for one."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(
+            f"cannot {what}: {error.strerror}; TMPDIR can name a folder elsewhere"
+        ) from None
+
+
+def _is_ready(config: ServerConfig) -> bool:
+    """Whether the daemon's own address says that it is ready."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
+    host = everywhere.get(config.host, config.host)
+    connection = _connection(host, config)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _connection(host: str, config: ServerConfig) -> http.client.HTTPConnection:
+    if config.tls is None:
+        return http.client.HTTPConnection(host, config.port, timeout=_PROBE_TIMEOUT_S)
+    return http.client.HTTPSConnection(
+        host, config.port, timeout=_PROBE_TIMEOUT_S, context=unverified_context()
+    )
+
+
+class _Formatter(logging.Formatter):
+    """Progress with the time; errors as any command-line program says them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.levelno >= logging.ERROR:
+            return f"penstock: error: {record.getMessage()}"
+        return super().format(record)
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])

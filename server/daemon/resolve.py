@@ -1,0 +1,60 @@
+"""From what was asked for to the daemon's frozen configuration: everything left open is decided."""
+
+from pathlib import Path
+
+from server.models.served_models import resolve_models
+from server.settings.api_keys import APIKeyError, checked_key, digests, read_key_file
+from server.settings.server_config import API_KEY_VARIABLE, TLS, ServerConfig
+from server.settings.settings import ServeCommand, Settings, SettingsError, Spelling
+from server.settings.tls import TLSError, checked_tls
+
+
+def resolve(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:
+    """The configuration of a daemon on `port` whose sockets are in `folder`.
+
+    Reads keys, certificates and the models' configurations; models of the hub are downloaded.
+    Raises SettingsError, or what `set_up_model` raises.
+    """
+    settings, spelling = command.settings, command.spelling
+    return ServerConfig(
+        host=settings.host,
+        port=port,
+        api_workers=settings.api_workers,
+        api_keys=_api_keys(command),
+        tls=_tls(settings, spelling),
+        cors_origins=settings.cors_origins,
+        strict_fields=settings.strict_fields,
+        startup_timeout=settings.startup_timeout,
+        drain_timeout=settings.drain_timeout,
+        stall_timeout=settings.stall_timeout,
+        log_level=settings.log_level,
+        limits=settings.limits,
+        models=resolve_models(settings, spelling, folder),
+    )
+
+
+def _api_keys(command: ServeCommand) -> tuple[str, ...]:
+    """The digests of all keys. That of the command line was checked there."""
+    source = API_KEY_VARIABLE
+    try:
+        keys = [] if command.api_key is None else [checked_key(command.api_key)]
+        source = command.spelling.of("api_key_files")
+        for file in command.settings.api_key_files:
+            keys += read_key_file(Path(file))
+    except APIKeyError as error:
+        raise SettingsError(f"{source}: {error}") from None
+    return digests(keys)
+
+
+def _tls(settings: Settings, spelling: Spelling) -> TLS | None:
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None and key is None:
+        return None
+    if key is None:
+        raise SettingsError(f"{spelling.of('tls_cert')}: there is no key beside it")
+    if cert is None:
+        raise SettingsError(f"{spelling.of('tls_key')}: there is no certificate beside it")
+    try:
+        return checked_tls(Path(cert), Path(key))
+    except TLSError as error:
+        raise SettingsError(f"{spelling.of(error.key)}: {error}") from None

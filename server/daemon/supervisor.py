@@ -1,0 +1,285 @@
+"""Starts the daemon's processes, watches them, and ends them all together."""
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+
+import msgspec
+
+from server.child_process import ChildProcess
+from server.daemon.parts import Part
+from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
+
+_READY_POLL_S = 0.05
+_ANSWER_S = 1.5
+"""When nothing is left that could finish a request: for the API processes to say so."""
+_CAUSE_S = 0.2
+"""For a worker that somebody has killed to be seen: its core ends too, and may be seen first."""
+_LAST_WORDS_S = 1.0
+"""After a second signal: for the API processes to tell their clients."""
+_TERMINATE_S = 1.0
+"""From SIGTERM to SIGKILL."""
+_DRAIN_MARGIN_S = 3.0
+"""Beyond the drain timeout, for an API process to close and exit."""
+
+_ALL_BEATS = 1 << 16
+
+_log = logging.getLogger("penstock")
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds to become ready, to finish what runs after a first SIGTERM, and to stand still; with
+    0 of these no child is watched."""
+
+    startup_timeout: float
+    drain_timeout: float
+    stall_timeout: float
+
+
+class Child(ChildProcess):
+    """A running part. Its standard input is a socket that is never written: it closes with us.
+    What comes from there are heartbeats."""
+
+    def __init__(self, part: Part) -> None:
+        """Start it, in a session of its own: a terminal's Ctrl-C reaches only the supervisor."""
+        self.part = part
+        self._silent = 0
+        self._still = ""
+        self._ours, theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        with theirs:
+            process = subprocess.Popen(
+                part.command,
+                env=part.environment,
+                stdin=theirs.fileno(),
+                start_new_session=True,
+                pass_fds=() if part.inherited_fd is None else (part.inherited_fd,),
+            )
+        super().__init__(process)
+        self.exit.add_done_callback(lambda _: self._ours.close())
+
+    def silent_beats(self) -> int:
+        """Called every BEAT_SECONDS: how many times in a row no heartbeat had come since the call
+        before."""
+        try:
+            heard = bool(self._ours.recv(_ALL_BEATS))
+        except BlockingIOError:
+            heard = False
+        self._silent = 0 if heard else self._silent + 1
+        return self._silent
+
+    def kill_still(self) -> None:
+        """Kill it because it stands still."""
+        seconds = self._silent * BEAT_SECONDS
+        self._still = f"stood still (no heartbeat for {seconds:g} s) and was killed"
+        self.signal(signal.SIGKILL)
+
+    def end(self) -> str:
+        return self._still or super().end()
+
+
+class Supervisor:
+    """One life of the daemon: `run` returns its exit code."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        timing: Timing,
+        *,
+        is_ready: Callable[[], Awaitable[bool]],
+        on_started: Callable[[], None],
+        on_ready: Callable[[float], None],
+    ) -> None:
+        """`on_started` is called when every process has been spawned, `on_ready` with the seconds
+        that the start took."""
+        self._parts = parts
+        self._timing = timing
+        self._is_ready = is_ready
+        self._on_started = on_started
+        self._on_ready = on_ready
+        self._children: list[Child] = []
+        self._ended: list[Child] = []
+        self._lost: set[str] = set()
+        self._untold: list[str] = []
+        self._serving = self._draining = False
+        self._died = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._forced_by = 0
+
+    async def run(self) -> int:
+        """Start, serve, stop. No child outlives this call."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            for part in self._parts:
+                self._children.append(Child(part))
+            self._on_started()
+            code = await self._start_and_serve()
+        finally:
+            await self._end(0.0 if self._force.is_set() else _TERMINATE_S)
+        return 128 + self._forced_by if self._forced_by else code
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        """The first asks to finish what runs, whatever goes on; a second one cuts it off."""
+        if self._stop.is_set():
+            self._forced_by = number
+            self._force.set()
+        self._stop.set()
+
+    async def _start_and_serve(self) -> int:
+        died = asyncio.create_task(self._first_death())
+        stopped = asyncio.create_task(self._stop.wait())
+        ready = asyncio.create_task(self._until_ready())
+        try:
+            await asyncio.wait(
+                (died, stopped, ready),
+                timeout=self._timing.startup_timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if ready.done():
+                self._on_ready(ready.result())
+                return await self._serve()
+            if stopped.done():
+                await self._drain()
+                return 0
+            why = f"not ready after {self._timing.startup_timeout:g} s (--startup-timeout)"
+            if died.done():
+                why = f"the {died.result().part.title} {died.result().end()} while starting"
+            # There is nobody to answer yet, and nothing must follow the line that says why.
+            await self._end(grace=0.0)
+            _log.error("%s", why)
+            return 1
+        finally:
+            for task in (died, stopped, ready):
+                task.cancel()
+
+    async def _until_ready(self) -> float:
+        started = time.monotonic()
+        while not await self._is_ready():  # noqa: ASYNC110 (only asking again tells)
+            await asyncio.sleep(_READY_POLL_S)
+        return time.monotonic() - started
+
+    async def _first_death(self) -> Child:
+        exits = [child.exit for child in self._children]
+        await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
+        return next(child for child in self._children if child.exit.done())
+
+    async def _serve(self) -> int:
+        """Until someone asks to stop or a part dies; then what still runs is finished."""
+        self._serving = True
+        watch = asyncio.create_task(self._watch())
+        for child in self._children:
+            child.exit.add_done_callback(partial(self._on_exit, child))
+        await _first(self._died.wait(), self._stop.wait())
+        await self._drain()
+        watch.cancel()
+        self._serving = False
+        self._tell_losses()
+        return 1 if self._lost else 0
+
+    async def _watch(self) -> None:
+        """Kill what stands still, which is then a death like any other. Engines watch their
+        workers themselves: they know whether one has anything to do."""
+        # In Python one large request can keep an API process from its loop for seconds.
+        limits = {"engine": SILENT_BEATS, "api": self._timing.stall_timeout / BEAT_SECONDS}
+        while self._timing.stall_timeout:
+            await asyncio.sleep(BEAT_SECONDS)
+            for child in self._children:
+                limit = limits.get(child.part.role, math.inf)
+                if not child.exit.done() and child.silent_beats() >= limit:
+                    child.kill_still()
+
+    def _on_exit(self, child: Child, _: asyncio.Future[int]) -> None:
+        """A model is lost with its first part."""
+        part = child.part
+        drained = self._draining and part.role == "api" and child.exit.result() == 0
+        if not self._serving or drained or self._force.is_set():
+            return
+        lost = part.model or part.title
+        self._ended.append(child)
+        later = asyncio.get_running_loop().call_later
+        if lost not in self._lost:
+            self._lost.add(lost)
+            self._untold.append(lost)
+            later(_CAUSE_S, self._tell_losses)
+        if part.role == "engine":
+            later(_CAUSE_S, self._kill_workers, part.model)
+
+    def _tell_losses(self) -> None:
+        """Name the cause: a worker that was killed, or else what ended first. What runs elsewhere
+        is then finished."""
+        for lost in self._untold:
+            ended = [child for child in self._ended if lost in (child.part.model, child.part.title)]
+            killed = (c for c in ended if c.part.role == "worker" and c.exit.result() < 0)
+            cause = next(killed, ended[0])
+            _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
+        self._untold.clear()
+        self._died.set()
+
+    def _kill_workers(self, model: str | None) -> None:
+        """They have nobody to work for; one that stands still would not even notice."""
+        for child in self._children:
+            if child.part.model == model:
+                child.signal(signal.SIGKILL)
+
+    def _consequence(self) -> str:
+        if self._draining or not self._can_finish():
+            return "stopping"
+        return f"stopping: up to {self._timing.drain_timeout:g} s for the others to finish"
+
+    def _can_finish(self) -> bool:
+        """Whether a whole model is left, and an API process to answer for it."""
+        models = {child.part.model for child in self._children if child.part.model is not None}
+        return bool(models - self._lost) and any(not c.exit.done() for c in self._servers())
+
+    def _servers(self) -> list[Child]:
+        return [child for child in self._children if child.part.role == "api"]
+
+    async def _drain(self) -> None:
+        """The API processes finish what runs and exit; the others are idle then."""
+        self._draining = True
+        if not self._lost:
+            _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
+        seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
+        servers = self._servers()
+        for child in servers:
+            child.signal(signal.SIGTERM)
+        await _first(
+            _wait(servers, seconds if self._can_finish() else _ANSWER_S), self._force.wait()
+        )
+        if self._force.is_set():
+            for child in servers:
+                child.signal(signal.SIGTERM)
+            await _wait(servers, _LAST_WORDS_S)
+
+    async def _end(self, grace: float) -> None:
+        """SIGTERM to all that are left, a moment, SIGKILL."""
+        if grace:
+            for child in self._children:
+                child.signal(signal.SIGTERM)
+            await _wait(self._children, grace)
+        for child in self._children:
+            child.signal(signal.SIGKILL)
+        await _wait(self._children, None)
+
+
+async def _first(*waits: Coroutine[object, object, object]) -> None:
+    """Until one of them is over; the others are cancelled."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _wait(children: list[Child], seconds: float | None) -> None:
+    """Until all have exited, or for that many seconds."""
+    if children:
+        await asyncio.wait([child.exit for child in children], timeout=seconds)

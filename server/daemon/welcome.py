@@ -1,0 +1,77 @@
+"""What the daemon says on a terminal: what it starts, and how to try it once it is ready."""
+
+import json
+from pathlib import Path
+
+from engine_core.messages import Task
+from engine_core.workflows import workflow_for
+from server.settings.server_config import API_KEY_VARIABLE, ServedModel, ServerConfig
+from server.templates.template_files import NoChatTemplateError, read_chat_template
+
+_ENDPOINTS: dict[str, tuple[Task, dict[str, object]]] = {
+    "/v1/completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),
+    "/v1/chat/completions": (
+        "generate",
+        {"messages": [{"role": "user", "content": "Tell me about files."}]},
+    ),
+    "/v1/embeddings": ("embed", {"input": "The cat sat on the mat."}),
+    "/v1/rerank": (
+        "score",
+        {
+            "query": "What do pandas eat?",
+            "documents": ["The giant panda lives on bamboo.", "Paris is the capital of France."],
+        },
+    ),
+    "/embed_sparse": ("embed_sparse", {"inputs": "The cat sat on the mat."}),
+}
+
+
+def describe(model: ServedModel) -> str:
+    """One line on how a model is about to run."""
+    engine = model.engine
+    return (
+        f"{model.name}: {engine.model.architecture}, {engine.dtype} on {engine.device}, "
+        f"{_count(engine.num_stages, 'stage')} of {_count(engine.threads, 'thread')}, "
+        f"up to {engine.max_model_len:,} tokens"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def welcome(config: ServerConfig, seconds: float) -> str:
+    """The ready message: the address, that of the documentation, and a command to try for each
+    endpoint that is served."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "http" if config.tls is None else "https"
+    url = f"{scheme}://{host}:{config.port}"
+    lines = [f"\npenstock is ready on {url} after {seconds:.1f} s."]
+    if not config.api_keys:  # which a browser does not send
+        lines.append(f"Documentation of every endpoint, to read and to try: {url}/docs")
+    lines.append("From a shell:")
+    for endpoint, (task, body) in _ENDPOINTS.items():
+        name = next((m.name for m in config.models if _serves(m, endpoint, task)), None)
+        if name is not None:
+            named = {"model": name} if endpoint.startswith("/v1/") else {}
+            lines += ["", _curl(url + endpoint, named | body, config)]
+    return "\n".join([*lines, ""])
+
+
+def _serves(model: ServedModel, endpoint: str, task: Task) -> bool:
+    tasks = workflow_for(model.engine.model.architecture).tasks
+    return task in tasks and (endpoint != "/v1/chat/completions" or _has_chat_template(model))
+
+
+def _has_chat_template(model: ServedModel) -> bool:
+    try:
+        read_chat_template(Path(model.path))
+    except NoChatTemplateError:
+        return False
+    return True
+
+
+def _curl(url: str, body: dict[str, object], config: ServerConfig) -> str:
+    key = f' -H "Authorization: Bearer ${API_KEY_VARIABLE}"' if config.api_keys else ""
+    quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    return f"  curl -s {url} -H 'Content-Type: application/json'{key} \\\n    -d '{quoted}'"

@@ -1,0 +1,85 @@
+"""An encode job in the house: admitted, run, counted."""
+
+import asyncio
+from typing import Literal
+
+from engine_core.client.pending_jobs import Encoded
+from engine_core.messages import Tokenization
+from server.errors import APIError
+from server.schemas.common import Usage
+from server.service.inputs import Items
+from server.service.registry import Model
+from server.service.service import Service
+
+
+async def encode(
+    service: Service,
+    model: Model,
+    items: Items,
+    *,
+    query: str | list[str] | None = None,
+    tokenization: Tokenization | None = None,
+    priority: int = 0,
+    token_states: bool = False,
+) -> Encoded:
+    """Embed the items, or score each text, alone, against `query` or against one of its own; with
+    `token_states` the vectors are those of all tokens.
+
+    Raises APIError or EngineError where the house or the engine refuses or fails the job.
+    """
+    tokens = items.size + _query_size(query, len(items))
+    with service.admission.admit(rows=len(items), tokens=tokens):
+        encoded = await model.client.encode(
+            texts=items.texts,
+            ids=items.ids,
+            query=query,
+            tokenization=tokenization,
+            priority=priority,
+            token_states=token_states,
+        )
+    service.metrics.prompt_tokens.labels(model.name).inc(sum(encoded.prompt_tokens))
+    return encoded
+
+
+async def texts_cut_to(
+    model: Model,
+    max_tokens: int,
+    *,
+    query: str | None = None,
+    side: Literal["left", "right"] = "right",
+) -> Tokenization:
+    """The tokenization that cuts each text to `max_tokens` tokens of its own, or to what the model
+    takes beside special tokens and `query`, which stays whole.
+
+    Raises APIError `context_length_exceeded` where the query leaves no room for a text.
+    """
+    around = "" if query is None else (query, "")
+    # In a thread: the tokenizer lets go of the interpreter, and a query may be long.
+    (encoding,) = await asyncio.to_thread(model.tokenizer.raw.encode_batch_fast, [around])
+    others = len(encoding.ids)
+    if query is not None and others >= model.max_model_len:
+        raise APIError(
+            "context_length_exceeded",
+            f"query has {others} tokens, special tokens included; this model takes at most "
+            f"{model.max_model_len}, with a text",
+            "query",
+        )
+    return Tokenization(
+        truncate_to=min(others + max_tokens, model.max_model_len),
+        truncation_side=side,
+    )
+
+
+def count_usage(encoded: Encoded) -> Usage:
+    """What the job cost, as the engine counted it."""
+    total = sum(encoded.prompt_tokens)
+    return Usage(total, total)
+
+
+def _query_size(query: str | list[str] | None, items: int) -> int:
+    """In bytes: one query is part of every pair."""
+    if query is None:
+        return 0
+    if isinstance(query, str):
+        return items * len(query.encode())
+    return sum(len(text.encode()) for text in query)

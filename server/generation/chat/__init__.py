@@ -1,0 +1,1 @@
+"""From a conversation to a prompt, and chat's own form of the answer."""

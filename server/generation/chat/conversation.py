@@ -1,0 +1,112 @@
+"""From a request's messages to what a template is given."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from server.errors import APIError
+from server.schemas.chat import ChatMessage, ContentPart, ToolCall
+from server.templates.protocol import ChatTemplate, Conversation
+
+_OWN_NAMES = {
+    "messages",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+}
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a conversation becomes a prompt. `variables` are the request's own for the template."""
+
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    variables: dict[str, Any]
+
+
+def conversation(
+    messages: Sequence[ChatMessage], options: ChatOptions, template: ChatTemplate
+) -> Conversation:
+    """Raises APIError, naming the message, its part, or the variable at fault."""
+    _check_variables(options.variables, template)
+    told = [_told(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    continues = bool(options.continue_final_message)
+    if continues:
+        _check_continued(options, told)
+    generates = options.add_generation_prompt
+    return Conversation(
+        messages=told,
+        add_generation_prompt=not continues if generates is None else generates,
+        continue_final_message=continues,
+        variables=options.variables,
+    )
+
+
+def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
+    for name in variables:
+        if name in _OWN_NAMES or name in template.tokens:
+            field = f"chat_template_kwargs.{name}"
+            raise APIError("invalid_request", f"{field}: is not for a request to set", field)
+
+
+def _check_continued(options: ChatOptions, told: list[dict[str, Any]]) -> None:
+    field = "continue_final_message"
+    if options.add_generation_prompt:
+        message = f"{field}: not together with add_generation_prompt"
+        raise APIError("invalid_request", message, field)
+    if not told[-1].get("content"):
+        raise APIError("invalid_request", f"{field}: the final message has no text", field)
+
+
+def _told(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str, Any]:
+    """One message as a template sees it: text in one piece, nothing that is null."""
+    role: str = message.role
+    if role == "developer" and role not in template.source:
+        role = "system"
+    told: dict[str, Any] = {"role": role}
+    if message.content is not None:
+        told["content"] = _text(message.content, f"{field}.content")
+    elif role != "assistant":
+        raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
+    if message.tool_calls:
+        if role != "assistant":
+            name = f"{field}.tool_calls"
+            raise APIError("invalid_request", f"{name}: only an assistant calls tools", name)
+        told["tool_calls"] = [
+            _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+        ]
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if (value := getattr(message, name)) is not None:
+            told[name] = value
+    return told
+
+
+def _text(content: str | list[ContentPart], field: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: ContentPart, field: str) -> str:
+    if part.type != "text":
+        message = f"{field}: parts of type {part.type!r} are not served here, only 'text'"
+        raise APIError("invalid_request", message, field)
+    if part.text is None:
+        raise APIError("invalid_request", f"{field}.text: is required", f"{field}.text")
+    return part.text
+
+
+def _call(call: ToolCall, field: str) -> dict[str, Any]:
+    """Templates want the arguments as an object."""
+    name = f"{field}.function.arguments"
+    try:
+        arguments = _ARGUMENTS.decode(call.function.arguments or "{}")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise APIError("invalid_request", f"{name}: no JSON object: {error}", name) from None
+    function = {"name": call.function.name, "arguments": arguments}
+    told: dict[str, Any] = {"type": "function", "function": function}
+    return told if call.id is None else {"id": call.id, **told}

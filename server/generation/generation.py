@@ -1,0 +1,185 @@
+"""A generate job in the house: admitted, accepted by the engine, its choices as they grow."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+
+import msgspec
+
+from engine_core.client.pending_jobs import GenerateStream
+from engine_core.messages import RowOutput
+from server.generation.choice import Choice, Prompt
+from server.generation.plan import GenerationPlan
+from server.schemas.completions import CompletionUsage, PromptTokensDetails
+from server.service.registry import Model
+from server.service.service import Service
+
+# Behind a client that reads slowly news pile up: others have their turn after so many.
+_AT_ONCE = 512
+
+
+class Generation:
+    """The choices of one job, prompt by prompt, and what they have cost so far."""
+
+    def __init__(
+        self,
+        service: Service,
+        model: Model,
+        plan: GenerationPlan,
+        stream: GenerateStream | None,
+        started: float,
+    ) -> None:
+        """`stream` is None if the deadline came before the engine accepted the job; `started` is
+        when the request came, by time.perf_counter()."""
+        self._metrics = service.metrics.generation(model.name)
+        self._told_at = started
+        self._told_before = False
+        self._plan = plan
+        self._stream = stream
+        self._untold: Iterator[RowOutput] = iter(())
+        self._expired = stream is None
+        self._prompt_tokens = stream.prompt_tokens if stream is not None else []
+        if stream is None:
+            plan = msgspec.structs.replace(plan, echo=False)
+        prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
+        self.choices = _choices(model, plan, prompt_ids)
+        self._metrics.prompt_tokens.inc(sum(self._prompt_tokens))
+
+    async def news(self) -> Collection[Choice]:
+        """Wait for the engine's news, or the deadline; the choices that they touched, none once all
+        have ended.
+
+        Raises EngineError if the job failed.
+        """
+        outputs = list(itertools.islice(self._untold, _AT_ONCE))
+        if not outputs and self._stream is not None:
+            self._untold = iter(await self._stream.next())
+            outputs = list(itertools.islice(self._untold, _AT_ONCE))
+        if not outputs and self._expired:
+            return self._end_open_choices()
+        if len(outputs) == _AT_ONCE:
+            await asyncio.sleep(0)
+        touched: dict[int, Choice] = {}
+        tokens = 0
+        for output in outputs:
+            choice = touched[output.row] = self.choices[output.row]
+            tokens -= choice.tokens
+            choice.take(output)
+            tokens += choice.tokens
+            if choice.finish_reason is not None and self._stream is not None:
+                self._stream.end_row(output.row)
+        if tokens:
+            self._count(tokens)
+        return touched.values()
+
+    def usage(self) -> CompletionUsage:
+        """Exact counts, so far."""
+        prompt = sum(self._prompt_tokens)
+        completion = sum(choice.tokens for choice in self.choices)
+        # What a prompt's later rows find in the cache may be the first one's.
+        cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
+        details = PromptTokensDetails(cached)
+        return CompletionUsage(prompt, completion, prompt + completion, details)
+
+    def best(self) -> list[Choice]:
+        """The choices that are told: of each prompt the `n` likeliest, the best first, numbered
+        anew; all as they are where no more were generated."""
+        n, width = self._plan.n, self._plan.width
+        if n == width:
+            return self.choices
+        told: list[Choice] = []
+        for start in range(0, len(self.choices), width):
+            rivals = self.choices[start : start + width]
+            told += sorted(rivals, key=lambda choice: choice.likelihood, reverse=True)[:n]
+        for index, choice in enumerate(told):
+            choice.index = index
+        return told
+
+    def expire(self) -> None:
+        """The deadline has come: the engine stops, and `news` ends what has not ended."""
+        self._expired = True
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _end_open_choices(self) -> list[Choice]:
+        late = [choice for choice in self.choices if choice.finish_reason is None]
+        for choice in late:
+            choice.end("timeout")
+        return late
+
+    def _count(self, tokens: int) -> None:
+        now = time.perf_counter()
+        metrics = self._metrics
+        histogram = metrics.next_token_seconds if self._told_before else metrics.first_token_seconds
+        histogram.observe(now - self._told_at)
+        self._told_at, self._told_before = now, True
+        metrics.generated_tokens.inc(tokens)
+
+
+@asynccontextmanager
+async def generation(
+    service: Service, model: Model, plan: GenerationPlan
+) -> AsyncGenerator[Generation]:
+    """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
+    has come, aborted on the way out.
+
+    Raises APIError or EngineError where the house or the engine refuses it.
+    """
+    started = time.perf_counter()
+    limit = model.max_model_len
+    tokens = plan.tokens(plan.prompts.size, limit)
+    with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
+        if plan.timeout is None:
+            deadline, stream = None, await _submitted(model, plan)
+        else:
+            deadline = asyncio.get_running_loop().time() + plan.timeout
+            stream = await _submitted_by(deadline, model, plan)
+        if stream is None:
+            yield Generation(service, model, plan, None, started)
+            return
+        with stream:
+            ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
+            job = Generation(service, model, plan, stream, started)
+            with nullcontext() if deadline is None else _expiring(job, deadline):
+                yield job
+
+
+async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
+    """The job, once the engine has accepted it."""
+    return await model.client.generate(
+        plan.params,
+        texts=plan.prompts.texts,
+        ids=plan.prompts.ids,
+        n=plan.width,
+        cache_salt=plan.cache_salt,
+        tokenization=plan.tokenization,
+        priority=plan.priority,
+    )
+
+
+async def _submitted_by(
+    deadline: float, model: Model, plan: GenerationPlan
+) -> GenerateStream | None:
+    """None if the engine has not accepted the job by `deadline` (loop time)."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await _submitted(model, plan)
+    except TimeoutError:
+        return None
+
+
+@contextmanager
+def _expiring(job: Generation, deadline: float) -> Generator[None]:
+    timer = asyncio.get_running_loop().call_at(deadline, job.expire)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:
+    prompts = [Prompt(model, plan, position, ids) for position, ids in enumerate(prompt_ids)]
+    rows = [prompt for prompt in prompts for _ in range(plan.width)]
+    return [Choice(index, prompt, model, plan) for index, prompt in enumerate(rows)]

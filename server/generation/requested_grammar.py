@@ -1,0 +1,98 @@
+"""The one grammar that a request's text must match, from the fields that may ask for one."""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from engine_core.messages import Grammar
+from server.errors import APIError
+from server.schemas.response_format import (
+    MAX_GRAMMAR_CHARS,
+    JsonObject,
+    JsonSchema,
+    PlainText,
+    ResponseFormat,
+    SchemaText,
+    StructuredOutputs,
+)
+from server.schemas.sampling import SamplingOptions
+
+_ANY_OBJECT = '{"type": "object"}'
+
+
+def grammar_of(body: SamplingOptions) -> Grammar | None:
+    """None where the request leaves its text free.
+
+    Raises APIError, naming the field: grammars that differ, a schema that is no object, one too
+    large.
+    """
+    asked = list(_asked(body))
+    for grammar in asked:
+        if (grammar.kind, grammar.source) != (asked[0].kind, asked[0].source):
+            message = f"{grammar.param}: not together with {asked[0].param}"
+            raise APIError("invalid_request", message, grammar.param)
+        if len(grammar.source) > MAX_GRAMMAR_CHARS:
+            raise APIError(
+                "too_large",
+                f"{grammar.param}: {len(grammar.source)} characters of JSON; a request takes "
+                f"{MAX_GRAMMAR_CHARS}",
+                grammar.param,
+            )
+    return asked[0] if asked else None
+
+
+def _asked(body: SamplingOptions) -> Iterator[Grammar]:
+    """What the request's fields ask for, each under all of its names."""
+    yield from _from_format(body.response_format)
+    outputs = body.structured_outputs or StructuredOutputs()
+    yield from _from_schema(body.json_schema, "json_schema")
+    yield from _from_schema(body.guided_json, "guided_json")
+    yield from _from_schema(outputs.json, "structured_outputs.json")
+    if outputs.json_object:
+        yield Grammar("json_schema", _ANY_OBJECT, "structured_outputs.json_object")
+    for param, regex in (
+        ("regex", body.regex),
+        ("guided_regex", body.guided_regex),
+        ("structured_outputs.regex", outputs.regex),
+    ):
+        if regex is not None:
+            yield Grammar("regex", regex, param)
+    for param, choice in (
+        ("choice", body.choice),
+        ("guided_choice", body.guided_choice),
+        ("structured_outputs.choice", outputs.choice),
+    ):
+        if choice is not None:
+            yield Grammar("choice", msgspec.json.encode(choice).decode(), param)
+
+
+def _from_format(asked: ResponseFormat | None) -> Iterator[Grammar]:
+    match asked:
+        case JsonObject(schema=schema):
+            given = list(_from_schema(schema, "response_format.schema"))
+            yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]
+        case JsonSchema(json_schema=named):
+            param = "response_format.json_schema.schema"
+            yield _grammar(bytes(named.schema).decode(), param)
+        case PlainText() | None:
+            return
+
+
+def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
+    """A schema that may be in a string, or not there. Raises APIError."""
+    text = "null" if raw is UNSET else bytes(raw).decode()
+    if text.startswith('"'):
+        try:
+            text = msgspec.json.decode(text, type=str).strip()
+        except msgspec.DecodeError as error:
+            raise APIError("invalid_request", f"{param}: {error}", param) from None
+        yield _grammar(text, param)
+    elif text != "null":
+        yield _grammar(text, param)
+
+
+def _grammar(schema: str, param: str) -> Grammar:
+    if not schema.startswith("{"):
+        raise APIError("invalid_request", f"{param}: expected an object", param)
+    return Grammar("json_schema", schema, param)

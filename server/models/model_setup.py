@@ -1,0 +1,178 @@
+"""From a model's folder and the command line's options to the configuration of its engine."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine_core.config import EngineConfig
+from engine_core.workflows import workflow_for
+from server.models.devices import available_cores, cuda_memory, resolve_device
+from server.models.generation_file import read_generation_defaults
+from server.models.model_source import check_checkpoint
+from server.settings.server_config import Limits, ServedModel
+from server.settings.settings import EngineSettings, flag
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.config import Dtype, Head
+from workers.contract.model_config import ModelConfig
+
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+_GIB = 1 << 30
+_CPU_KV_BYTES = _GIB
+
+
+class SetupError(ValueError):
+    """An option that does not fit the model or the others: `key`, and in one line the `reason`."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{flag(key)}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class EngineOptions(EngineSettings, frozen=True, kw_only=True):
+    """How an engine is run. `memory_share` is that of all engines of its devices together."""
+
+    memory_share: float = 0.9
+    stall_timeout: float = 60.0
+    log_level: str = "info"
+
+
+class EngineSeat(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's place in the daemon: its sockets' common prefix, and how many engines it has."""
+
+    prefix: str
+    num_engines: int
+
+
+def set_up_model(
+    name: str, folder: Path, options: EngineOptions, limits: Limits, seat: EngineSeat
+) -> ServedModel:
+    """Read the checkpoint's configuration and decide everything that the options leave open.
+
+    Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
+    or DeviceError.
+    """
+    model = read_model_config(folder)
+    head = workflow_for(model.architecture).head
+    check_checkpoint(model, options.load_format)
+    if options.pipeline_stages > model.num_layers:
+        raise SetupError(
+            "pipeline_stages",
+            f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
+        )
+    engine = _engine_config(name, model, head, options, limits, seat.prefix)
+    if engine.device != "cpu":
+        share = _memory_share(engine, options.memory_share, seat.num_engines)
+        if not options.kv_cache_memory:
+            engine = msgspec.structs.replace(engine, memory_share_bytes=share)
+    elif head == "generate" and not options.kv_cache_memory:
+        engine = msgspec.structs.replace(engine, kv_cache_bytes=_cpu_kv_cache_bytes(engine))
+    generation = read_generation_defaults(folder)
+    return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
+
+
+def _engine_config(
+    name: str, model: ModelConfig, head: Head, options: EngineOptions, limits: Limits, prefix: str
+) -> EngineConfig:
+    """Everything but the memory that is taken by default, which follows from it."""
+    stages = options.pipeline_stages
+    device = resolve_device(options.device, stages)
+    on_cpu = device == "cpu"
+    if stages > 1 and not on_cpu:
+        raise SetupError(
+            "pipeline_stages",
+            f"{stages} stages exchange activations over gloo, on CPUs only; use one stage, or the "
+            "device cpu",
+        )
+    return EngineConfig(
+        name=name,
+        model=model,
+        head=head,
+        device=device,
+        dtype=_dtype(options.dtype, on_cpu, model),
+        load_format=options.load_format,
+        attention_backend=options.attention_backend,
+        num_stages=stages,
+        threads=options.threads or (max(1, available_cores() // stages) if on_cpu else 1),
+        max_model_len=_max_model_len(name, options.max_model_len, model),
+        max_running=options.max_running or (64 if on_cpu else 1024),
+        max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, head),
+        block_size=options.block_size or (16 if on_cpu else 128),
+        kv_cache_bytes=options.kv_cache_memory or 0,
+        max_pending_rows=limits.max_rows,
+        max_pending_tokens=limits.max_tokens,
+        max_queue_seconds=limits.max_queue_seconds,
+        client_endpoint=f"ipc://{prefix}.client",
+        worker_endpoint=f"ipc://{prefix}.workers",
+        token_endpoint=f"ipc://{prefix}.tokens",
+        rendezvous=f"{prefix}.rendezvous",
+        stall_timeout=options.stall_timeout,
+        log_level=options.log_level,
+    )
+
+
+def _dtype(asked: Dtype | Literal["auto"], on_cpu: bool, model: ModelConfig) -> Dtype:
+    """`auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
+    if asked != "auto":
+        return asked
+    if on_cpu:
+        return "float32"
+    return "float16" if model.checkpoint_dtype == "float16" else "bfloat16"
+
+
+def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
+    if asked is not None and asked > model.max_model_len:
+        raise SetupError(
+            "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
+        )
+    return asked or model.max_model_len
+
+
+def _max_step_tokens(on_cpu: bool, head: Head) -> int:
+    """A step's tokens: enough to keep the device busy, few enough to keep decoding smooth.
+
+    8,448 are 66 tiles of 128. Where a layer's outputs make an even number of tiles, as they mostly
+    do, all of them spread evenly over the 132 processors of an H100 or H200.
+    """
+    if on_cpu:
+        return 512 if head == "generate" else 2048
+    return 8448 if head == "generate" else 16_384
+
+
+def _cpu_kv_cache_bytes(engine: EngineConfig) -> int:
+    """Bytes of each stage's cache: what full use needs, within reason."""
+    model = engine.model
+    layers = -(-model.num_layers // engine.num_stages)
+    blocks = engine.max_running * -(-engine.max_model_len // engine.block_size)
+    item = ITEM_BYTES[engine.dtype]
+    needed = blocks * engine.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
+    return min(_CPU_KV_BYTES, needed)
+
+
+def _memory_share(engine: EngineConfig, share: float, num_engines: int) -> int:
+    """Bytes of each of its devices that an engine may take, all told.
+
+    Raises SetupError where they do not hold the weights.
+    """
+    first = int(engine.device.partition(":")[2])
+    memory = min(cuda_memory()[first : first + engine.num_stages])
+    own = int(share * memory / num_engines)
+    weights = weight_bytes(engine.model, engine.dtype) // engine.num_stages
+    if weights >= own:
+        raise SetupError(
+            "memory_share",
+            f"{engine.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
+            f"{engine.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it, or use "
+            "more pipeline stages",
+        )
+    return own
+
+
+def weight_bytes(model: ModelConfig, dtype: Dtype) -> int:
+    """Bytes of a decoder's matrices over all stages (norms and biases are too small to count)."""
+    hidden, kv_size = model.hidden_size, model.num_kv_heads * model.head_dim
+    attention = hidden * (2 * model.num_heads * model.head_dim + 2 * kv_size)
+    layer = attention + 3 * hidden * model.intermediate_size
+    embeddings = model.vocab_size * hidden * (1 if model.tie_word_embeddings else 2)
+    return (model.num_layers * layer + embeddings) * ITEM_BYTES[dtype]

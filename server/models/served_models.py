@@ -1,0 +1,115 @@
+"""The models of a daemon: each has names and a place of its own, and a share of its devices."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from engine_core.tokenization.tokenizer import TokenizerError
+from engine_core.workflows import UnknownArchitectureError
+from server.models.devices import DeviceError, resolve_device
+from server.models.memory_shares import SharesError, Tenant, divide
+from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.models.model_source import ModelSourceError, model_folder
+from server.settings.server_config import Limits, ServedModel
+from server.settings.settings import (
+    EngineSettings,
+    ModelSettings,
+    Settings,
+    SettingsError,
+    Spelling,
+)
+from workers.contract.model_config import ModelConfigError
+
+MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)
+"""What is wrong with a model itself. Each message is one line."""
+
+
+def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tuple[ServedModel, ...]:
+    """Every model as it will run, with its sockets in `folder`.
+
+    Raises SettingsError; in the words of flags also DeviceError and MODEL_ERRORS.
+    """
+    names = _names(settings.models, spelling)
+    shares = _memory_shares(settings, spelling)
+    resolved: list[ServedModel] = []
+    for index, model in enumerate(settings.models):
+        shared = {key: getattr(model, key) for key in EngineSettings.__struct_fields__}
+        options = EngineOptions(
+            **shared,
+            memory_share=shares[index],
+            stall_timeout=settings.stall_timeout,
+            log_level=settings.log_level,
+        )
+        seat = EngineSeat(prefix=str(folder / str(index)), num_engines=1)
+        name, *aliases = names[index]
+        with _told(spelling, index):
+            source = model_folder(model.model, model.load_format)
+            served = set_up_model(name, source, options, _limits(settings, model), seat)
+        resolved.append(msgspec.structs.replace(served, aliases=tuple(aliases)))
+    return tuple(resolved)
+
+
+def _limits(settings: Settings, model: ModelSettings) -> Limits:
+    """The daemon's, but for what the model has of its own."""
+    own = model.max_queue_seconds
+    limits = settings.limits
+    return limits if own is None else msgspec.structs.replace(limits, max_queue_seconds=own)
+
+
+@contextmanager
+def _told(spelling: Spelling, index: int) -> Generator[None]:
+    """Complaints about the model say which it is, and which of its keys is at fault."""
+    try:
+        yield
+    except SetupError as error:
+        raise SettingsError(f"{spelling.of(error.key, index)}: {error.reason}") from None
+    except (DeviceError, *MODEL_ERRORS) as error:
+        if spelling.file is None:
+            raise
+        key = "device" if isinstance(error, DeviceError) else "model"
+        raise SettingsError(f"{spelling.of(key, index)}: {error}") from None
+
+
+def _names(models: tuple[ModelSettings, ...], spelling: Spelling) -> list[tuple[str, ...]]:
+    """Each model's names, of which no two are the same."""
+    names = [model.names or (_default_name(model.model),) for model in models]
+    taken: set[str] = set()
+    for index, own in enumerate(names):
+        for name in own:
+            place = spelling.of("names", index)
+            if not name.strip() or not name.isprintable():
+                raise SettingsError(f"{place}: {name!r} is not a name")
+            if name in taken:
+                raise SettingsError(f"{place}: two models are called {name}")
+            taken.add(name)
+    return names
+
+
+def _default_name(source: str) -> str:
+    """A folder's own name; a hub id as it is."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.is_dir() else source
+
+
+def _memory_shares(settings: Settings, spelling: Spelling) -> list[float]:
+    tenants: list[Tenant] = []
+    for index, model in enumerate(settings.models):
+        with _told(spelling, index):
+            devices = _devices(model)
+        tenants.append(Tenant(devices=devices, share=model.memory_share))
+    try:
+        return divide(tenants, settings.memory_share)
+    except SharesError as error:
+        keys = [f"models[{index}].memory_share" for index in error.tenants]
+        raise SettingsError(f"{spelling.place(', '.join(keys))}{error}") from None
+
+
+def _devices(model: ModelSettings) -> range:
+    """The ordinals of the CUDA devices that a model's stages run on."""
+    first = resolve_device(model.device, model.pipeline_stages)
+    if first == "cpu":
+        return range(0)
+    ordinal = int(first.partition(":")[2])
+    return range(ordinal, ordinal + model.pipeline_stages)

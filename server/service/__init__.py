@@ -1,0 +1,1 @@
+"""What the handlers of one API process share: models, admission, metrics, inputs."""

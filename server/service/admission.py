@@ -1,0 +1,115 @@
+"""How much may be in the house at once: whole requests only, each released exactly once."""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from server.errors import APIError
+from server.settings.server_config import Limits
+
+
+def share(limits: Limits, processes: int) -> Limits:
+    """What one of several API processes may admit: its part, but at least one whole request."""
+
+    def part(total: int, one_request: int) -> int:
+        return min(total, max(total // processes, one_request))
+
+    return msgspec.structs.replace(
+        limits,
+        max_requests=part(limits.max_requests, 1),
+        max_rows=part(limits.max_rows, max(limits.max_inputs, limits.max_documents, limits.max_n)),
+        max_tokens=part(limits.max_tokens, limits.max_body_bytes),
+    )
+
+
+class Ticket:
+    """A request's place in the house; leaving the context gives it back."""
+
+    def __init__(self, admission: "Admission", rows: int, tokens: int) -> None:
+        self._admission = admission
+        self.rows = rows
+        self.tokens = tokens
+        self._held = True
+
+    def correct(self, tokens: int) -> None:
+        """The request counts `tokens` from now on (its text has been tokenized)."""
+        if self._held:
+            self._admission.move(0, 0, tokens - self.tokens)
+            self.tokens = tokens
+
+    def release(self) -> None:
+        """Leave the house. Idempotent."""
+        if self._held:
+            self._held = False
+            self._admission.move(-1, -self.rows, -self.tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Admission:
+    """Counts what is in the house: requests, rows, tokens (a text counts its bytes)."""
+
+    def __init__(self, limits: Limits, on_change: Callable[[int, int, int], None]) -> None:
+        """`on_change` is told requests, rows and tokens whenever they change."""
+        self._limits = limits
+        self._on_change = on_change
+        self.requests = 0
+        self.rows = 0
+        self.tokens = 0
+        self._emptied: asyncio.Event | None = None
+
+    def admit(self, *, rows: int, tokens: int) -> Ticket:
+        """Take a whole request in.
+
+        Raises APIError: `too_large` for what could never be admitted, `overloaded` for what
+        cannot be admitted now.
+        """
+        limits = self._limits
+        for what, asked, limit in (
+            ("sequences", rows, limits.max_rows),
+            ("tokens", tokens, limits.max_tokens),
+        ):
+            if asked > limit:
+                raise APIError(
+                    "too_large", f"the request holds {asked} {what}; this server takes {limit}"
+                )
+        if (
+            self.requests + 1 > limits.max_requests
+            or self.rows + rows > limits.max_rows
+            or self.tokens + tokens > limits.max_tokens
+        ):
+            raise APIError("overloaded", "the server is full; try again in a moment")
+        self.move(1, rows, tokens)
+        return Ticket(self, rows, tokens)
+
+    def move(self, requests: int, rows: int, tokens: int) -> None:
+        """Called by tickets: so much more, or less, is in the house."""
+        self.requests += requests
+        self.rows += rows
+        self.tokens += tokens
+        self._on_change(self.requests, self.rows, self.tokens)
+        if self.requests == 0 and self._emptied is not None:
+            self._emptied.set()
+
+    async def empty(self, timeout: float) -> bool:
+        """Wait until nobody is in the house, for `timeout` seconds at most; whether it is so."""
+        self._emptied = asyncio.Event()
+        if self.requests == 0:
+            return True
+        try:
+            await asyncio.wait_for(self._emptied.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,77 @@
+"""What a `prompt` or `input` field holds: texts, or token ids checked against the vocabulary."""
+
+from array import array
+from typing import cast
+
+import msgspec
+
+from server.errors import APIError
+from server.service.registry import Model
+
+
+class Items(msgspec.Struct, frozen=True):
+    """`texts`, or `ids` (int32 bytes each). `size` counts texts in bytes, ids in tokens."""
+
+    texts: list[str]
+    ids: list[bytes]
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.texts) + len(self.ids)
+
+
+def parse_items(
+    value: str | list[str | int | list[int]], field: str, model: Model, max_items: int
+) -> Items:
+    """A text, texts, one item's token ids, or items' token ids.
+
+    Raises APIError, with the index where there is one, for an empty list, a mixed one, too many
+    items, ids outside the vocabulary.
+    """
+    if isinstance(value, str):
+        return text_items([value])
+    kinds = set(map(type, value))
+    if not kinds:
+        raise APIError("invalid_request", f"{field}: must not be empty", field)
+    if len(kinds) > 1:
+        first = type(value[0])
+        odd = next(i for i, item in enumerate(value) if type(item) is not first)
+        raise APIError("invalid_request", f"{field}: all texts or all token ids", f"{field}[{odd}]")
+    if kinds == {int}:
+        ids = _checked(cast("list[int]", value), field, model)
+        return Items([], [ids], len(value))
+    check_count(len(value), field, max_items)
+    if kinds == {str}:
+        return text_items(cast("list[str]", value))
+    lists = cast("list[list[int]]", value)
+    checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]
+    return Items([], checked, sum(map(len, lists)))
+
+
+def text_items(texts: list[str]) -> Items:
+    """Texts, counted in bytes."""
+    return Items(texts, [], sum(len(text.encode()) for text in texts))
+
+
+def check_count(count: int, field: str, limit: int) -> None:
+    """Raises APIError if a request holds more items than one request may."""
+    if count > limit:
+        raise APIError("too_large", f"{field}: {count} items; a request takes {limit}", field)
+
+
+def check_ids(ids: list[int], field: str, vocab_size: int) -> None:
+    """Raises APIError naming the first id outside the vocabulary."""
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        bad = next(i for i, token in enumerate(ids) if not 0 <= token < vocab_size)
+        raise APIError(
+            "invalid_request",
+            f"{field}: token id {ids[bad]} is outside the vocabulary (0 to {vocab_size - 1})",
+            f"{field}[{bad}]",
+        )
+
+
+def _checked(ids: list[int], field: str, model: Model) -> bytes:
+    if not ids:
+        raise APIError("invalid_request", f"{field}: must not be empty", field)
+    check_ids(ids, field, model.vocab_size)
+    return array("i", ids).tobytes()

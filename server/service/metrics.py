@@ -1,0 +1,187 @@
+"""Every Prometheus name of the daemon, in one place."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from server.service.registry import Model, Registry
+
+_REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_FIRST_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_NEXT_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1)
+
+_HISTOGRAMS: Final = (
+    (
+        "penstock_http_request_seconds",
+        "From a request's head to the end of its answer.",
+        "endpoint",
+        _REQUEST_S,
+    ),
+    (
+        "penstock_time_to_first_token_seconds",
+        "From a checked request to its first token.",
+        "model",
+        _FIRST_TOKEN_S,
+    ),
+    (
+        "penstock_inter_token_seconds",
+        "Between two pieces of news of one request.",
+        "model",
+        _NEXT_TOKEN_S,
+    ),
+)
+
+
+# What is in the house changes several times a request: the gauges follow so many seconds later.
+_HOUSE_S: Final = 0.25
+
+
+class GenerationMetrics(NamedTuple):
+    """What is counted of one model's texts."""
+
+    prompt_tokens: Counter
+    generated_tokens: Counter
+    first_token_seconds: Histogram
+    next_token_seconds: Histogram
+
+
+class Metrics:
+    """What this process counts, and the page that shows it.
+
+    With several API processes the counts live in files that the processes share (the library's
+    multiprocess mode, which the supervisor switches on), and any of them shows the sum.
+    """
+
+    def __init__(self, registry: Registry, *, processes: int) -> None:
+        self._page = CollectorRegistry()
+        own = self._page if processes == 1 else None
+        self.requests = Counter(
+            "penstock_http_requests",
+            "Answers by endpoint and status (499: the client left).",
+            ["endpoint", "status"],
+            registry=own,
+        )
+        self.prompt_tokens = Counter(
+            "penstock_prompt_tokens", "Tokens of accepted inputs.", ["model"], registry=own
+        )
+        self.generated_tokens = Counter(
+            "penstock_generated_tokens", "Tokens of continuations.", ["model"], registry=own
+        )
+        self.request_seconds, self.first_token_seconds, self.next_token_seconds = (
+            Histogram(name, text, [label], buckets=buckets, registry=own)
+            for name, text, label, buckets in _HISTOGRAMS
+        )
+        house = Gauge(
+            "penstock_in_house",
+            "What has been admitted and not yet answered.",
+            ["what"],
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self._gauges = [house.labels(what) for what in ("requests", "rows", "tokens")]
+        self._house = (0, 0, 0)
+        self._house_timer: asyncio.TimerHandle | None = None
+        # Looking labels up takes longer than counting.
+        self._of_model: dict[str, GenerationMetrics] = {}
+        self._of_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._page.register(_EngineCollector(registry))
+        if own is None:
+            MultiProcessCollector(self._page)
+
+    def generation(self, model: str) -> GenerationMetrics:
+        """Those of one model."""
+        found = self._of_model.get(model)
+        if found is None:
+            found = self._of_model[model] = GenerationMetrics(
+                self.prompt_tokens.labels(model),
+                self.generated_tokens.labels(model),
+                self.first_token_seconds.labels(model),
+                self.next_token_seconds.labels(model),
+            )
+        return found
+
+    def house(self, requests: int, rows: int, tokens: int) -> None:
+        """What is in the house from now on."""
+        self._house = (requests, rows, tokens)
+        if self._house_timer is None:
+            self._house_timer = asyncio.get_running_loop().call_later(_HOUSE_S, self._on_timer)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        """A request has had its answer."""
+        found = self._of_answer.get((endpoint, status))
+        if found is None:
+            found = self.requests.labels(endpoint, status), self.request_seconds.labels(endpoint)
+            self._of_answer[endpoint, status] = found
+        answers, latency = found
+        answers.inc()
+        latency.observe(seconds)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        self._tell_house()
+        return generate_latest(self._page)
+
+    def _on_timer(self) -> None:
+        self._house_timer = None
+        self._tell_house()
+
+    def _tell_house(self) -> None:
+        for gauge, value in zip(self._gauges, self._house, strict=True):
+            gauge.set(value)
+
+
+class _EngineCollector(Collector):
+    """The engines' own counts, as their last heartbeats told them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("penstock_engine_up", "1: ready and alive.", labels=["model"])
+        for model in self._registry.models:
+            ready = model.client.info is not None and not model.client.dead
+            up.add_metric([model.name], float(ready))
+        yield up
+        for name, text, field in _BEAT_GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=["model"])
+            for model, value in self._values(field):
+                gauge.add_metric([model.name], value)
+            yield gauge
+        for name, text, field in _BEAT_COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=["model"])
+            for model, value in self._values(field):
+                counter.add_metric([model.name], value)
+            yield counter
+
+    def _values(self, field: str) -> Iterator[tuple[Model, float]]:
+        for model in self._registry.models:
+            if model.client.beat is not None:
+                yield model, getattr(model.client.beat, field)
+
+
+_BEAT_GAUGES: Final = (
+    ("penstock_engine_running_rows", "Rows in a slot.", "running"),
+    ("penstock_engine_waiting_rows", "Rows that wait for a slot.", "waiting"),
+    ("penstock_engine_kv_blocks_used", "KV blocks in use.", "kv_blocks_used"),
+    ("penstock_engine_kv_blocks", "KV blocks there are.", "kv_blocks_total"),
+    (
+        "penstock_engine_expected_wait_seconds",
+        "How long a request that comes now would wait until it begins.",
+        "expected_wait_s",
+    ),
+    ("penstock_engine_stalled_seconds", "Age of the oldest step in flight.", "stalled_s"),
+)
+_BEAT_COUNTERS: Final = (
+    ("penstock_engine_steps", "Steps.", "steps"),
+    ("penstock_engine_prompt_tokens", "Prompt tokens.", "prompt_tokens"),
+    ("penstock_engine_cached_tokens", "Prompt tokens from the prefix cache.", "cached_tokens"),
+    ("penstock_engine_generated_tokens", "Sampled tokens.", "generated_tokens"),
+    ("penstock_engine_preemptions", "Rows that gave their KV blocks back.", "preemptions"),
+    ("penstock_engine_busy_seconds", "Time that steps took the last stage.", "busy_s"),
+    ("penstock_engine_idle_seconds", "Time that the last stage waited for a step.", "idle_s"),
+)

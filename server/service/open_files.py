@@ -1,0 +1,58 @@
+"""How many files a process may have open (RLIMIT_NOFILE): every connection is one."""
+
+import asyncio
+import functools
+import logging
+import resource
+
+from server.service.admission import share
+from server.settings.server_config import ServerConfig
+
+_ENOUGH = 65_536
+_OWN_FILES = 40
+_FILES_PER_MODEL = 8
+"""What an API process has open besides connections: its share, and what each model adds."""
+
+_log = logging.getLogger("penstock")
+
+
+def raise_open_files_limit() -> None:
+    """To the hard limit, 65,536 at most, for this process and those that it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def warn_of_few_open_files(config: ServerConfig) -> None:
+    """Say if an API process cannot have a connection for each request that it would admit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    requests = share(config.limits, config.api_workers).max_requests
+    needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        _log.warning(
+            "an API process may open %d files, but needs %d to take %d requests at once: "
+            "connections beyond will be closed unanswered. Raise the hard limit (ulimit -Hn, "
+            "systemd: LimitNOFILE=) or lower --max-requests",
+            *(soft, needed, requests),
+        )
+
+
+def tell_if_last(transport: asyncio.Transport) -> None:
+    """Say once if a new connection has taken the last file that this process may open.
+
+    Numbers are given from below, so the highest is given when no other is free. The event loop
+    closes what comes then, and tells nobody.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if transport.get_extra_info("socket").fileno() == soft - 1:
+        _tell_full(soft)
+
+
+@functools.cache
+def _tell_full(limit: int) -> None:
+    _log.error(
+        "all %d files that this process may open are open: new connections are closed unanswered "
+        "until others end. Raise the limit (ulimit -n, systemd: LimitNOFILE=)",
+        limit,
+    )

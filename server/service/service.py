@@ -1,0 +1,83 @@
+"""What the handlers of one API process share, and how it stops."""
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.client.pending_jobs import EngineError
+from server.errors import APIError
+from server.service.admission import Admission, share
+from server.service.metrics import Metrics
+from server.service.registry import Endpoint, Model, Registry
+from server.settings.server_config import ServerConfig
+
+# What is told to end at the drain's deadline needs a moment to say so to its client.
+_LAST_WORDS_S = 1.0
+
+
+class Service:
+    """The state behind the routes: models, house, metrics, and whether the doors are open."""
+
+    def __init__(self, config: ServerConfig, registry: Registry) -> None:
+        self.config = config
+        self.limits = share(config.limits, config.api_workers)
+        self.registry = registry
+        self.metrics = Metrics(registry, processes=config.api_workers)
+        self.admission = Admission(self.limits, self.metrics.house)
+        self.draining = False
+        self._id_prefix = secrets.token_hex(8)
+        self._ids = itertools.count(1)
+
+    def new_id(self, kind: str) -> str:
+        """An id that no other answer of any API process has."""
+        return f"{kind}-{self._id_prefix}{next(self._ids):012x}"
+
+    def find(self, model: str | None, endpoint: Endpoint, priority: int | None = None) -> Model:
+        """The model that a request means; `priority` is that of a job for its engine.
+
+        Raises APIError where it cannot be served now, EngineError where the engine's queue is known
+        to be full: before any more is done for the request.
+        """
+        found = self.registry.find(model, endpoint)
+        self.check([found])
+        if priority is not None:
+            found.client.queue.check(priority)
+        return found
+
+    def check(self, models: Sequence[Model]) -> None:
+        """Raises APIError unless new requests for each of `models` are taken: `unhealthy`,
+        `draining`, `not_ready`."""
+        for model in models:
+            model.check_alive()
+        if self.draining:
+            raise APIError(
+                "draining", "the server is shutting down", headers={"connection": "close"}
+            )
+        for model in models:
+            model.check_loaded()
+
+    async def drain(self) -> None:
+        """Refuse what is new, let what runs finish, end the rest at the deadline."""
+        self.draining = True
+        if not await self.admission.empty(self.config.drain_timeout):
+            self.cut()
+            await self.admission.empty(_LAST_WORDS_S)
+
+    def cut(self) -> None:
+        """End what runs, with an answer or a last event that says so; a drain is over with it."""
+        self.registry.abort_all(EngineError("draining", "the server is shutting down"))
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application that `request` came to."""
+    return cast("Service", request.scope["service"])
+
+
+def json_answer(answer: object) -> Response:
+    """A 200 with `answer` as JSON."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,51 @@
+"""How log-probabilities spell single tokens."""
+
+from server.service.token_bytes import TokenBytes
+
+_PRINTABLE = range(0x20, 0x7F)
+
+
+class TokenText:
+    r"""The text of single tokens, as they read inside a text: " the", "</s>", "ing".
+
+    A token that is only a part of a character is spelled by its bytes, as OpenAI does it:
+    "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, the
+    vocabulary's own spelling stands.
+    """
+
+    def __init__(self, tokens: TokenBytes, mark: str = "bytes:") -> None:
+        self._tokens = tokens
+        self._mark = mark
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, token: int) -> str:
+        text = self._known.get(token)
+        if text is None:
+            text = self._known[token] = self._spell(token)
+        return text
+
+    def _spell(self, token: int) -> str:
+        data = self._tokens[token]
+        if data is None:
+            return self._tokens.tokenizer.id_to_token(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return self._mark + "".join(map(_escaped, data))
+
+
+class TokenIds:
+    """Tokens by their ids, as vLLM spells them where texts would not tell them apart:
+    "token_id:17"."""
+
+    def __getitem__(self, token: int) -> str:
+        return f"token_id:{token}"
+
+    @staticmethod
+    def id_of(spelling: str) -> int:
+        """The token that is spelled so."""
+        return int(spelling.removeprefix("token_id:"))
+
+
+def _escaped(byte: int) -> str:
+    return chr(byte) if byte in _PRINTABLE and byte != ord("\\") else f"\\x{byte:02x}"

@@ -1,0 +1,74 @@
+"""Types of command-line arguments: each refuses, in words, what it does not mean."""
+
+import argparse
+import re
+
+from server.settings.api_keys import APIKeyError, checked_key
+
+_BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, of at most 31 bits."""
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """One, or several with commas between them."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def port(text: str) -> int:
+    """0 to 65535."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """0 to a million, with or without decimals."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) > 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return float(text)
+
+
+def fraction(text: str) -> float:
+    """Above 0, at most 1."""
+    if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction (above 0, at most 1)")
+    return float(text)
+
+
+def size(text: str) -> int:
+    """`2GiB`, `512 MB`, `1.5g` or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmg]i?)?b?", text.lower())
+    number = float(match[1]) * _BYTE_UNITS[match[2] or ""] if match else 0
+    if not 1 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 2GiB or 512MB")
+    return int(number)
+
+
+def device(text: str) -> str:
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")
+    return text
+
+
+def origin(text: str) -> str:
+    """What a browser sends as a page's `Origin`: `https://chat.example.org`; `*` for any."""
+    if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an origin, such as https://chat.example.org (lower case, no path)"
+        )
+    return text
+
+
+def api_key(text: str) -> str:
+    """What a header can carry. Complaints do not show it."""
+    try:
+        return checked_key(text)
+    except APIKeyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,186 @@
+"""The configuration file: YAML, one mapping, keys and types checked, every complaint one line.
+
+What would make a file mean something else than it seems to is refused: keys given twice, aliases,
+tags. Relative paths are relative to the file.
+"""
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, Literal, cast, get_args, get_origin
+
+import msgspec
+import yaml
+
+from server.faults import Fault, fault_of
+from server.settings.argument_types import device, origin, size
+from server.settings.settings import ModelSettings, Settings, SettingsError
+
+_MAX_BYTES = 1 << 20
+_PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
+_TEXTS: dict[str, Callable[[str], object]] = {
+    "device": device,
+    "kv_cache_memory": size,
+    "max_body_size": size,
+    "cors_origins": origin,
+}
+"""Keys whose texts have a form of their own, the same as those of their flags."""
+_MODEL_PATH = re.compile(r"models\[\d+\]\.")
+
+
+def read_config_file(file: Path) -> Settings:
+    """Raises SettingsError, which names the file and the line, or the key."""
+    raw = _parse(file, _read(file))
+    if raw is None:
+        raise SettingsError(f"{file} is empty")
+    try:
+        settings = msgspec.convert(_converted(file, raw), Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{file}: {_complaint(fault_of(error))}") from None
+    return _beside(file.parent, settings)
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as source:
+            raw = source.read(_MAX_BYTES + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except ValueError as error:  # a NUL in the name
+        raise SettingsError(f"{str(file)!r} cannot be read: {error}") from None
+    if len(raw) > _MAX_BYTES:
+        raise SettingsError(f"{file} is larger than {_MAX_BYTES >> 20} MiB")
+    return text
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, tags, dates, merged mappings and keys given twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = cast("yaml.Event", self.peek_event())  # pyright: ignore[reportUnknownMemberType]
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not read", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise yaml.MarkedYAMLError(problem="tags are not read", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="a key is text", problem_mark=key.start_mark)
+            if key.value in seen:
+                problem = f"the key {key.value} is given twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag in _PLAIN_TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _parse(file: Path, text: str) -> object:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader that reads even less)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise SettingsError(f"{file}{where}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{file}: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise SettingsError(f"{file} is nested too deeply") from None
+    except ValueError as error:  # a number that Python cannot hold
+        raise SettingsError(f"{file}: {error}") from None
+
+
+def _converted(file: Path, raw: object) -> object:
+    """`raw` with the texts of `_TEXTS` as what they mean."""
+    if not isinstance(raw, dict):
+        return raw
+    top = cast("dict[object, object]", raw)
+    top = {key: _meant(f"{file}: {key}", key, value) for key, value in top.items()}
+    models = top.get("models")
+    if isinstance(models, list):
+        top["models"] = [
+            {
+                key: _meant(f"{file}: models[{index}].{key}", key, value)
+                for key, value in cast("dict[object, object]", model).items()
+            }
+            if isinstance(model, dict)
+            else model
+            for index, model in enumerate(cast("list[object]", models))
+        ]
+    return top
+
+
+def _meant(place: str, key: object, value: object) -> object:
+    meaning = _TEXTS.get(key) if isinstance(key, str) else None
+    if meaning is None:
+        return value
+    if isinstance(value, list):
+        items = enumerate(cast("list[object]", value))
+        return [_meant(f"{place}[{index}]", key, item) for index, item in items]
+    try:
+        return meaning(value) if isinstance(value, str) else value
+    except argparse.ArgumentTypeError as error:
+        raise SettingsError(f"{place}: {error}") from None
+
+
+def _complaint(fault: Fault) -> str:
+    path = fault.path
+    if fault.kind == "key":
+        return f"a key of {path} is no text" if path else "a key is no text"
+    struct = ModelSettings if _MODEL_PATH.match(path) else Settings
+    key = path.rpartition(".")[2]
+    if fault.kind == "unknown":
+        near = difflib.get_close_matches(key.replace("-", "_"), struct.__struct_fields__, 1, 0.5)
+        return f"{path}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    choices = _choices(struct, key)
+    if choices and fault.kind == "value":
+        return f"{path}: {fault.reason}; one of {', '.join(choices)}"
+    return f"{path}: {fault.reason}" if path else fault.reason
+
+
+def _choices(struct: type[msgspec.Struct], key: str) -> list[str]:
+    """The texts that `key` may have, if there are only so many."""
+    return [
+        text
+        for field in msgspec.structs.fields(struct)
+        if field.name == key
+        for kind in (field.type, *get_args(field.type))
+        if get_origin(kind) is Literal
+        for text in get_args(kind)
+    ]
+
+
+def _beside(folder: Path, settings: Settings) -> Settings:
+    """Settings whose paths do not depend on where the daemon is started."""
+
+    def path(text: str) -> str:
+        return str(folder / Path(text).expanduser())
+
+    def source(text: str) -> str:
+        """A hub id looks like a relative path: it is one if there is such a folder."""
+        is_path = text.startswith((".", "/", "~")) or Path(path(text)).exists()
+        return path(text) if is_path else text
+
+    return msgspec.structs.replace(
+        settings,
+        models=tuple(
+            msgspec.structs.replace(model, model=source(model.model)) for model in settings.models
+        ),
+        api_key_files=tuple(map(path, settings.api_key_files)),
+        tls_cert=settings.tls_cert and path(settings.tls_cert),
+        tls_key=settings.tls_key and path(settings.tls_key),
+    )

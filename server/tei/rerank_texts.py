@@ -1,0 +1,93 @@
+"""`/rerank`: TEI's if the body has `texts`, that of `/v1/rerank` if it has `documents`."""
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from msgspec import Raw
+
+from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import Tokenization
+from server.api.rerank import answer_reranking, rerank_body
+from server.encoding.encode import texts_cut_to
+from server.encoding.relevance import Pairs, relevance
+from server.http.body import Body, read_bytes
+from server.http.disconnect import CancelOnDisconnect
+from server.schemas.tei import Rank, RerankTextsRequest
+from server.service.inputs import check_count
+from server.service.registry import Model
+from server.service.service import json_answer, service_of
+from server.tei.model_choice import reranker
+from server.tei.operations import either_operation
+from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.text_limit import side
+
+router = APIRouter()
+_texts_body = Body(RerankTextsRequest)
+
+
+_NULL = Raw(b"null")
+
+
+class _Kind(msgspec.Struct):
+    texts: Raw = _NULL
+    documents: Raw = _NULL
+
+
+_kind = msgspec.json.Decoder(_Kind)
+
+
+@router.post("/rerank", **either_operation())
+async def rerank(request: Request) -> Response:
+    """Score texts against a query, for the clients of TEI and for those of Cohere and others."""
+    service = service_of(request)
+    raw = await read_bytes(request, service.limits.max_body_bytes)
+    if _has_texts(raw):
+        return await _tei_rerank(request, raw)
+    body = rerank_body.decode(raw, strictly=service.config.strict_fields)
+    return await answer_reranking(request, body)
+
+
+def _has_texts(raw: bytes) -> bool:
+    """Whether a body is TEI's. What cannot be read is not: that is told in our own words."""
+    try:
+        kind = _kind.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return kind.texts != _NULL and kind.documents == _NULL
+
+
+@tei_errors
+async def _tei_rerank(request: Request, raw: bytes) -> Response:
+    service = service_of(request)
+    body = _texts_body.decode(raw, strictly=service.config.strict_fields)
+    model = reranker(service)
+    if not body.texts:
+        raise EmptyBatchError("texts")
+    check_count(len(body.texts), "texts", service.limits.max_documents)
+    with CancelOnDisconnect(request.receive):
+        pairs = Pairs(
+            queries=[body.query],
+            texts=body.texts,
+            query_name=lambda _: "query",
+            text_name=lambda index: f"texts[{index}]",
+            cut_texts=await _cut(model, body),
+        )
+        found = await relevance(service, model, pairs)
+        scores = found.raw if body.raw_scores else found.probabilities
+        best = np.argsort(-found.raw, kind="stable").tolist()
+        return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
+
+
+async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:
+    if not body.truncate:
+        return None
+    query = body.query if model.served.engine.head == "classify" else None
+    at = side(body.truncation_direction)
+    return await texts_cut_to(model, model.max_model_len, query=query, side=at)
+
+
+def _ranks(scores: FloatArray, best: list[int], texts: list[str] | None) -> list[Rank]:
+    return [
+        Rank(index=index, score=float(scores[index]), text=None if texts is None else texts[index])
+        for index in best
+    ]

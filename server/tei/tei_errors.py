@@ -1,0 +1,63 @@
+"""Errors of TEI's endpoints: its body, its statuses."""
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ParamSpec
+
+import msgspec
+from fastapi import Response
+
+from engine_core.client.pending_jobs import EngineError
+from server.errors import APIError, ErrorCode
+from server.http.error_answer import ErrorAnswer
+from server.schemas.tei import TEIError, TEIErrorType
+
+P = ParamSpec("P")
+
+_KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
+    "invalid_request": (422, "Validation"),
+    "context_length_exceeded": (413, "Validation"),
+    "too_large": (413, "Validation"),
+    "body_too_large": (413, "Validation"),
+    "overloaded": (429, "Overloaded"),
+    "not_ready": (503, "Unhealthy"),
+    "unhealthy": (503, "Unhealthy"),
+    "draining": (503, "Unhealthy"),
+}
+_BACKEND: tuple[int, TEIErrorType] = (424, "Backend")
+STATUSES = sorted({400, _BACKEND[0], *(status for status, _ in _KINDS.values())})
+
+
+class EmptyBatchError(APIError):
+    """A request with nothing in it."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__("invalid_request", f"`{field}` cannot be empty", field)
+
+
+def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
+    """`handler`, whose errors are answered as TEI answers them."""
+
+    @functools.wraps(handler)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            return await handler(*args, **kwargs)
+        except APIError as error:
+            return _answer(error)
+        except EngineError as error:
+            return _answer(APIError.from_engine(error))
+
+    return answer
+
+
+def _answer(error: APIError) -> Response:
+    """The answer that `error` stands for."""
+    if isinstance(error, EmptyBatchError):
+        status, kind = 400, "Empty"
+    else:
+        status, kind = _KINDS.get(error.code, _BACKEND)
+    # What `/v1/embeddings` calls `input` is `inputs` here.
+    message = re.sub(r"^input(?=[\[: ])", "inputs", error.message)
+    body = msgspec.json.encode(TEIError(message, kind))
+    return ErrorAnswer(error, status=status, body=body)

@@ -1,0 +1,1 @@
+"""A model's chat template, rendered in a process that may be killed."""

@@ -1,0 +1,100 @@
+"""A template's process: `python -P -m server.templates.process`, frames in and out.
+
+Templates are programs: one expression may run for ever or take all memory, and nothing inside
+Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
+of the processor's time and of the clock; memory is bounded as a whole.
+"""
+
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO
+
+import msgspec
+from jinja2 import Template
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
+
+from server.templates.jinja import compile_template, render
+from server.templates.protocol import (
+    CPU_SECONDS,
+    LENGTH_BYTES,
+    WALL_SECONDS,
+    Answer,
+    ChatTemplate,
+    Ping,
+    Question,
+    Refused,
+    Rendered,
+    frame,
+    frame_size,
+)
+
+MEMORY_BYTES = 1 << 30
+_MAX_REASON = 500
+
+
+def main() -> None:
+    """The process: a ChatTemplate first, then Questions, each of which gets its answer."""
+    # Ctrl-C is for the daemon to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    template = msgspec.json.decode(_read(source), type=ChatTemplate)
+    compiled: list[Template] = []
+
+    def compiles() -> str:
+        compiled.append(compile_template(template.source))
+        return ""
+
+    _answer(sink, compiles)
+    decoder = msgspec.json.Decoder(Question)
+
+    def rendered(body: bytes) -> str:
+        question = decoder.decode(body)
+        return "" if isinstance(question, Ping) else render(compiled[0], template, question)
+
+    while body := _read(source):
+        _answer(sink, partial(rendered, body))
+
+
+def _answer(sink: BinaryIO, work: Callable[[], str]) -> None:
+    _set_timers(cpu=CPU_SECONDS, wall=WALL_SECONDS)
+    answer = frame(_outcome(work))
+    _set_timers(cpu=0, wall=0)
+    sink.write(answer)
+    sink.flush()
+
+
+def _set_timers(*, cpu: float, wall: float) -> None:
+    """SIGPROF or SIGALRM ends this process after so many seconds; 0 is never."""
+    signal.setitimer(signal.ITIMER_PROF, cpu)
+    signal.setitimer(signal.ITIMER_REAL, wall)
+
+
+def _outcome(work: Callable[[], str]) -> Answer:
+    try:
+        text = work()
+        text.encode()
+    except TemplateSyntaxError as error:
+        reason = f"line {error.lineno}: {error.message}"
+    except TemplateError as error:
+        reason = error.message or type(error).__name__
+    except MemoryError:
+        reason = f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"
+    except Exception as error:  # a template is a program, and may raise anything
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        return Rendered(text)
+    return Refused(reason[:_MAX_REASON].encode(errors="replace").decode())
+
+
+def _read(source: BinaryIO) -> bytes:
+    """A frame's body; empty once the API process has gone."""
+    return source.read(frame_size(source.read(LENGTH_BYTES)))
+
+
+if __name__ == "__main__":
+    main()

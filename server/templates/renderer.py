@@ -1,0 +1,229 @@
+"""From conversations to prompts, by the template of one model, in a process of its own."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from server.errors import APIError
+from server.templates.protocol import (
+    CPU_SECONDS,
+    Answer,
+    ChatTemplate,
+    Conversation,
+    Ping,
+    Refused,
+    frame,
+)
+from server.templates.template_files import NoChatTemplateError, read_chat_template
+from server.templates.template_process import ProcessEndedError, TemplateProcess
+
+_START_S = 30.0
+"""To start and to compile the template, while all of the daemon starts."""
+_RENDER_S = CPU_SECONDS + 5.0
+_PING = frame(Ping())
+_PING_EVERY_S = 3.0
+_PING_S = 4.0
+"""With the time between two pings: an idle process that stands still is noticed within 10 s."""
+
+_STEADY_S = 10.0
+"""A process that has lived for so long has started well, and its end is a first one."""
+_MAX_FAILURES = 3
+_FIRST_DELAY_S = 0.25
+_MAX_DELAY_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Question(NamedTuple):
+    """A conversation's frame, and its answer to be, which is cancelled when the client leaves."""
+
+    frame: bytes
+    answer: asyncio.Future[Answer]
+
+
+class ChatRenderer:
+    """One template's process, started with the server and again whenever it ends.
+
+    A task owns the process and hands it one conversation at a time. It also takes the answers that
+    nobody waits for any more, so that no request gets another's.
+    """
+
+    def __init__(self, model: str, folder: Path) -> None:
+        """Reads the template. A model without one that works is served all the same."""
+        self._model = model
+        self._questions: deque[_Question] = deque()
+        self._wake = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._process: TemplateProcess | None = None
+        self._is_up = False
+        self._has_compiled = False
+        self._failures = 0  # in a row
+        self._last_end = ""
+        self._template: ChatTemplate | None = None
+        self._why_not = ""
+        try:
+            self._template = read_chat_template(folder)
+        except NoChatTemplateError as error:
+            self._why_not = str(error)
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises APIError, naming `model`, where there is none that can be used."""
+        if self._template is None:
+            raise self._no_template()
+        return self._template
+
+    def start(self) -> None:
+        """Start the process, if there is a template; what is wrong with it is told to the log."""
+        if self._template is not None:
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def render(self, conversation: Conversation) -> str:
+        """The prompt. Raises APIError: no template, one that refuses these messages, or no process
+        to ask."""
+        _ = self.template
+        if self._is_down:
+            raise APIError("template_unavailable", self._outage)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._questions.append(_Question(frame(conversation), answer))
+        self._wake.set()
+        outcome = await answer
+        if isinstance(outcome, Refused):
+            message = f"messages: the model's chat template refuses them: {outcome.reason}"
+            raise APIError("invalid_request", message, "messages")
+        return outcome.text
+
+    def check(self) -> None:
+        """Raises APIError: `not_ready` until the template has been compiled for the first time,
+        `unhealthy` while no process can be started."""
+        if self._template is None:
+            return
+        if self._is_down:
+            raise APIError("unhealthy", self._outage)
+        if not self._has_compiled:
+            raise APIError("not_ready", f"model {self._model}: its chat template is being compiled")
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        if self._process is not None:
+            await self._process.close()
+        self._fail_all(APIError("draining", "the server is shutting down"))
+
+    @property
+    def _is_down(self) -> bool:
+        return not self._is_up and self._failures >= _MAX_FAILURES
+
+    @property
+    def _outage(self) -> str:
+        return f"the chat template of model {self._model} cannot be rendered now: {self._last_end}"
+
+    def _no_template(self) -> APIError:
+        message = f"model {self._model} cannot chat: {self._why_not}"
+        return APIError("invalid_request", message, "model")
+
+    async def _keep(self) -> None:
+        """Run process after process, unless the template turns out not to compile."""
+        while self._template is not None:
+            started = time.monotonic()
+            failure = None
+            try:
+                await self._run(self._template)
+            except ProcessEndedError as end:
+                failure = end
+            if time.monotonic() - started > _STEADY_S:
+                self._failures = 0
+            if failure is not None:
+                self._failures += 1
+                self._last_end = str(failure)
+                await self._back_off()
+
+    async def _run(self, template: ChatTemplate) -> None:
+        """One process, until a conversation ends it. Raises ProcessEndedError for any other end."""
+        self._process = process = TemplateProcess(on_exit=self._wake.set)
+        try:
+            if isinstance(answer := await _compiled(process, template), Refused):
+                self._give_up(template, answer.reason)
+                return
+            if self._is_down:
+                _log.warning("the chat template of model %s is rendered again", self._model)
+            self._is_up = self._has_compiled = True
+            while await self._serves_next(process):
+                pass
+        finally:
+            self._is_up = False
+            await process.close()
+
+    def _give_up(self, template: ChatTemplate, reason: str) -> None:
+        self._template = None
+        self._why_not = f"its chat template ({template.file}): {reason}"
+        _log.warning("model %s cannot chat: %s", self._model, self._why_not)
+        self._fail_all(self._no_template())
+
+    async def _serves_next(self, process: TemplateProcess) -> bool:
+        """Answer a question, or see that the process lives; False if a conversation has ended it.
+        Raises ProcessEndedError for any other end."""
+        question = await self._next(process)
+        if question is None:
+            await process.ask(_PING, _PING_S)
+            return True
+        try:
+            answer, survives = await process.ask(question.frame, _RENDER_S), True
+        except ProcessEndedError as end:
+            if not end.is_own_doing:
+                # Rendering changes nothing: the next process may do it.
+                self._questions.appendleft(question)
+                raise
+            answer, survives = Refused(str(end)), False
+        if not question.answer.done():
+            question.answer.set_result(answer)
+        return survives
+
+    async def _next(self, process: TemplateProcess) -> _Question | None:
+        """The first question whose client still waits; None after a while without one, or at once
+        if the process has ended."""
+        if not self._questions and process.alive:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PING_EVERY_S):
+                    await self._wake.wait()
+        while self._questions:
+            question = self._questions.popleft()
+            if not question.answer.done():
+                return question
+        return None
+
+    async def _back_off(self) -> None:
+        """Wait before the next start, for longer each time."""
+        if self._failures == 1:
+            what = "the chat template of model %s: %s; starting it again"
+            _log.warning(what, self._model, self._last_end)
+            return
+        if self._failures == _MAX_FAILURES:
+            _log.error("%s; %d times in a row, trying on", self._outage, self._failures)
+        if self._is_down:
+            self._fail_all(APIError("template_unavailable", self._outage))
+        await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (self._failures - 2), _MAX_DELAY_S))
+
+    def _fail_all(self, error: APIError) -> None:
+        while self._questions:
+            answer = self._questions.popleft().answer
+            if not answer.done():
+                answer.set_exception(error)
+
+
+async def _compiled(process: TemplateProcess, template: ChatTemplate) -> Answer:
+    """Raises ProcessEndedError, but not for a template that takes too long."""
+    try:
+        return await process.ask(frame(template), _START_S)
+    except ProcessEndedError as end:
+        if end.status != -signal.SIGPROF:
+            raise
+        return Refused(str(end))

@@ -1,0 +1,99 @@
+"""Where a checkpoint keeps its chat template, and the special tokens that templates name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from server.templates.protocol import ChatTemplate
+from workers.contract.model_config import ModelConfigError, read_json
+
+_CONFIG = "tokenizer_config.json"
+_NAMED = "additional_chat_templates"
+_DEFAULT = "default"
+
+
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+
+
+_Written = str | list[_NamedTemplate] | dict[str, str] | None
+
+
+class NoChatTemplateError(ValueError):
+    """A model has no chat template to use; one line says why."""
+
+
+def read_chat_template(folder: Path) -> ChatTemplate:
+    """The template of a folder's model: a file of its own before one inside JSON, and of named ones
+    that called `default`.
+
+    Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
+    """
+    try:
+        return _read(folder)
+    except (ModelConfigError, OSError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise NoChatTemplateError(f"its chat template cannot be read: {error}") from None
+
+
+def _read(folder: Path) -> ChatTemplate:
+    names: list[str] = []
+    for file, found in _candidates(folder):
+        templates = _by_name(found)
+        if _DEFAULT in templates:
+            source = templates[_DEFAULT]
+            return ChatTemplate(source=source, file=file, tokens=_special_tokens(folder))
+        names += templates
+    if names:
+        known = ", ".join(names)
+        raise NoChatTemplateError(f"none of its chat templates is called {_DEFAULT}: {known}")
+    raise NoChatTemplateError("it has no chat template")
+
+
+def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
+    """Each file that may hold templates, with what it holds of them, the foremost first."""
+    own = folder / "chat_template.jinja"
+    if own.exists():
+        yield own.name, own.read_text("utf-8")
+    named = sorted((folder / _NAMED).glob("*.jinja"))
+    if named:
+        yield _NAMED, {path.stem: path.read_text("utf-8") for path in named}
+    for name in (_CONFIG, "chat_template.json"):
+        yield name, _json(folder / name).get("chat_template")
+
+
+def _by_name(found: object) -> dict[str, str]:
+    """Templates by name, whichever way they were written down."""
+    written: _Written = msgspec.convert(found, _Written)
+    if isinstance(written, str):
+        written = {_DEFAULT: written}
+    elif isinstance(written, list):
+        written = {entry.name: entry.template for entry in written}
+    return {name: source for name, source in (written or {}).items() if source}
+
+
+def _special_tokens(folder: Path) -> dict[str, str]:
+    """`bos_token`, `eos_token` and the like, as a template is to write them."""
+    raw = _json(folder / "special_tokens_map.json") | _json(folder / _CONFIG)
+    named = {key: value for key, value in raw.items() if key.endswith("_token")}
+    spelled = {key: _spelling(value) for key, value in named.items()}
+    return {key: text for key, text in spelled.items() if text is not None}
+
+
+def _spelling(token: object) -> str | None:
+    try:
+        known = msgspec.convert(token, str | _AddedToken)
+    except msgspec.ValidationError:
+        return None
+    return known if isinstance(known, str) else known.content
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Empty where there is no such file. Raises ModelConfigError."""
+    return read_json(path) if path.exists() else {}

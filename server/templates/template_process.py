@@ -1,0 +1,109 @@
+"""A template's process as the API process sees it: started, asked, ended."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from server.child_process import ChildProcess
+from server.settings.server_config import child_environment
+from server.templates.protocol import CPU_SECONDS, LENGTH_BYTES, WALL_SECONDS, Answer, frame_size
+
+_COMMAND = (sys.executable, "-P", "-m", "server.templates.process")
+_ANSWER = msgspec.json.Decoder(Answer)
+_LIMITS = {
+    -signal.SIGPROF: f"it takes more than {CPU_SECONDS:g} s",
+    -signal.SIGALRM: f"it takes more than {WALL_SECONDS:g} s by the clock",
+}
+_FAULTS = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL)
+
+
+class ProcessEndedError(Exception):
+    """The process is gone; the message says why, of a template: "its process was killed ...".
+
+    `status` is None for one that could not be started, or that we killed because it stood still.
+    """
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+    @property
+    def is_own_doing(self) -> bool:
+        """What it was asked has ended it, by a limit or a crash, and not somebody else."""
+        status = self.status
+        return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
+
+
+class TemplateProcess:
+    """A running process of a template, and the socket to it: one question at a time."""
+
+    def __init__(self, on_exit: Callable[[], object]) -> None:
+        """Start it; `on_exit` is called when it ends. Raises ProcessEndedError if it cannot be
+        started."""
+        try:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._child = self._spawn(theirs.fileno())
+        except OSError as error:
+            raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
+        self._socket.setblocking(False)
+        self._child.exit.add_done_callback(lambda _: on_exit())
+
+    def _spawn(self, descriptor: int) -> ChildProcess:
+        """Raises OSError."""
+        try:
+            return ChildProcess(
+                subprocess.Popen(
+                    _COMMAND, stdin=descriptor, stdout=descriptor, env=child_environment()
+                )
+            )
+        except OSError:
+            self._socket.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended yet."""
+        return not self._child.exit.done()
+
+    async def ask(self, question: bytes, seconds: float) -> Answer:
+        """The answer to a frame. Raises ProcessEndedError, also for a process that has not answered
+        after `seconds`: it is killed."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.sock_sendall(self._socket, question)
+                size = frame_size(await self._receive(LENGTH_BYTES))
+                return _ANSWER.decode(await self._receive(size))
+        except TimeoutError:
+            await self.close()
+            reason = f"its process stood still for {seconds:g} s, and was killed"
+            raise ProcessEndedError(reason) from None
+        except (EOFError, ConnectionError):
+            await self.close()
+            status = self._child.exit.result()
+            reason = _LIMITS.get(status) or f"its process {self._child.end()}"
+            raise ProcessEndedError(reason, status) from None
+
+    async def close(self) -> None:
+        """Kill it, unless it has ended, and wait until it is gone. Idempotent."""
+        self._socket.close()
+        self._child.signal(signal.SIGKILL)
+        await asyncio.wait([self._child.exit])
+
+    async def _receive(self, size: int) -> bytearray:
+        """So many bytes. Raises EOFError, ConnectionError."""
+        loop = asyncio.get_running_loop()
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
+            count = await loop.sock_recv_into(self._socket, rest)
+            if count == 0:
+                raise EOFError
+            rest = rest[count:]
+        return data

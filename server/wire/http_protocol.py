@@ -1,0 +1,185 @@
+"""HTTP/1.x on one connection: uvicorn's protocol, with bounds on what a client may make it hold and
+for how long, and with what else it leaves out.
+"""
+
+import asyncio
+from typing import cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from server.errors import APIError
+from server.service.open_files import tell_if_last
+from server.wire.coalescing import CoalescingTransport
+from server.wire.last_answer import refuse
+from server.wire.unframed import unframe
+
+
+class WireProtocol(HttpToolsProtocol):
+    """A connection with one client.
+
+    A read *gets on* if it ends a head or brings some of a body. After `max_head_bytes` or
+    `patience_s` of a request without getting on the connection ends: that bounds heads, trailers
+    and what stands between requests.
+    """
+
+    max_head_bytes = 64 << 10
+    patience_s = 60.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Wait for a first request."""
+        super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
+        tell_if_last(transport)
+        self._refused = False
+        self._stalled_bytes = self._read_bytes = 0
+        self._deadline: float | None = self.loop.time() + self.patience_s
+        self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one read."""
+        if self._refused:
+            return
+        self._unset_keepalive_if_required()
+        self._read_bytes = len(data)
+        self._got_on = self._whole = False
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._refuse(_reason(error))
+        else:
+            self._follow()
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Raises HttpParserError."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                end = offer.args[0]
+            # Out of the handler: an error's context is to be what a callback has raised.
+            data = memoryview(data)[end:]
+            self._parse_without_offer()
+
+    def _parse_without_offer(self) -> None:
+        """Parse the last head again, less its offer of another protocol, which is declined: behind
+        an offer the parser reads no body. Raises HttpParserError."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT is for proxies")
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def on_headers_complete(self) -> None:
+        """Raises APIError for a head that is too large, or names no host or nothing to get."""
+        if self._stalled_bytes + self._read_bytes > self.max_head_bytes:
+            self._check_size()
+        if self.parser.should_upgrade():
+            return
+        for name, _ in self.headers:
+            if name == b"host":  # one of the first, as a rule
+                break
+        else:
+            self._check_version()
+        try:
+            if not self.url.startswith(b"/"):
+                self.url = _with_path(self.url)
+            super().on_headers_complete()
+        except httptools.HttpParserInvalidURLError:
+            raise APIError("invalid_request", "the request's target is no URL") from None
+        self.headers = []  # trailers come here, and are no headers
+        if not self.parser.should_keep_alive():  # uvicorn 0.38 knows but one way to write it
+            self.cycle.keep_alive = False
+        if self.scope["http_version"] != "1.1":
+            unframe(self.cycle)
+        self._got_on = True
+
+    def on_body(self, body: bytes) -> None:
+        """Some of a body."""
+        super().on_body(body)
+        self._got_on = True
+
+    def on_message_complete(self) -> None:
+        """The end of a request; the body behind an offer is still to come."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            self._whole = True
+
+    def _check_version(self) -> None:
+        if self.parser.get_http_version() == "1.1":
+            raise APIError("invalid_request", "the request has no `Host` header")
+
+    def _check_size(self) -> None:
+        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        if len(self.url) + fields > self.max_head_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> APIError:
+        message = f"request line and headers are larger than {self.max_head_bytes} bytes"
+        return APIError("head_too_large", message)
+
+    def _refuse(self, error: APIError) -> None:
+        self.logger.warning("A request was refused: %s", error.message)
+        self._refused = True
+        self._deadline = None
+        refuse(self, error)
+
+    def _follow(self) -> None:
+        """What the read means for the patience with this client."""
+        if self._whole:
+            self._stalled_bytes = 0
+            self._deadline = None
+        elif self._got_on:
+            self._stalled_bytes = 0
+            self._deadline = self.loop.time() + self.patience_s
+        else:
+            self._stalled_bytes += self._read_bytes
+            if self._stalled_bytes > self.max_head_bytes:
+                self._refuse(self._too_large())
+            elif self._deadline is None:
+                self._deadline = self.loop.time() + self.patience_s
+
+    def _check_deadline(self) -> None:
+        """Close if it has passed and it is not the client that waits: for an answer, or to be read.
+
+        One timer a connection, which follows the deadline: setting one for each request is dearer.
+        """
+        now = self.loop.time()
+        look = now + self.patience_s
+        if self._deadline is not None:
+            if self._keeps_waiting():
+                self._deadline = look + self.patience_s  # all of it, should the wait end meanwhile
+            elif now >= self._deadline:
+                self.transport.close()
+                return
+            look = min(look, self._deadline)
+        self._timer = self.loop.call_at(look, self._check_deadline)
+
+    def _keeps_waiting(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        answering = cycle is not None and not (cycle.response_complete or cycle.more_body)
+        return answering or self.flow.read_paused
+
+
+def _with_path(url: bytes) -> bytes:
+    """A URL may end with its host (RFC 9112, 3.2.2), but uvicorn wants a path. Raises
+    HttpParserInvalidURLError."""
+    parsed = httptools.parse_url(url)
+    return url if parsed.path else b"/?" + (parsed.query or b"")
+
+
+def _reason(error: httptools.HttpParserError) -> APIError:
+    """What a callback has raised, or the parser's complaint."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return APIError("invalid_request", f"this is not HTTP/1.1: {error}")
+    if isinstance(error.__context__, APIError):
+        return error.__context__
+    raise error

@@ -1,0 +1,115 @@
+"""Processes that stand still: each is noticed, named, and ends the daemon."""
+
+import os
+import signal
+import time
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+import httpx
+
+from server.demo import GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, wait_for
+
+LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
+DEMO = str(demo_models()[GENERATOR_NAME])
+PARTS = (f"worker 0 of {GENERATOR_NAME}", f"engine of {GENERATOR_NAME}", "api process 0")
+NAMED = ("--served-model-name", GENERATOR_NAME)
+
+
+@contextmanager
+def several(arguments: Iterable[tuple[str, ...]]) -> Generator[list[Daemon]]:
+    """Daemons that start at the same time."""
+    daemons = [Daemon(DEMO, *NAMED, *own) for own in arguments]
+    try:
+        yield [daemon.wait_ready() for daemon in daemons]
+    finally:
+        for daemon in daemons:
+            daemon.end()
+
+
+def pid_of(daemon: Daemon, part: str) -> int:
+    (api,) = daemon.children()["server.app.api_process"]
+    return {"worker": daemon.part("0.worker-0"), "engine": daemon.part("0.engine"), "api": api}[
+        part.split(maxsplit=1)[0]
+    ]
+
+
+def stopped(daemons: list[Daemon]) -> float:
+    """Freeze another part of each; the time."""
+    for daemon, part in zip(daemons, PARTS, strict=True):
+        os.kill(pid_of(daemon, part), signal.SIGSTOP)
+    return time.monotonic()
+
+
+def assert_named(daemon: Daemon, part: str) -> None:
+    assert any(part in line and "still" in line for line in daemon.log), daemon.log
+
+
+def test_an_idle_part_that_is_frozen_ends_the_daemon() -> None:
+    """A worker and an engine within 10 s whatever --stall-timeout is; an API process after it."""
+    with several([(), (), ("--stall-timeout", "2")]) as daemons:
+        frozen = stopped(daemons)
+        for daemon, part in zip(daemons, PARTS, strict=True):
+            assert daemon.exit_code(30) == 1
+            assert_named(daemon, part)
+            assert not daemon.children()
+        assert time.monotonic() - frozen < 25  # 10 to notice and 3 to end, on a busy machine
+
+
+def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
+    with several([("--stall-timeout", "2")] * 3) as daemons:
+        asked = [Asking(daemon, "/v1/completions", LONG) for daemon in daemons]
+        for daemon in daemons:
+            url = daemon.url
+            wait_for(lambda url=url: metric(url, "penstock_engine_running_rows") == 1, 20)
+        stopped(daemons)
+        worker, engine, api = (asking.answer(25) for asking in asked)
+        assert worker is not None
+        assert engine is not None
+        assert (worker.status_code, engine.status_code) == (500, 500)
+        assert f"{PARTS[0]} stands still: step " in worker.json()["error"]["message"]
+        assert engine.json()["error"]["code"] == "engine_dead"
+        assert api is None
+        for daemon, part in zip(daemons, PARTS, strict=True):
+            assert daemon.exit_code(25) == 1
+            assert_named(daemon, part)
+
+
+def test_what_is_no_hang() -> None:
+    """While a step is in flight a debugger may stop its worker for longer than an idle one may be
+    silent; with a stall timeout of 0 no process is watched."""
+    with several([(), ("--stall-timeout", "0")]) as (at_work, unwatched):
+        asked = Asking(at_work, "/v1/completions", LONG)
+        wait_for(lambda: metric(at_work.url, "penstock_engine_running_rows") == 1, 20)
+        parts = [pid_of(unwatched, part) for part in PARTS]
+        frozen = [pid_of(at_work, PARTS[0]), *parts]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(12)
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        body = {"prompt": "The function", "max_tokens": 4}
+        url = f"{unwatched.url}/v1/completions"
+        assert httpx.post(url, json=body, timeout=30).status_code == 200
+        answer = asked.answer(120)
+        assert answer is not None
+        assert answer.status_code == 200
+        # Heartbeats that were never read are no reason to stay when the supervisor is gone.
+        unwatched.process.kill()
+        wait_for(lambda: not any(map(is_alive, parts)), 10)
+
+
+def test_the_stage_that_stands_still_is_named() -> None:
+    with several([("--pipeline-stages", "2", "--stall-timeout", "2")] * 2) as daemons:
+        asked = [Asking(daemon, "/v1/completions", LONG) for daemon in daemons]
+        for stage, daemon in enumerate(daemons):
+            url = daemon.url
+            wait_for(lambda url=url: metric(url, "penstock_engine_running_rows") == 1, 20)
+            os.kill(daemon.part(f"0.worker-{stage}"), signal.SIGSTOP)
+        for stage, daemon in enumerate(daemons):
+            answer = asked[stage].answer(25)
+            assert answer is not None
+            named = f"worker {stage} of {GENERATOR_NAME} stands still: step "
+            assert named in answer.json()["error"]["message"]
+            assert daemon.exit_code(25) == 1

@@ -1,0 +1,232 @@
+"""Starts that fail, deaths, and orderly ends."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.demo import GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
+
+LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
+
+
+@pytest.fixture
+def generator() -> str:
+    return str(demo_models()[GENERATOR_NAME])
+
+
+def copy_of(generator: str, folder: Path) -> Path:
+    """A copy of the demo generator that a test may spoil."""
+    return Path(shutil.copytree(generator, folder / "model"))
+
+
+def spoil_weights_missing(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    return "safetensors"
+
+
+def spoil_weights_truncated(folder: Path) -> str:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    return "model.safetensors"
+
+
+def spoil_architecture(folder: Path) -> str:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["MambaModel"]}))
+    return "MambaModel"
+
+
+def spoil_config(folder: Path) -> str:
+    (folder / "config.json").write_text("{")
+    return "config.json"
+
+
+def spoil_tokenizer(folder: Path) -> str:
+    (folder / "tokenizer.json").write_text('{"model"')
+    return "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_weights_missing,
+        spoil_weights_truncated,
+        spoil_architecture,
+        spoil_config,
+        spoil_tokenizer,
+    ],
+)
+def test_a_spoilt_model_fails_the_start_with_one_clear_line(generator, tmp_path, spoil) -> None:
+    folder = copy_of(generator, tmp_path)
+    word = spoil(folder)
+    daemon = Daemon(str(folder))
+    try:
+        assert daemon.exit_code(20) == 1
+    finally:
+        daemon.end()
+    assert any(word in line for line in daemon.log), daemon.log
+    assert len(daemon.log) <= 3
+    assert "Traceback" not in "".join(daemon.log)
+
+
+def test_a_port_in_use_fails_the_start(generator: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        daemon = Daemon(generator, "--port", str(port))
+        try:
+            assert daemon.exit_code(10) == 1
+        finally:
+            daemon.end()
+        assert f"127.0.0.1:{port}" in daemon.log[-1]
+
+
+def serves(pid: int, address: tuple[str, int]) -> bool:
+    """The process holds the server's end of the connection from `address`."""
+    port = f":{address[1]:04X}"
+    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{row[9]}]" for row in table if row[2].endswith(port)}
+    return any(str(file.readlink()) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def open_stream(
+    daemon: Daemon, lines: list[str], address: list[tuple[str, int]] | None = None
+) -> threading.Thread:
+    """Read a long completion's events into `lines` until the stream ends or breaks; returns once
+    it has begun. `address` gets our end of the connection."""
+
+    def read() -> None:
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError),
+            httpx.stream(
+                "POST", f"{daemon.url}/v1/completions", json=LONG | {"stream": True}, timeout=60
+            ) as answer,
+        ):
+            if address is not None:
+                address.append(answer.extensions["network_stream"].get_extra_info("client_addr"))
+            lines.extend(filter(None, answer.iter_lines()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_for(lambda: lines, 20)
+    return reader
+
+
+@pytest.mark.parametrize("victim", ["workers", "engine_core"])
+def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, victim: str) -> None:
+    with running(generator) as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        waiting = Asking(daemon, "/v1/completions", LONG)
+        wait_for(lambda: metric(daemon.url, "penstock_engine_running_rows") == 2, 10)
+        (pid,) = daemon.children()[victim]
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        answer = waiting.answer(5)
+        assert answer is not None
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "engine_dead"
+        reader.join(5)
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
+        assert daemon.exit_code(5) == 1
+        assert time.monotonic() - killed < 5
+        assert not daemon.children()
+
+
+def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> None:
+    with running(generator, "--drain-timeout", "120") as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 3)
+        refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        reader.join(120)
+        assert lines[-1] == "data: [DONE]"
+        assert daemon.exit_code(10) == 0
+
+
+def test_the_drain_has_a_deadline(generator: str) -> None:
+    with running(generator, "--drain-timeout", "0.2") as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        daemon.process.send_signal(signal.SIGTERM)
+        reader.join(10)
+        assert "error" in json.loads(lines[-1].removeprefix("data: "))
+        assert daemon.exit_code(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_tells_the_streams_and_ends_at_once(
+    generator: str, number: signal.Signals
+) -> None:
+    with running(generator, "--drain-timeout", "60") as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        daemon.process.send_signal(number)
+        wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 5)
+        daemon.process.send_signal(number)
+        assert daemon.exit_code(5) == 128 + number
+        reader.join(5)
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "draining"
+
+
+def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
+    """What runs of the dead model fails at once; a signal meanwhile is the first."""
+    with running("--drain-timeout", "120") as daemon:
+        lines: list[str] = []
+        reader = open_stream(daemon, lines)
+        worker = daemon.part("1.worker-0")
+        os.kill(worker, signal.SIGSTOP)
+        waiting = Asking(daemon, "/v1/embeddings", {"input": "a"})
+        wait_for(lambda: metric(daemon.url, "penstock_in_house", what="requests") == 2, 10)
+        os.kill(worker, signal.SIGKILL)
+        answer = waiting.answer(5)
+        assert answer is not None
+        assert answer.json()["error"]["code"] == "engine_dead"
+        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        daemon.process.send_signal(signal.SIGTERM)
+        refused = httpx.post(f"{daemon.url}/v1/embeddings", json={"input": "a"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unhealthy")
+        assert "all-MiniLM-L6-v2" in refused.json()["error"]["message"]
+        assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
+        refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        reader.join(120)
+        assert lines[-1] == "data: [DONE]"
+        assert daemon.exit_code(10) == 1
+    (said,) = (line for line in daemon.log if "stopping" in line)
+    assert "worker 0 of all-MiniLM-L6-v2 was killed by SIGKILL" in said
+
+
+def test_when_an_api_process_dies_the_other_finishes(generator: str) -> None:
+    with running(generator, "--api-workers", "2", "--drain-timeout", "120") as daemon:
+        lines: list[str] = []
+        address: list[tuple[str, int]] = []
+        reader = open_stream(daemon, lines, address)
+        first, second = daemon.children()["server.app.api_process"]
+        idle = first if serves(second, *address) else second
+        os.kill(idle, signal.SIGKILL)
+        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
+        reader.join(120)
+        assert lines[-1] == "data: [DONE]"
+        assert daemon.exit_code(10) == 1
+
+
+def test_nothing_outlives_a_killed_supervisor(generator: str) -> None:
+    with running(generator) as daemon:
+        children = [pid for pids in daemon.children().values() for pid in pids]
+        assert len(children) == 3
+        os.kill(daemon.pid, signal.SIGKILL)
+        wait_for(lambda: not any(map(is_alive, children)), 5)

@@ -1,0 +1,44 @@
+"""Pipelines of several stages and several API processes give the answers of one."""
+
+import httpx
+import numpy as np
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from tests.e2e.daemon import Daemon, metric, running, wait_for
+
+BODIES = [
+    {"model": GENERATOR_NAME, "prompt": prompt, "max_tokens": 40, "ignore_eos": True} | sampling
+    for prompt in ("The function returns", "In this case, the interpreter will")
+    for sampling in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3, "n": 3})
+]
+TEXTS = [f"Sentence number {i} " + "is long " * (i * 7 % 40) for i in range(30)]
+
+
+def texts(daemon: Daemon) -> list[list[str]]:
+    answers = [httpx.post(f"{daemon.url}/v1/completions", json=b, timeout=60) for b in BODIES]
+    return [[choice["text"] for choice in answer.json()["choices"]] for answer in answers]
+
+
+def vectors(daemon: Daemon) -> np.ndarray:
+    body = {"model": EMBEDDER_NAME, "input": TEXTS}
+    answer = httpx.post(f"{daemon.url}/v1/embeddings", json=body, timeout=60)
+    return np.array([item["embedding"] for item in answer.json()["data"]])
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, stages: int) -> None:
+    with running("--pipeline-stages", str(stages), "--threads", "1") as daemon:
+        assert len(daemon.children()["workers"]) == 2 * stages
+        assert texts(daemon) == texts(demo)
+        np.testing.assert_allclose(vectors(daemon), vectors(demo), atol=1e-6)
+
+
+def test_several_api_processes_share_the_port_and_the_metrics(demo: Daemon) -> None:
+    with running("--api-workers", "2", "--threads", "1") as daemon:
+        assert len(daemon.children()["server.app.api_process"]) == 2
+        assert texts(daemon) == texts(demo)
+        for _ in range(20):
+            assert httpx.get(f"{daemon.url}/v1/models").status_code == 200
+        name = "penstock_http_requests_total"
+        wait_for(lambda: metric(daemon.url, name, endpoint="/v1/completions") == len(BODIES), 5)

@@ -1,0 +1,281 @@
+"""The daemon as a new user meets it: demo models, curl's bodies, the SDKs people have."""
+
+import base64
+import re
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import cohere
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Daemon, metric, wait_for
+
+PROMPT = "The function returns"
+TEXTS = ["The cat sat on the mat.", "A kitten rests on a rug.", "Interest rates rose in March."]
+
+
+@pytest.fixture(scope="module")
+def client(demo: Daemon) -> Generator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def greedy() -> tuple[str, list[int]]:
+    """What transformers' generate says after PROMPT, greedily, 24 tokens."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = demo_models()[GENERATOR_NAME]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    output = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
+        **inputs, max_new_tokens=24, min_new_tokens=24, do_sample=False
+    )
+    ids = output[0, inputs["input_ids"].shape[1] :].tolist()
+    return tokenizer.decode(ids, skip_special_tokens=True), ids
+
+
+def test_the_curl_lines_of_the_ready_message_work(demo: Daemon) -> None:
+    text = "".join(demo.log).replace("\\\n", "")
+    commands = [line for line in text.splitlines() if line.strip().startswith("curl")]
+    assert len(commands) == 4
+    for command in commands:
+        answer = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+        assert '"error"' not in answer.stdout
+        assert '"model":' in answer.stdout
+
+
+def test_models_lists_the_generator_first(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [GENERATOR_NAME, EMBEDDER_NAME]
+
+
+def test_greedy_text_is_that_of_transformers(client: openai.OpenAI, greedy) -> None:
+    answer = client.completions.create(
+        model=GENERATOR_NAME, prompt=PROMPT, max_tokens=24, temperature=0,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert answer.choices[0].text == greedy[0]
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 24
+
+
+def test_a_stream_joins_to_the_same_text_and_reports_usage(client: openai.OpenAI, greedy) -> None:
+    stream = client.completions.create(
+        model=GENERATOR_NAME, prompt=PROMPT, max_tokens=24, temperature=0, stream=True,
+        stream_options={"include_usage": True}, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    chunks = list(stream)
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == greedy[0]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 24
+
+
+def test_logprobs_are_those_of_transformers(client: openai.OpenAI, greedy) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = demo_models()[GENERATOR_NAME]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompt = tokenizer(PROMPT)["input_ids"]
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + greedy[1]])).logits[0].float()
+    assert logits.std() >= 1
+    expected = logits.log_softmax(-1)
+    answer = client.completions.create(
+        model=GENERATOR_NAME, prompt=PROMPT, max_tokens=24, temperature=0, logprobs=2, echo=True,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    told = answer.choices[0].logprobs
+    assert told is not None
+    assert told.token_logprobs is not None
+    assert told.token_logprobs[0] is None
+    everything = prompt + greedy[1]
+    for position, logprob in enumerate(told.token_logprobs[1:], 1):
+        assert logprob == pytest.approx(
+            expected[position - 1, everything[position]].item(), abs=1e-4
+        )
+    assert len(told.token_logprobs) == len(everything)
+
+
+def test_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI) -> None:
+    def texts() -> list[str]:
+        answer = client.completions.create(
+            model=GENERATOR_NAME, prompt=PROMPT, max_tokens=16, temperature=1.0, n=4, seed=5
+        )
+        return [choice.text for choice in answer.choices]
+
+    first = texts()
+    assert len(set(first)) > 1
+    assert texts() == first
+
+
+def test_a_stop_string_cuts_the_text(client: openai.OpenAI, greedy) -> None:
+    stop = greedy[0][10:14]
+    answer = client.completions.create(
+        model=GENERATOR_NAME, prompt=PROMPT, max_tokens=24, temperature=0, stop=[stop],
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert answer.choices[0].text == greedy[0][: greedy[0].index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_vectors_are_those_of_sentence_transformers(client: openai.OpenAI, encoding) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    expected = SentenceTransformer(str(demo_models()[EMBEDDER_NAME]), device="cpu").encode(TEXTS)
+    answer = client.embeddings.create(model=EMBEDDER_NAME, input=TEXTS, encoding_format=encoding)
+    vectors = np.array([
+        np.frombuffer(base64.b64decode(item.embedding), np.float32)
+        if isinstance(item.embedding, str) else item.embedding
+        for item in answer.data
+    ])  # fmt: skip
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 3
+
+
+def test_cohere_reranks(demo: Daemon) -> None:
+    with httpx.Client() as connection:
+        client = cohere.Client(api_key="none", base_url=demo.url, httpx_client=connection)
+        answer = client.rerank(
+            model=EMBEDDER_NAME, query="Where does the cat sleep?", documents=TEXTS, top_n=2
+        )
+    scores = [result.relevance_score for result in answer.results]
+    assert scores == sorted(scores, reverse=True)
+    assert {result.index for result in answer.results} == {0, 1}
+    assert all(-1 <= score <= 1 for score in scores)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/v1/completions", {"model": "nobody", "prompt": "x"}, 404, "model"),
+        ("/v1/completions", {"model": EMBEDDER_NAME, "prompt": "x"}, 400, "model"),
+        ("/v1/embeddings", {"model": GENERATOR_NAME, "input": "x"}, 400, "model"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 5000}, 400, "max_tokens"),
+        ("/v1/completions", {"prompt": [[1, 4096]]}, 400, "prompt[0][1]"),
+        ("/v1/completions", {"prompt": []}, 400, "prompt"),
+        ("/v1/completions", {"prompt": "x", "n": 10_000}, 400, "n"),
+        ("/v1/embeddings", {"input": ""}, 400, "input"),
+        ("/v1/embeddings", {"input": "word " * 300}, 400, "input"),
+        ("/v1/rerank", {"query": "x", "documents": ["x"] * 100_000}, 400, "documents"),
+        ("/v1/rerank", {"query": "x", "documents": ["ok", "word " * 300]}, 400, "documents[1]"),
+    ],
+)
+def test_bad_input_is_named(demo: Daemon, path: str, body: dict, status: int, param: str) -> None:
+    answer = httpx.post(demo.url + path, json=body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_length_errors_tell_both_numbers_before_a_stream_begins(demo: Daemon) -> None:
+    body = {"prompt": "x", "max_tokens": 5000, "stream": True}
+    answer = httpx.post(f"{demo.url}/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert {"1024", "5000"} <= set(re.findall(r"\d+", answer.json()["error"]["message"]))
+
+
+def test_a_client_that_leaves_is_aborted_and_its_blocks_freed(demo: Daemon) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 1000, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{demo.url}/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()  # held: httpx closes the connection with its iterator
+        next(lines)
+        wait_for(lambda: metric(demo.url, "penstock_engine_running_rows") > 0, 5)
+    wait_for(lambda: metric(demo.url, "penstock_engine_kv_blocks_used") == 0, 5)
+
+
+def test_a_steady_client_is_not_disturbed_by_junk(demo: Daemon, greedy) -> None:
+    """NaN, deep nesting, huge bodies and broken JSON from one side; equal answers on the other."""
+    junk = [
+        b'{"prompt": "x", "temperature": NaN}',
+        b'{"prompt": ' + b"[" * 100_000,
+        b'{"prompt": "' + b"x" * 10_000_000 + b'"}',
+        b'{"prompt": "\\ud800"}',
+        b"\xff\xfe",
+        b'{"prompt": "x", "max_tokens": 9223372036854775808}',
+        b'{"prompt": "x", "temperature": 1e309}',
+    ]
+    stop = threading.Event()
+
+    def throw() -> None:
+        while not stop.is_set():
+            for body in junk:
+                answer = httpx.post(f"{demo.url}/v1/completions", content=body)
+                assert answer.status_code in (400, 413), answer.text
+
+    thrower = threading.Thread(target=throw)
+    thrower.start()
+    try:
+        body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        for _ in range(5):
+            answer = httpx.post(f"{demo.url}/v1/completions", json=body, timeout=30)
+            assert answer.json()["choices"][0]["text"] == greedy[0]
+    finally:
+        stop.set()
+        thrower.join(30)
+    assert not thrower.is_alive()
+
+
+def test_many_requests_at_once_all_get_their_own_answer(demo: Daemon) -> None:
+    """A mixed flood: every answer has its own prompt's length and text."""
+    prompts = [f"The value {i} is" for i in range(40)]
+
+    def ask(prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        answer = httpx.post(f"{demo.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 200
+        return answer.json()["choices"][0]["text"]
+
+    alone = [ask(prompt) for prompt in prompts[:4]]
+    results: dict[str, str] = {}
+    threads = [
+        threading.Thread(target=lambda p=prompt: results.__setitem__(p, ask(p)))
+        for prompt in prompts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 40
+    assert [results[prompt] for prompt in prompts[:4]] == alone
+
+
+def test_processes_are_named_and_light(demo: Daemon) -> None:
+    """One engine and worker a model; neither the server nor the engine core ever loads torch."""
+    children = demo.children()
+    assert {name: len(pids) for name, pids in children.items()} == {
+        "engine_core": 2, "workers": 2, "server.app.api_process": 1,
+    }  # fmt: skip
+    for pid in children["engine_core"] + children["server.app.api_process"]:
+        assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
+        resident = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
+        assert resident <= 150 * 1024
+
+
+def test_health_version_metrics_and_docs(demo: Daemon) -> None:
+    for path in ("/health", "/health/live", "/health/ready", "/version"):
+        assert httpx.get(demo.url + path).status_code == 200
+    before = metric(demo.url, "penstock_engine_generated_tokens_total")
+    body = {"prompt": PROMPT, "max_tokens": 7, "ignore_eos": True}
+    httpx.post(f"{demo.url}/v1/completions", json=body, timeout=30)
+    deadline = time.monotonic() + 5
+    while metric(demo.url, "penstock_engine_generated_tokens_total") < before + 7:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    page = httpx.get(f"{demo.url}/docs").text
+    assert not re.findall(r"(?:src|href)=[\"']https?://", page)

@@ -1,0 +1,282 @@
+"""The asyncio client against a scripted engine on a real socket."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+import zmq.asyncio
+
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.known_queue import KnownQueue
+from engine_core.client.pending_jobs import EngineError
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    EncodeJob,
+    EndRow,
+    EngineInfo,
+    Failed,
+    GenerateJob,
+    Hello,
+    Outputs,
+    RowOutput,
+    SamplingParams,
+    ToCore,
+    Vectors,
+)
+
+INFO = EngineInfo(["generate"], 64, 50, 2, 0, 0)
+
+
+class Script:
+    """The engine's end of the socket, in the hands of the test."""
+
+    def __init__(self, socket: zmq.asyncio.Socket) -> None:
+        self._socket = socket
+        self._client = b""
+        self._decoder = msgspec.msgpack.Decoder(ToCore)
+
+    async def receive(self) -> ToCore:
+        self._client, frame = await asyncio.wait_for(self._socket.recv_multipart(), 5)
+        return self._decoder.decode(frame)
+
+    async def job(self) -> GenerateJob | EncodeJob:
+        message = await self.receive()
+        assert isinstance(message, GenerateJob | EncodeJob)
+        return message
+
+    async def send(self, message: msgspec.Struct) -> None:
+        await self._socket.send_multipart([self._client, msgspec.msgpack.encode(message)])
+
+
+@asynccontextmanager
+async def connected(folder: Path) -> AsyncGenerator[tuple[EngineClient, Script]]:
+    endpoint = f"ipc://{folder}/engine"
+    with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        socket.bind(endpoint)
+        client, script = EngineClient(endpoint), Script(socket)
+        await client.start()
+        assert isinstance(await script.receive(), Hello)
+        await script.send(INFO)
+        assert await client.wait_ready() == INFO
+        yield client, script
+        client.close()
+
+
+async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
+        job = await script.job()
+        assert isinstance(job, GenerateJob)
+        await script.send(Outputs(accepted=[Accepted(job.id, [3], [b"ids"])]))
+        stream = await asyncio.wait_for(call, 5)
+        assert (stream.prompt_tokens, stream.prompt_ids) == ([3], [b"ids"])
+        news = [RowOutput(job.id, 0, 5), RowOutput(job.id, 1, 6, "stop"), RowOutput(job.id, 0, 7)]
+        await script.send(Outputs(rows=news[:1]))
+        assert await asyncio.wait_for(stream.next(), 5) == news[:1]
+        await script.send(Outputs(rows=news[1:]))
+        assert await asyncio.wait_for(stream.next(), 5) == news[1:]
+        assert not stream.finished
+        await script.send(Outputs(rows=[RowOutput(job.id, 0, 8, "length")]))
+        assert (await asyncio.wait_for(stream.next(), 5))[0].finish == "length"
+        assert stream.finished
+        assert await stream.next() == []
+
+
+async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
+        job = await script.job()
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])]))
+        stream = await asyncio.wait_for(call, 5)
+        stream.end_row(0)
+        stream.end_row(0)
+        assert await script.receive() == EndRow(job.id, 0)
+        await script.send(Outputs(rows=[RowOutput(job.id, 0, 4), RowOutput(job.id, 1, 5)]))
+        assert [row.row for row in await asyncio.wait_for(stream.next(), 5)] == [1]
+        stream.abort()
+        stream.abort()
+        assert await script.receive() == Abort([job.id])
+        assert stream.finished
+
+
+async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        job = await script.job()
+        failed = Failed(job.id, "row_failed", "not finite")
+        rows = [RowOutput(job.id, 0, 4)]
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
+        stream = await asyncio.wait_for(call, 5)
+        assert await stream.next() == rows
+        with pytest.raises(EngineError) as raised:
+            await stream.next()
+        assert raised.value.code == "row_failed"
+        assert not client.dead
+
+
+async def refused(client: EngineClient, priority: int = 0) -> EngineError:
+    with pytest.raises(EngineError) as raised:
+        await asyncio.wait_for(client.encode(ids=[b"1234"], priority=priority), 5)
+    return raised.value
+
+
+async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> None:
+    """What it would refuse is refused here; what would begin earlier is not held up."""
+    async with connected(tmp_path) as (client, script):
+        now = 0.0
+        client.queue = KnownQueue(lambda: now)
+        call = asyncio.create_task(refused(client))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "overloaded", "full", None, 3.5)]))
+        assert (await call).retry_after == 3.5
+        for priority in (0, 0, 1):
+            error = await refused(client, priority)
+            assert (error.code, error.message, error.retry_after) == ("overloaded", "full", 3.5)
+        urgent = asyncio.create_task(client.encode(ids=[b"1234"], priority=-1))
+        message = await script.job()
+        assert message.priority == -1
+        now = 0.2
+        asking = asyncio.create_task(client.encode(ids=[b"1234"]))
+        job = await script.job()
+        assert (await refused(client)).retry_after == 3.5
+        vector = Vectors(job.id, bytes(4), bytes(8))
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], vectors=[vector]))
+        await asyncio.wait_for(asking, 5)
+        last = asyncio.create_task(client.encode(ids=[b"1234"]))
+        assert (await script.job()).id > job.id
+        client.close()
+        await asyncio.gather(urgent, last, return_exceptions=True)
+
+
+def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
+    """An hour later no job is refused because another has not been answered yet."""
+    now = 0.0
+    queue = KnownQueue(lambda: now)
+    queue.refused(0, EngineError("overloaded", "full", retry_after=31.0))
+    now = 0.51
+    assert not queue.ask(0)
+    assert not queue.ask(0)
+
+
+def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None:
+    now = 0.0
+    queue = KnownQueue(lambda: now)
+    assert not queue.ask(0)
+    queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
+    for moment in (0.021, 0.042):
+        with pytest.raises(EngineError):
+            queue.ask(0)
+        now = moment
+        assert queue.ask(0)
+    queue.accepted()
+    assert not queue.ask(0)
+
+
+async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b"]))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
+        with pytest.raises(EngineError) as raised:
+            await asyncio.wait_for(call, 5)
+        assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
+
+
+async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(ids=[array("i", [1]).tobytes()] * 3))
+        job = await script.job()
+        assert isinstance(job, EncodeJob)
+        await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
+        for rows in ([2, 0], [1]):
+            data = np.array([[row, row] for row in rows], np.float32)
+            part = Vectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            await script.send(Outputs(vectors=[part]))
+        encoded = await asyncio.wait_for(call, 5)
+        assert encoded.vectors.tolist() == [[0, 0], [1, 1], [2, 2]]
+        assert encoded.prompt_tokens == [1, 1, 1]
+
+
+async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        for call in (client.encode(texts=["a"]), client.generate(SamplingParams(), texts=["a"])):
+            task = asyncio.create_task(call)
+            job = await script.job()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await script.receive() == Abort([job.id])
+
+
+async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -> None:
+    """A request may still have been preparing its job then."""
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a"]))
+        job = await script.job()
+        client.abort_all(EngineError("draining", "shutting down"))
+        for asked in (call, client.generate(SamplingParams(), texts=["a"])):
+            with pytest.raises(EngineError) as raised:
+                await asyncio.wait_for(asked, 5)
+            assert raised.value.code == "draining"
+        assert await script.receive() == Abort([job.id])
+
+
+async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a"]))
+        job = await script.job()
+        await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
+        with pytest.raises(EngineError):
+            await asyncio.wait_for(call, 5)
+        assert client.dead
+
+
+_SILENT_ENGINE = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+print(len(socket.recv_multipart()), flush=True)
+print(len(socket.recv_multipart()), flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_killed_engine_fails_every_job_at_once(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/engine"
+    engine = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", _SILENT_ENGINE, endpoint),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    client = EngineClient(endpoint)
+    try:
+        await client.start()
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        assert engine.stdout is not None
+        for _ in range(2):
+            await engine.stdout.readline()
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineError) as raised:
+            await asyncio.wait_for(call, 1)
+        assert raised.value.code == "engine_dead"
+        assert client.dead
+        with pytest.raises(EngineError):
+            await client.generate(SamplingParams(), texts=["a"])
+        with pytest.raises(EngineError):
+            await client.wait_ready()
+    finally:
+        client.close()
+        await engine.communicate()

@@ -1,0 +1,59 @@
+"""Stages that stand still, by ticks: what counts as that, and which is named."""
+
+import pytest
+
+from engine_core.executor.base import WorkerLostError
+from engine_core.executor.watch import StageWatch
+from workers.contract.messages import WorkerBeat
+from workers.contract.supervision import SILENT_BEATS
+
+
+def turn(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
+    """So many ticks with that oldest step in flight; `beating` stages tell their last step."""
+    for _ in range(ticks):
+        for stage, finished in beating.items():
+            watch.heard(WorkerBeat(stage, finished))
+        watch.tick(oldest)
+
+
+def test_an_idle_stage_that_is_silent_stands_still() -> None:
+    watch = StageWatch("m", 2, stall_timeout=60)
+    turn(watch, 100, None, {0: 5, 1: 5})
+    turn(watch, SILENT_BEATS - 1, None, {0: 5})
+    with pytest.raises(WorkerLostError, match="worker 1 of m stands still: no heartbeat for 8 s"):
+        turn(watch, 1, None, {0: 5})
+
+
+def test_silence_means_nothing_while_a_step_is_in_flight_and_counts_from_its_end() -> None:
+    watch = StageWatch("m", 1, stall_timeout=60)
+    turn(watch, 59, 0, {})
+    turn(watch, SILENT_BEATS, None, {})
+    turn(watch, 59, 1, {})
+    turn(watch, 59, 2, {})
+
+
+@pytest.mark.parametrize(
+    ("finished", "stage"),
+    [({0: 6, 1: 6}, 0), ({0: 8, 1: 6}, 1), ({0: 7, 1: 7}, 1)],
+    ids=["the first has not come to it", "the second has not", "its device has not"],
+)
+def test_of_a_step_that_does_not_end_the_first_stage_that_is_behind_is_named(
+    finished: dict[int, int], stage: int
+) -> None:
+    watch = StageWatch("m", 2, stall_timeout=60)
+    turn(watch, 60, 7, finished)
+    why = r"step 7 has not ended in 60 s \(--stall-timeout\)"
+    with pytest.raises(WorkerLostError, match=f"worker {stage} of m stands still: {why}"):
+        turn(watch, 1, 7, finished)
+
+
+def test_the_stage_that_is_silent_meanwhile_is_named_though_another_waits_for_its_tokens() -> None:
+    watch = StageWatch("m", 2, stall_timeout=60)
+    with pytest.raises(WorkerLostError, match="worker 1 of m stands still: step 7"):
+        turn(watch, 61, 7, {0: 6})
+
+
+def test_with_a_timeout_of_0_nothing_is_watched() -> None:
+    watch = StageWatch("m", 1, stall_timeout=0)
+    turn(watch, 1000, None, {})
+    turn(watch, 1000, 7, {})

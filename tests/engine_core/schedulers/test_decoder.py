@@ -1,0 +1,314 @@
+"""The decoder's scheduler against a simulated model: the text never depends on the schedule."""
+
+from array import array
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.request import Request, Status
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.simulated_model import next_token, reference
+
+
+def test_one_request_gets_the_reference_text_and_one_finish() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(9), max_tokens=12)
+    driver.drain()
+    assert driver.text(1) == reference(prompt_of(9), 12)
+    assert [row.finish for row in driver.news[1]] == [None] * 11 + ["length"]
+    driver.assert_idle()
+
+
+def test_the_next_step_is_submitted_before_its_token_is_known() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(5), max_tokens=4)
+    assert driver.submit()
+    assert driver.submit()
+    assert driver.submitted[1].starts == [5]
+    assert driver.submitted[1].after == 0
+    assert not driver.submit(), "at most one ahead step"
+
+
+def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(5), max_tokens=9)
+    driver.submit()
+    driver.finish()
+    driver.add(2, prompt_of(7), max_tokens=9)
+    told: list[list[int]] = []
+    for _ in range(2):
+        driver.submit()
+        batch, result = driver.batches.popleft(), driver.pipeline.next_result()
+        driver.scheduler.update(batch, result, driver.outbox)
+        told += [[row.job for row in outputs.rows] for _, outputs in driver.outbox.take()]
+    assert told == [[2, 1], [1, 2]]
+
+
+def test_a_stop_known_by_count_is_never_submitted_ahead() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(5), max_tokens=1)
+    assert driver.submit()
+    assert not driver.submit()
+    driver.drain()
+    assert len(driver.submitted) == 1
+
+
+def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
+    prompt = prompt_of(6)
+    expected = reference(prompt, 30)
+    stop = expected[3]
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt, max_tokens=30, eos_token_ids=frozenset({stop}))
+    driver.drain()
+    assert driver.text(1) == expected[: expected.index(stop) + 1]
+    assert driver.scheduler.usage().generated_tokens == expected.index(stop) + 1
+    assert driver.news[1][-1].finish == "stop"
+    driver.assert_idle()
+
+
+def test_ignore_eos_runs_to_the_end() -> None:
+    stops = frozenset(range(50))
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(6), max_tokens=8, eos_token_ids=stops, ignore_eos=True)
+    driver.drain()
+    assert driver.text(1) == reference(prompt_of(6), 8)
+
+
+def test_a_requests_own_stop_token_ends_what_ignores_the_models() -> None:
+    expected = reference(prompt_of(6), 30)
+    stop = expected[3]
+    driver = Driver(num_blocks=16)
+    stops = frozenset({stop})
+    driver.add(1, prompt_of(6), max_tokens=30, stop_token_ids=stops, ignore_eos=True)
+    driver.drain()
+    assert driver.text(1) == expected[: expected.index(stop) + 1]
+    assert driver.news[1][-1].finish == "stop"
+
+
+def test_a_lower_priority_begins_first_and_among_equals_the_older() -> None:
+    driver = Driver(num_blocks=64, max_running=1)
+    driver.add(0, prompt_of(5), max_tokens=6)
+    driver.submit()
+    for job, priority in ((1, 0), (2, 5), (3, -1), (4, 0), (5, -1), (6, -(2**63))):
+        driver.add(job, prompt_of(5, seed=job), max_tokens=3, priority=priority)
+    driver.drain()
+    assert [job.message.id for job in driver.ended] == [0, 6, 3, 5, 1, 4, 2]
+    assert all(driver.text(job) == reference(prompt_of(5, seed=job), 3) for job in range(1, 7))
+    driver.assert_idle()
+
+
+def test_what_was_preempted_comes_back_before_any_priority() -> None:
+    driver = Driver(num_blocks=8)
+    for job in (1, 2, 3):
+        driver.add(job, prompt_of(7, seed=job), max_tokens=20, priority=5)
+    while driver.scheduler.usage().preemptions == 0:
+        driver.submit()
+        driver.finish()
+    driver.add(9, prompt_of(7, seed=9), max_tokens=20, priority=-5)
+    driver.drain()
+    assert [job.message.id for job in driver.ended] == [1, 2, 3, 9]
+    assert all(driver.text(job) == reference(prompt_of(7, seed=job), 20) for job in (1, 2, 3))
+    driver.assert_idle()
+
+
+def test_no_token_wanted_ends_with_length() -> None:
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(6), max_tokens=0)
+    driver.drain()
+    assert [(row.token, row.finish) for row in driver.news[1]] == [(-1, "length")]
+
+
+def test_long_prompts_are_cut_into_chunks_and_decodes_go_on() -> None:
+    driver = Driver(num_blocks=64, max_step_tokens=8)
+    driver.add(1, prompt_of(4), max_tokens=20)
+    driver.submit()
+    driver.add(2, prompt_of(60, seed=1), max_tokens=3)
+    driver.drain()
+    assert max(batch.num_tokens for batch in driver.submitted) <= 8
+    mixed = [batch for batch in driver.submitted if len(batch.requests) == 2]
+    assert mixed, "a decode row shares a step with a chunk"
+    assert driver.text(1) == reference(prompt_of(4), 20)
+    assert driver.text(2) == reference(prompt_of(60, seed=1), 3)
+
+
+def test_equal_prompts_share_blocks_even_within_one_step() -> None:
+    driver = Driver(num_blocks=32)
+    for job in (1, 2, 3):
+        driver.add(job, prompt_of(10), max_tokens=4)
+    driver.submit()
+    assert driver.submitted[0].lens == [10, 2, 2]
+    driver.drain()
+    assert all(driver.text(job) == reference(prompt_of(10), 4) for job in (1, 2, 3))
+    assert driver.news[2][0].cached == 8
+    assert driver.scheduler.usage().cached_tokens == 16
+
+
+def test_generated_blocks_are_shared_with_a_later_prompt() -> None:
+    driver = Driver(num_blocks=32)
+    driver.add(1, prompt_of(6), max_tokens=11)
+    driver.drain()
+    follow_up = prompt_of(6) + driver.text(1) + [7]
+    driver.add(2, follow_up, max_tokens=3)
+    driver.drain()
+    assert driver.news[2][0].cached == 16
+    assert driver.text(2) == reference(follow_up, 3)
+
+
+def test_only_requests_of_one_salt_share_blocks() -> None:
+    driver = Driver(num_blocks=64)
+    salts = {1: b"", 2: b"ours", 3: b"theirs", 4: b"ours"}
+    for job, salt in salts.items():
+        driver.add(job, prompt_of(10), max_tokens=9, salt=salt)
+        driver.drain()
+        assert driver.text(job) == reference(prompt_of(10), 9)
+    assert {job: driver.news[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
+    # Generated blocks too.
+    driver.add(5, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"theirs")
+    driver.add(6, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"else")
+    driver.drain()
+    assert (driver.news[5][0].cached, driver.news[6][0].cached) == (16, 0)
+
+
+def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
+    driver = Driver(num_blocks=8)
+    for job in (1, 2, 3):
+        driver.add(job, prompt_of(7, seed=job), max_tokens=20)
+    driver.drain()
+    assert driver.scheduler.usage().preemptions > 0
+    assert all(driver.text(job) == reference(prompt_of(7, seed=job), 20) for job in (1, 2, 3))
+    finished = [row.job for rows in driver.news.values() for row in rows if row.finish]
+    assert finished.count(1) == finished.count(2) == finished.count(3) == 1
+    assert driver.ended[0].message.id == 1
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_the_oldest_is_served_without_a_break(stages: int) -> None:
+    """Its slot is its own from its first step to its last, however crowded the cache is; and once
+    that has happened to it, the same is true of the next."""
+    driver = Driver(num_blocks=9, stages=stages)
+    for job in range(6):
+        driver.add(job, prompt_of(7, seed=job), max_tokens=20)
+    ended = 0
+    while ended < 6:
+        oldest = next(iter(driver.scheduler._running), None)
+        while driver.submit():
+            driver.assert_ordered()
+            if oldest is not None:
+                assert oldest.status is Status.RUNNING
+        driver.finish()
+        assert [job.message.id for job in driver.ended] == list(range(len(driver.ended)))
+        ended = len(driver.ended)
+    assert driver.scheduler.usage().preemptions > 0
+    driver.assert_idle()
+
+
+def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() -> None:
+    driver = Driver(num_blocks=16)
+    sampling = SamplingParams(max_tokens=5)
+    job = Job(b"client", GenerateJob(1, sampling), 3, 0)
+    rows = [Request(job, row, sampling, array("i", [3]), max_len=6, seed=0) for row in range(3)]
+    driver.scheduler.add(job, rows)
+    for row in (-1, 3):
+        assert driver.scheduler.drop(job, row) == 0
+    for row in (0, 2, 1):
+        driver.submit()
+        driver.outbox.close_rows(job, driver.scheduler.drop(job, row))
+        assert driver.scheduler.drop(job, row) == 0
+    driver.drain()
+    assert driver.ended == [job]
+    assert not driver.scheduler._jobs
+    driver.assert_idle()
+
+
+def test_micro_batches_of_a_pipeline_are_disjoint_and_even() -> None:
+    driver = Driver(num_blocks=64, stages=2)
+    for job in range(6):
+        driver.add(job, prompt_of(3, seed=job), max_tokens=12)
+    for _ in range(6):
+        while driver.submit():
+            pass
+        driver.finish()
+    decodes = [b for b in driver.submitted[-6:] if all(length == 1 for length in b.lens)]
+    assert decodes
+    assert {len(batch.requests) for batch in decodes} == {3}
+    driver.drain()
+    assert all(driver.text(job) == reference(prompt_of(3, seed=job), 12) for job in range(6))
+
+
+def test_an_aborted_request_leaves_no_trace() -> None:
+    driver = Driver(num_blocks=16)
+    job = driver.add(1, prompt_of(9), max_tokens=12)
+    driver.add(2, prompt_of(9, seed=2), max_tokens=12)
+    driver.submit()
+    driver.submit()
+    assert driver.scheduler.drop(job) == 1
+    assert driver.scheduler.drop(job) == 0
+    driver.drain()
+    assert 1 not in driver.news
+    assert driver.text(2) == reference(prompt_of(9, seed=2), 12)
+    driver.assert_idle()
+
+
+def test_the_simulation_notices_a_wrong_block() -> None:
+    """The control of all tests above: a swapped block changes the text."""
+    driver = Driver(num_blocks=16)
+    driver.add(1, prompt_of(9), max_tokens=6)
+    driver.submit()
+    request = driver.submitted[0].requests[0]
+    request.blocks[0], request.blocks[1] = request.blocks[1], request.blocks[0]
+    slot = request.slot
+    driver.submitted[0].updates += (slot, 0, request.blocks[0], slot, 1, request.blocks[1])
+    driver.drain()
+    assert driver.text(1)[0] == next_token(prompt_of(9)), "the first token came before the swap"
+    driver.add(2, prompt_of(9), max_tokens=6)
+    driver.drain()
+    assert driver.text(2)[0] == reference(prompt_of(9), 1)[0]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
+    """Random arrivals, aborts, budgets, cache sizes and result timings."""
+    driver = Driver(
+        num_blocks=data.draw(st.integers(8, 20)),
+        stages=stages,
+        max_running=data.draw(st.integers(1, 5)),
+        max_step_tokens=data.draw(st.integers(1, 40)),
+    )
+    jobs: dict[int, tuple[Job, list[int], int, frozenset[int]]] = {}
+    aborted: set[int] = set()
+    for _ in range(data.draw(st.integers(5, 60))):
+        action = data.draw(
+            st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
+        )
+        if action == "add" and len(jobs) < 8:
+            # Few different prompts, so that prefixes are shared; all fit the smallest cache.
+            prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
+            max_tokens = data.draw(st.integers(0, 12))
+            stops = frozenset(data.draw(st.lists(st.integers(0, 49), max_size=4)))
+            job = driver.add(len(jobs), prompt, max_tokens, eos_token_ids=stops)
+            jobs[job.message.id] = (job, prompt, max_tokens, stops)
+        elif action == "submit":
+            driver.submit()
+        elif action == "finish" and driver.batches:
+            driver.finish()
+        elif action == "abort" and jobs:
+            chosen = data.draw(st.sampled_from(sorted(jobs)))
+            if driver.scheduler.drop(jobs[chosen][0]):
+                aborted.add(chosen)
+        driver.scheduler.kv.check_integrity()
+        driver.assert_ordered()
+    driver.drain()
+    driver.assert_idle()
+    for job_id, (_, prompt, max_tokens, stops) in jobs.items():
+        expected = reference(prompt, max_tokens, stops)
+        if job_id in aborted:
+            assert driver.text(job_id) == expected[: len(driver.text(job_id))]
+        else:
+            assert driver.text(job_id) == expected
+            assert [row.finish is not None for row in driver.news[job_id]].count(True) == 1

@@ -1,0 +1,45 @@
+"""What a request tells the workers when it moves into a slot."""
+
+from array import array
+
+import msgspec
+import numpy as np
+
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.request import Request
+from workers.contract.messages import SlotInit
+
+
+def slot_init(params: SamplingParams, barred: bytes = b"") -> SlotInit:
+    """Of a request with a prompt of three tokens and two of output, over the wire."""
+    wire = msgspec.msgpack.Encoder().encode(GenerateJob(1, params))
+    message = msgspec.msgpack.decode(wire, type=GenerateJob)
+    job = Job(b"client", message, 1, 0)
+    prompt = array("i", [5, 6, 5])
+    request = Request(job, 0, message.params, prompt, max_len=20, seed=4, barred=barred)
+    request.tokens.extend([9, 8])
+    request.slot = 3
+    return request.slot_init()
+
+
+def test_known_tokens_are_sent_where_a_penalty_counts_them_and_only_there() -> None:
+    plain = slot_init(SamplingParams(min_p=0.25))
+    assert (plain.known, plain.bias_ids, plain.bias_values, plain.min_p) == (b"", b"", b"", 0.25)
+    for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+        init = slot_init(msgspec.structs.replace(SamplingParams(), **{name: 0.5}))
+        assert np.frombuffer(init.known, np.int32).tolist() == [5, 6, 5, 9, 8]
+        assert (init.slot, init.prompt_len, getattr(init, name)) == (3, 3, 0.5)
+
+
+def test_biases_travel_as_arrays() -> None:
+    init = slot_init(SamplingParams(logit_bias={7: -100.0, 2: 0.5}))
+    assert np.frombuffer(init.bias_ids, np.int32).tolist() == [7, 2]
+    assert np.frombuffer(init.bias_values, np.float32).tolist() == [-100.0, 0.5]
+    assert init.known == b""
+
+
+def test_what_must_not_come_early_travels_as_an_array() -> None:
+    init = slot_init(SamplingParams(min_tokens=4), barred=array("i", [3, 1]).tobytes())
+    assert init.min_tokens == 4
+    assert np.frombuffer(init.barred_ids, np.int32).tolist() == [3, 1]

@@ -1,0 +1,152 @@
+"""Compiling off the loop: every job comes back once, in bounded time, from bounded memory."""
+
+import select
+import threading
+import time
+
+import pytest
+
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, Grammar, SamplingParams
+from engine_core.structured import compiler_threads
+from engine_core.structured.compiler_threads import CompiledJob, CompilingThreads
+from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, GrammarError
+from engine_core.tokenization.tokenizer_threads import Tokenized
+from tests.engine_core.grammars import GRAMMARS, json_tokenizer
+from tests.engine_core.simulated_model import VOCAB
+
+TOKENIZED = [Tokenized(b"ids")]
+
+
+class Scripted:
+    """A compiler that counts, and does by the regex what it is told: fail, die, wait."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.go = threading.Event()
+        self._compiled = GrammarCompiler(json_tokenizer(), VOCAB).compile(GRAMMARS[0])
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        self.sources.append(grammar.source)
+        if grammar.source.startswith("wait"):
+            self.go.wait(20)
+        if grammar.source.startswith("fail"):
+            raise GrammarError("it is bad")
+        if grammar.source.startswith("die"):
+            raise SystemExit
+        return CompiledGrammar(self._compiled.start, 44, 2)
+
+
+@pytest.fixture
+def script():
+    script = Scripted()
+    yield script
+    script.go.set()
+
+
+def put(threads: CompilingThreads, job_id: int, source: str, param: str = "regex") -> Job:
+    grammar = Grammar("regex", source, param)
+    job = Job(b"a", GenerateJob(job_id, SamplingParams(grammar=grammar), ids=[b"ids"]), 1, 0)
+    threads.put(job, TOKENIZED, grammar)
+    return job
+
+
+def take(threads: CompilingThreads, count: int, seconds: float = 10) -> dict[int, CompiledJob]:
+    """Take as the loop does: only when the descriptor says so, or after a `put`."""
+    taken = {done.job.message.id: done for done in threads.take()}
+    deadline = time.monotonic() + seconds
+    while len(taken) < count:
+        assert select.select([threads.fileno()], [], [], deadline - time.monotonic())[0]
+        for done in threads.take():
+            assert done.job.message.id not in taken
+            taken[done.job.message.id] = done
+    assert not select.select([threads.fileno()], [], [], 0)[0], "the loop would spin"
+    return taken
+
+
+def test_a_job_comes_back_with_its_grammar(script: Scripted) -> None:
+    threads = CompilingThreads(script.compile)
+    job = put(threads, 1, "a")
+    done = take(threads, 1)[1]
+    assert (done.job, done.tokenized, done.refusal) == (job, TOKENIZED, None)
+    assert job.grammar is not None
+
+
+def test_a_known_grammar_is_there_at_once(script: Scripted) -> None:
+    threads = CompilingThreads(script.compile)
+    first = put(threads, 1, "a")
+    take(threads, 1)
+    second = put(threads, 2, "a")
+    assert [done.job for done in threads.take()] == [second]
+    assert second.grammar is first.grammar
+    assert script.sources == ["a"]
+
+
+def test_jobs_that_wait_for_the_same_grammar_share_it(script: Scripted) -> None:
+    threads = CompilingThreads(script.compile)
+    jobs = [put(threads, job, "wait") for job in range(5)]
+    script.go.set()
+    take(threads, 5)
+    assert len({id(job.grammar) for job in jobs}) == 1
+    assert script.sources == ["wait"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("source", "says"), [("fail", "it is bad"), ("die", "cannot be compiled")])
+def test_a_fault_names_the_field_of_each_job(script: Scripted, source: str, says: str) -> None:
+    threads = CompilingThreads(script.compile)
+    put(threads, 1, source)
+    put(threads, 2, source, "response_format")
+    done = take(threads, 2)
+    for job, param in ((1, "regex"), (2, "response_format")):
+        refusal = done[job].refusal
+        assert refusal is not None
+        assert (refusal.code, refusal.param) == ("invalid_request", param)
+        assert refusal.message.startswith(f"{param}: ")
+        assert says in refusal.message
+
+
+def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scripted) -> None:
+    threads = CompilingThreads(script.compile, time_limit=0.2)
+    put(threads, 1, "wait")
+    put(threads, 2, "a")
+    assert list(take(threads, 1)) == [2]
+    refusal = take(threads, 1)[1].refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.param) == ("invalid_request", "regex")
+    assert "0.2 s" in refusal.message
+
+
+def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
+    """The rest are told to come back, and can once those have ended."""
+    threads = CompilingThreads(script.compile, time_limit=0.05)
+    for job in range(20):
+        put(threads, job, f"wait {job}")
+    done = take(threads, 20)
+    refusals = [job.refusal for job in done.values()]
+    codes = [refusal.code for refusal in refusals if refusal is not None]
+    assert len(codes) == 20
+    assert len(script.sources) == codes.count("invalid_request") == 6
+    assert codes.count("overloaded") == 14
+    script.go.set()
+    deadline = time.monotonic() + 10
+    while (refusal := (put(threads, 20, "a"), take(threads, 1))[1][20].refusal) is not None:
+        assert refusal.code == "overloaded"
+        assert time.monotonic() < deadline
+
+
+def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch) -> None:
+    threads = CompilingThreads(script.compile)
+    for job in range(compiler_threads._MAX_CACHED + 10):
+        put(threads, job, f"a{job}")
+        take(threads, 1)
+    assert len(threads._cache._grammars) == compiler_threads._MAX_CACHED
+    monkeypatch.setattr(compiler_threads, "_MAX_CACHED_CHARS", 100)
+    for job in range(30):
+        put(threads, job, f"b{job}" + "x" * 17)
+        take(threads, 1)
+    cached = list(threads._cache._grammars)
+    assert sum(len(source) for _, source in cached) == threads._cache._chars <= 100
+    assert len(cached) == 5
+    put(threads, 0, "b29" + "x" * 17)
+    assert len(threads.take()) == 1, "the last ones are kept"

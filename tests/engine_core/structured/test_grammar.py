@@ -1,0 +1,249 @@
+"""Grammars as llguidance reads them: what is refused, what a mask says, and what it costs."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine_core.messages import Grammar, GrammarKind, SamplingParams
+from engine_core.structured.grammar import (
+    CompiledGrammar,
+    GrammarCompiler,
+    GrammarError,
+    Matcher,
+    compiler_for,
+)
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.demo import GENERATOR_NAME, demo_models
+from tests.engine_core.configs import MODEL, engine_config
+from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer
+from tests.engine_core.simulated_model import VOCAB, allowed_tokens
+
+MANY = {f"property{i}": {"type": "string"} for i in range(1500)}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(json_tokenizer(), VOCAB)
+
+
+@pytest.fixture(scope="module")
+def demo() -> GrammarCompiler:
+    return GrammarCompiler(Tokenizer.load(demo_models()[GENERATOR_NAME]), 4096)
+
+
+def mask_of(matcher: Matcher) -> list[int]:
+    mask = np.zeros(matcher.words, np.uint32)
+    matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    assert matcher.settle(mask)
+    return allowed_tokens(mask)
+
+
+def follow(
+    compiled: CompiledGrammar, ends: frozenset[int] = frozenset({END}), **wishes: Any
+) -> Matcher:
+    params = SamplingParams(eos_token_ids=ends, **wishes)
+    return Matcher(compiled, params, VOCAB)
+
+
+def id_of(piece: str) -> int:
+    token = json_tokenizer().raw.token_to_id(piece)
+    assert token is not None
+    return token
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "says"),
+    [
+        ("json_schema", '{"type": 3}', "type must be a string"),
+        ("json_schema", '{"type": "strin"}', "strin"),
+        ("json_schema", '{"properties": []}', "properties must be an object"),
+        ("json_schema", '{"not": {}}', "not"),
+        ("json_schema", '{"$ref": "https://example.com/a.json"}', "example.com"),
+        ("json_schema", '{"$ref": "#"}', "no text matches"),
+        ("json_schema", '{"enum": []}', "Unsatisfiable"),
+        ("json_schema", '{"type": "string", "pattern": "a("}', "unclosed group"),
+        ("json_schema", '{"type": "object", ', "EOF"),
+        ("json_schema", json.dumps({"type": "object", "properties": MANY}), "Current row has"),
+        ("json_schema", '{"items": ' * 200 + "{}" + "}" * 200, "recursion limit"),
+        ("regex", "a(", "unclosed group"),
+        ("regex", "(?=a)b", "look-ahead"),
+        ("regex", r"(a)\1", "backreferences"),
+        ("regex", "(a{1000}){1000}", "too many"),
+        ("regex", r"[^\s\S]", "no text matches"),
+        ("regex", "()", "only the empty text matches"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_one_line(
+    demo: GrammarCompiler, kind: GrammarKind, source: str, says: str
+) -> None:
+    with pytest.raises(GrammarError, match=says) as caught:
+        demo.compile(Grammar(kind, source, "field"))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 350
+
+
+def test_a_mask_holds_what_may_follow_and_nothing_else(compiler: GrammarCompiler) -> None:
+    choice, digits = (follow(compiler.compile(grammar)) for grammar in GRAMMARS[:2])
+    pieces = json_tokenizer()
+    first = {pieces.id_to_token(token) for token in mask_of(choice)}
+    assert first == {"a", "d", "f", "ab"}
+    assert mask_of(digits) == [*range(10), id_of("12")]
+    for token in (1, 2):
+        assert digits.accept(token)
+    assert mask_of(digits) == [*range(10), id_of("12"), END]
+    assert not digits.complete
+    assert digits.accept(END)
+    assert digits.accept(1)
+    assert digits.accept(id_of("3"))
+    assert digits.complete
+
+
+def test_a_row_has_its_own_ends(compiler: GrammarCompiler) -> None:
+    compiled = compiler.compile(Grammar("regex", "[ab]+", "regex"))
+    two = follow(compiled, frozenset({END, 49, 5000}))
+    none = follow(compiled, frozenset())
+    patient = follow(compiled, ignore_eos=True)
+    letters = mask_of(none)
+    for matcher, ends in ((two, [END, 49]), (none, []), (patient, [])):
+        assert matcher.accept(letters[0])
+        assert set(mask_of(matcher)) - set(letters) == set(ends)
+
+
+def test_a_text_is_not_ended_early_unless_the_grammar_must(compiler: GrammarCompiler) -> None:
+    compiled = compiler.compile(Grammar("regex", "[0-9]{1,4}", "regex"))
+    late = follow(compiled, min_tokens=2)
+    assert late.accept(1)
+    assert END not in mask_of(late)
+    assert late.accept(2)
+    assert END in mask_of(late)
+    # The request's own stop token is a text's, too: it ends the row, so it must wait as well.
+    early = follow(compiled, stop_token_ids=frozenset({3}), min_tokens=1)
+    assert 3 not in mask_of(early)
+    assert early.accept(1)
+    assert {3, END} <= set(mask_of(early))
+    only = compiler.compile(Grammar("regex", "33?", "regex"))
+    must = follow(only, stop_token_ids=frozenset({3}), min_tokens=9)
+    assert mask_of(must) == [3]
+
+
+def test_a_token_outside_the_grammar_is_rejected(compiler: GrammarCompiler) -> None:
+    assert not follow(compiler.compile(GRAMMARS[1])).accept(30)
+
+
+def test_rows_of_one_grammar_do_not_disturb_each_other(compiler: GrammarCompiler) -> None:
+    compiled = compiler.compile(Grammar("regex", "[0-9]{4}", "regex"))
+    first, second = follow(compiled), follow(compiled)
+    for token in (1, 2, 3, 4):
+        assert not first.complete
+        assert first.accept(token)
+    assert first.complete
+    assert not second.complete
+    assert mask_of(second)[:10] == list(range(10))
+
+
+def test_ids_without_text_are_never_allowed() -> None:
+    """A model's vocabulary may be larger than its tokenizer's, or smaller."""
+    grammar = Grammar("regex", r"(?s:.)*", "regex")
+    for vocab_size in (20, VOCAB, 4000):
+        compiled = GrammarCompiler(json_tokenizer(), vocab_size).compile(grammar)
+        matcher = Matcher(compiled, SamplingParams(), vocab_size)
+        mask = np.zeros(matcher.words, np.uint32)
+        matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        assert matcher.settle(mask)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        assert matcher.words * 32 >= vocab_size
+        assert allowed.tolist() == list(range(END))
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('{"a":1}', True),
+        ('{"a": 1}', True),
+        ('{\n    "a": 1\n}', True),
+        ('{  "a": 1}', False),
+        ('{\n\n"a": 1}', False),
+        (' {"a": 1}', False),
+    ],
+)
+def test_json_may_be_laid_out_but_not_go_on_in_blanks(
+    demo: GrammarCompiler, text: str, fits: bool
+) -> None:
+    schema = {"properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}},
+              "required": ["a"], "additionalProperties": False, "type": "object"}  # fmt: skip
+    compiled = demo.compile(Grammar("json_schema", json.dumps(schema), ""))
+    (ids,) = Tokenizer.load(demo_models()[GENERATOR_NAME]).encode([text], add_special_tokens=False)
+    matcher = Matcher(compiled, SamplingParams(), 4096)
+    followed = all(matcher.accept(token) for token in np.frombuffer(ids, np.int32).tolist())
+    assert (followed and matcher.complete) == fits
+
+
+def test_a_schema_keeps_the_order_of_its_properties(demo: GrammarCompiler) -> None:
+    source = '{"type":"object","properties":{"z":{"const":1},"a":{"const":2}},"required":["a","z"]}'
+    state = Matcher(demo.compile(Grammar("json_schema", source, "")), SamplingParams(), 4096).state
+    tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
+    for text, fits in (('{"z":1,"a":2', True), ('{"a":2', False)):
+        (ids,) = tokenizer.encode([text], add_special_tokens=False)
+        tokens = np.frombuffer(ids, np.int32).tolist()
+        assert (state.validate_tokens(tokens) == len(tokens)) == fits
+
+
+@pytest.mark.parametrize("text", ["<|end|>", 'a"b\\c\n', "naïve 漢字 🎉", "a|b", "/x/", "%"])
+def test_a_choice_is_taken_as_it_is_written(demo: GrammarCompiler, text: str) -> None:
+    compiled = demo.compile(Grammar("choice", json.dumps([text, "other"]), "choice"))
+    matcher = Matcher(compiled, SamplingParams(), 4096)
+    tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
+    said: list[int] = []
+    while not matcher.complete:
+        mask = np.zeros(matcher.words, np.uint32)
+        matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        fitting = [t for t in allowed if text.startswith(tokenizer.decode([*said, t]).rstrip("�"))]
+        said.append(fitting[-1])
+        assert matcher.accept(said[-1])
+    assert tokenizer.decode(said) == text
+
+
+def test_a_model_without_a_tokenizer_refuses(tmp_path: Path) -> None:
+    model = msgspec.structs.replace(MODEL, path=str(tmp_path))
+    config = engine_config(model=model, load_format="dummy")
+    tokenizer = Tokenizer.for_model(model, "dummy")
+    with pytest.raises(GrammarError, match="has no tokenizer"):
+        compiler_for(tokenizer, config)(GRAMMARS[0])
+
+
+def test_a_tokenizer_that_cannot_be_read_for_it_refuses(tmp_path: Path, word_tokenizer) -> None:
+    word_tokenizer.raw.save(str(tmp_path / "tokenizer.json"))
+    config = engine_config(model=msgspec.structs.replace(MODEL, path=str(tmp_path)))
+    with pytest.raises(GrammarError, match="cannot follow a grammar"):
+        compiler_for(word_tokenizer, config)(GRAMMARS[0])
+
+
+def test_a_model_that_generates_compiles() -> None:
+    folder = demo_models()[GENERATOR_NAME]
+    model = msgspec.structs.replace(MODEL, path=str(folder), vocab_size=4096)
+    compiled = compiler_for(Tokenizer.load(folder), engine_config(model=model))(GRAMMARS[3])
+    assert compiled.words == 129
+
+
+def test_compiling_lets_other_threads_run(demo: GrammarCompiler) -> None:
+    """A loop that shares the interpreter is held up for far less than compiling takes."""
+    beats = 0
+    done = threading.Event()
+
+    def compile_slowly() -> None:
+        with pytest.raises(GrammarError):
+            demo.compile(Grammar("regex", "x(a{1000}){1000}", ""))
+        done.set()
+
+    thread = threading.Thread(target=compile_slowly)
+    thread.start()
+    while not done.wait(0.002):
+        beats += 1
+    thread.join()
+    assert beats > 5

@@ -1,0 +1,156 @@
+"""Constrained jobs through the loop: compiled before they are accepted, masked, ended once."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
+from engine_core.structured.grammar import GrammarCompiler
+from engine_core.tokenization.tokenizer import Tokenizer
+from tests.engine_core.configs import MODEL
+from tests.engine_core.fake_transport import Engine
+from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer, reference_within
+from tests.engine_core.simulated_model import VOCAB, reference
+from tests.engine_core.test_core import A, B, Ledger, idle, ids
+
+STOPS = frozenset({END})
+BAD = Grammar("regex", "a(", "regex")
+TOKENIZER = json_tokenizer()
+COMPILER = GrammarCompiler(TOKENIZER, VOCAB)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    TOKENIZER.raw.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def engine_of(folder: Path, tokenizer: Tokenizer = TOKENIZER, **changes) -> Engine:
+    model = msgspec.structs.replace(MODEL, path=str(folder))
+    return Engine(tokenizer, "LlamaForCausalLM", num_blocks=24, model=model, **changes)
+
+
+def constrained(grammar: Grammar, max_tokens: int = 30) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, eos_token_ids=STOPS, grammar=grammar)
+
+
+def assert_nothing_left(engine: Engine) -> None:
+    usage = engine.core._scheduler.usage()
+    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+    assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
+    engine.turn_until(lambda: not engine.core._compiling._waiting)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_rows_are_compiled_for_masked_and_ended(folder: Path, as_text: bool) -> None:
+    engine = engine_of(folder)
+    texts, token_ids = (["3a"], []) if as_text else ([], [ids(3, 10)])
+    for job, grammar in enumerate(GRAMMARS):
+        engine.clients.put(A, GenerateJob(job, constrained(grammar), texts, token_ids, n=2))
+    engine.turn_until(lambda: idle(engine))
+    ledger = Ledger(engine, A)
+    for job, grammar in enumerate(GRAMMARS):
+        tokens, finish = reference_within(COMPILER, [3, 10], constrained(grammar))
+        for row in range(2):
+            assert ledger.tokens[job, row] == tokens
+            assert ledger.finished[job, row] == finish
+    assert_nothing_left(engine)
+
+
+def test_a_bad_grammar_is_refused_before_it_is_accepted(folder: Path) -> None:
+    engine = engine_of(folder)
+    engine.clients.put(A, GenerateJob(1, constrained(BAD), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
+    engine.turn_until(lambda: idle(engine))
+    ledger = Ledger(engine, A)
+    assert 1 not in ledger.accepted
+    assert (ledger.failed[1].code, ledger.failed[1].param) == ("invalid_request", "regex")
+    assert ledger.failed[1].message.startswith("regex: ")
+    assert ledger.tokens[2, 0] == reference([3], 3)
+    assert_nothing_left(engine)
+
+
+def test_a_model_without_a_tokenizer_refuses_grammars_alone(tmp_path: Path, word_tokenizer) -> None:
+    engine = engine_of(tmp_path, word_tokenizer)
+    engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[0]), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
+    engine.turn_until(lambda: idle(engine))
+    failed = Ledger(engine, A).failed[1]
+    assert (failed.code, failed.param) == ("invalid_request", "choice")
+    assert "no tokenizer" in failed.message
+    assert Ledger(engine, A).tokens[2, 0] == reference([3], 3)
+
+
+def test_a_job_aborted_while_it_is_compiled_leaves_no_trace(folder: Path) -> None:
+    engine = engine_of(folder)
+    engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[3]), ids=[ids(3)]))
+    engine.clients.put(A, Abort([1]))
+    engine.clients.put(A, GenerateJob(2, constrained(GRAMMARS[3]), ids=[ids(3)]))
+    engine.turn_until(lambda: idle(engine))
+    ledger = Ledger(engine, A)
+    assert ledger.accepted == {2}
+    assert set(ledger.finished) == {(2, 0)}
+    assert_nothing_left(engine)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.DataObject) -> None:
+    """Free, constrained and impossible jobs of two clients, with aborts at random turns."""
+    engine = engine_of(folder, num_stages=stages, max_model_len=64)
+    jobs: dict[tuple[bytes, int], tuple[SamplingParams, int]] = {}
+    aborted: set[tuple[bytes, int]] = set()
+    for job_id in range(data.draw(st.integers(1, 10))):
+        client = data.draw(st.sampled_from([A, B]))
+        grammar = data.draw(st.none() | st.sampled_from([*GRAMMARS, BAD]))
+        params = SamplingParams(max_tokens=data.draw(st.integers(1, 30)), grammar=grammar)
+        n = data.draw(st.integers(1, 3))
+        engine.clients.put(client, GenerateJob(job_id, params, ids=[ids(1, job_id)], n=n))
+        jobs[client, job_id] = (params, n)
+        for _ in range(data.draw(st.integers(0, 3))):
+            engine.turn()
+        if data.draw(st.integers(0, 3)) == 0:
+            engine.clients.put(client, Abort([job_id]))
+            aborted.add((client, job_id))
+    engine.turn_until(lambda: idle(engine))
+    for (client, job_id), (params, n) in jobs.items():
+        ledger = Ledger(engine, client)
+        if params.grammar == BAD:
+            assert job_id not in ledger.accepted
+        if (client, job_id) in aborted:
+            continue
+        if params.grammar == BAD:
+            assert ledger.failed[job_id].param == "regex"
+            continue
+        expected = (
+            reference([1, job_id], params.max_tokens or 0)
+            if params.grammar is None
+            else reference_within(COMPILER, [1, job_id], params)[0]
+        )
+        for row in range(n):
+            assert ledger.tokens[job_id, row] == expected
+            assert (job_id, row) in ledger.finished
+    assert_nothing_left(engine)
+
+
+def test_the_schema_of_the_tests_is_followed_to_the_letter(folder: Path) -> None:
+    engine = engine_of(folder)
+    for job in range(8):
+        engine.clients.put(A, GenerateJob(job, constrained(GRAMMARS[3], 60), ids=[ids(job)]))
+    engine.turn_until(lambda: idle(engine))
+    ledger = Ledger(engine, A)
+    whole = [job for job in range(8) if ledger.finished[job, 0] == "stop"]
+    assert whole
+    for job in whole:
+        value = json.loads(TOKENIZER.decode(ledger.tokens[job, 0]))
+        assert set(value) == {"a", "x"}

@@ -1,0 +1,272 @@
+"""Constrained rows among others: a mask for each step that needs one, and always the same text."""
+
+from array import array
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.job import Job
+from engine_core.messages import Failed, GenerateJob, Grammar, SamplingParams
+from engine_core.schedulers.request import Request
+from engine_core.structured.grammar import GrammarCompiler, Matcher
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.grammars import (
+    END,
+    GRAMMARS,
+    json_tokenizer,
+    matches,
+    reference_within,
+)
+from tests.engine_core.simulated_model import VOCAB, next_token, reference
+
+STOPS = frozenset({END})
+TOKENIZER = json_tokenizer()
+COMPILER = GrammarCompiler(TOKENIZER, VOCAB)
+COMPILED = {grammar: COMPILER.compile(grammar) for grammar in GRAMMARS}
+CHOICE, DIGITS, LETTERS, SCHEMA, LONG = GRAMMARS
+
+
+class MaskedDriver(Driver):
+    """Sends masks where the core does. `SimulatedPipeline` checks that each comes in time."""
+
+    failed: list[Failed]
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.failed = []
+
+    def constrain(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
+        assert params.grammar is not None
+        assert params.max_tokens is not None
+        job = Job(b"client", GenerateJob(job_id, params), 1, 0, grammar=COMPILED[params.grammar])
+        request = Request(
+            job,
+            0,
+            params,
+            array("i", prompt),
+            max_len=len(prompt) + params.max_tokens,
+            seed=0,
+            matcher=Matcher(COMPILED[params.grammar], params, VOCAB),
+        )
+        self.scheduler.add(job, [request])
+        return job
+
+    def add_free(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
+        assert params.max_tokens is not None
+        stops, ignore_eos = params.eos_token_ids, params.ignore_eos
+        return self.add(
+            job_id, prompt, params.max_tokens, eos_token_ids=stops, ignore_eos=ignore_eos
+        )
+
+    def submit(self) -> bool:
+        submitted = super().submit()
+        self._send_mask()
+        return submitted
+
+    def finish(self) -> None:
+        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
+        self._send_mask()
+        for _, outputs in self.outbox.take():
+            self.failed += outputs.failed
+            for row in outputs.rows:
+                self.news.setdefault(row.job, []).append(row)
+
+    def _send_mask(self) -> None:
+        if (mask := self.scheduler.mask(self.outbox)) is not None:
+            self.pipeline.submit_mask(mask)
+
+    def finish_reason(self, job_id: int) -> str | None:
+        finishes = [row.finish for row in self.news[job_id] if row.finish is not None]
+        assert len(finishes) == 1
+        assert self.news[job_id][-1].finish == finishes[0]
+        return finishes[0]
+
+    def decoded(self, job_id: int) -> str:
+        return TOKENIZER.decode(self.text(job_id))
+
+
+def params_of(
+    grammar: Grammar,
+    max_tokens: int = 40,
+    ends: frozenset[int] = STOPS,
+    *,
+    ignore_eos: bool = False,
+) -> SamplingParams:
+    return SamplingParams(
+        grammar=grammar, max_tokens=max_tokens, eos_token_ids=ends, ignore_eos=ignore_eos
+    )
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.source[:12])
+def test_the_text_matches_and_is_the_reference(grammar: Grammar, stages: int) -> None:
+    driver = MaskedDriver(num_blocks=64, stages=stages)
+    for seed in range(6):
+        driver.constrain(seed, prompt_of(5, seed), params_of(grammar))
+    driver.drain()
+    for seed in range(6):
+        text, finish = reference_within(COMPILER, prompt_of(5, seed), params_of(grammar))
+        assert driver.text(seed) == text
+        assert driver.finish_reason(seed) == finish
+        if finish == "stop":
+            assert matches(grammar, driver.decoded(seed))
+    assert any(driver.finish_reason(seed) == "stop" for seed in range(6))
+    driver.assert_idle()
+
+
+def test_the_next_step_is_submitted_before_its_mask_is_known() -> None:
+    driver = MaskedDriver(num_blocks=16)
+    driver.constrain(1, prompt_of(5), params_of(DIGITS))
+    assert driver.submit()
+    assert driver.submit()
+    assert driver.submitted[1].after == 0
+    assert driver.scheduler._masks.owed
+    driver.finish()
+    assert not driver.scheduler._masks.owed
+
+
+def test_a_step_without_constrained_rows_carries_and_owes_nothing() -> None:
+    driver = MaskedDriver(num_blocks=64)
+    driver.constrain(1, prompt_of(5), params_of(CHOICE))
+    driver.add(2, prompt_of(5, 2), max_tokens=30)
+    driver.drain()
+    steps = [driver.scheduler.build(batch) for batch in driver.submitted[-5:]]
+    assert {step.masked for step in steps} == {b""}
+    assert driver.text(2) == reference(prompt_of(5, 2), 30)
+
+
+def test_a_complete_text_ends_without_an_end_token() -> None:
+    driver = MaskedDriver(num_blocks=16)
+    driver.constrain(1, prompt_of(5), params_of(DIGITS, ends=frozenset()))
+    driver.drain()
+    assert driver.finish_reason(1) == "stop"
+    assert driver.news[1][-1].token == -1
+    assert len(driver.decoded(1)) == 4
+
+
+def test_max_tokens_may_cut_the_text() -> None:
+    driver = MaskedDriver(num_blocks=16)
+    driver.constrain(1, prompt_of(5), params_of(SCHEMA, max_tokens=3))
+    driver.drain()
+    assert len(driver.text(1)) == 3
+    assert driver.finish_reason(1) == "length"
+
+
+def test_a_text_that_is_complete_with_its_last_token_has_stopped() -> None:
+    driver = MaskedDriver(num_blocks=16)
+    whole, _ = reference_within(COMPILER, prompt_of(5), params_of(CHOICE, 9))
+    driver.constrain(1, prompt_of(5), params_of(CHOICE, max_tokens=len(whole)))
+    driver.drain()
+    assert driver.finish_reason(1) == "stop"
+
+
+def test_ignore_eos_goes_on_while_the_grammar_does() -> None:
+    driver = MaskedDriver(num_blocks=16)
+    driver.constrain(1, prompt_of(5), params_of(LETTERS, ignore_eos=True))
+    driver.constrain(2, prompt_of(6), params_of(LETTERS))
+    driver.drain()
+    assert END not in driver.text(1)
+    assert driver.text(2)[-1] == END
+    assert matches(LETTERS, driver.decoded(2))
+
+
+def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch) -> None:
+    driver = MaskedDriver(num_blocks=32)
+    job = driver.constrain(1, prompt_of(5), params_of(DIGITS))
+    driver.constrain(2, prompt_of(5, 2), params_of(DIGITS))
+    driver.submit()
+    (first, second) = driver.submitted[0].requests
+    assert first.job is job
+    monkeypatch.setattr(first.matcher, "accept", lambda token: False)
+    driver.drain()
+    assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
+    assert second.job.message.id == 2
+    assert matches(DIGITS, driver.decoded(2))
+    driver.assert_idle()
+
+
+def test_a_grammar_that_grows_too_complex_fails_its_job_alone(monkeypatch) -> None:
+    driver = MaskedDriver(num_blocks=32)
+    driver.constrain(1, prompt_of(5), params_of(DIGITS))
+    driver.constrain(2, prompt_of(5, 2), params_of(DIGITS))
+    driver.submit()
+    monkeypatch.setattr(driver.submitted[0].requests[0].matcher, "settle", lambda mask: False)
+    driver.drain()
+    assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
+    assert matches(DIGITS, driver.decoded(2))
+    driver.assert_idle()
+
+
+def test_preemption_changes_no_text() -> None:
+    driver = MaskedDriver(num_blocks=8)
+    params = params_of(LONG, max_tokens=20)
+    for job in (1, 2, 3):
+        driver.constrain(job, prompt_of(7, seed=job), params)
+    driver.drain()
+    assert driver.scheduler.usage().preemptions > 0
+    for job in (1, 2, 3):
+        assert driver.text(job) == reference_within(COMPILER, prompt_of(7, seed=job), params)[0]
+
+
+def test_the_simulation_notices_a_missing_mask() -> None:
+    """The control of the tests above."""
+    driver = MaskedDriver(num_blocks=16)
+    driver.constrain(1, prompt_of(5), params_of(DIGITS))
+    driver._send_mask = lambda: None
+    driver.submit()
+    with pytest.raises(AssertionError, match="mask was not waited for"):
+        driver.finish()
+    assert next_token(prompt_of(5), [7]) == 7
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
+    """Random arrivals of free and constrained requests, aborts, budgets, cache sizes, timings."""
+    driver = MaskedDriver(
+        num_blocks=data.draw(st.integers(8, 20)),
+        stages=stages,
+        max_running=data.draw(st.integers(1, 5)),
+        max_step_tokens=data.draw(st.integers(1, 40)),
+    )
+    jobs: dict[int, tuple[Job, list[int], SamplingParams]] = {}
+    aborted: set[int] = set()
+    for _ in range(data.draw(st.integers(5, 60))):
+        action = data.draw(
+            st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
+        )
+        if action == "add" and len(jobs) < 8:
+            prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
+            params = SamplingParams(
+                max_tokens=data.draw(st.integers(1, 14)),
+                eos_token_ids=data.draw(st.sampled_from([STOPS, frozenset()])),
+                ignore_eos=data.draw(st.booleans()),
+                grammar=data.draw(st.none() | st.sampled_from(GRAMMARS)),
+            )
+            add = driver.add_free if params.grammar is None else driver.constrain
+            job = add(len(jobs), prompt, params)
+            jobs[job.message.id] = (job, prompt, params)
+        elif action == "submit":
+            driver.submit()
+        elif action == "finish" and driver.batches:
+            driver.finish()
+        elif action == "abort" and jobs:
+            chosen = data.draw(st.sampled_from(sorted(jobs)))
+            if driver.scheduler.drop(jobs[chosen][0]):
+                aborted.add(chosen)
+    driver.drain()
+    driver.assert_idle()
+    assert not driver.failed
+    for job_id, (_, prompt, params) in jobs.items():
+        if params.grammar is None:
+            stops = frozenset() if params.ignore_eos else params.eos_token_ids
+            expected, finish = reference(prompt, params.max_tokens or 0, stops), None
+        else:
+            expected, finish = reference_within(COMPILER, prompt, params)
+        if job_id in aborted:
+            assert driver.text(job_id) == expected[: len(driver.text(job_id))]
+        else:
+            assert driver.text(job_id) == expected
+            assert finish in (None, driver.finish_reason(job_id))

@@ -1,0 +1,48 @@
+"""From a job's message to its rows."""
+
+from array import array
+from typing import Any
+
+import pytest
+
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.request import Request
+from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.workflows.generate import DecoderProcessor
+from tests.engine_core.configs import engine_config
+
+STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
+
+
+def rows_of(n: int = 1, priority: int = 0, **params: Any) -> list[Request]:
+    """The rows of one prompt; the vocabulary has 50 tokens."""
+    message = GenerateJob(1, SamplingParams(**STOPS, **params), n=n, priority=priority)
+    processor = DecoderProcessor(engine_config(), 64)
+    prompt = Tokenized(array("i", [3, 4]).tobytes())
+    _, rows = processor.prepare(Job(b"client", message, n, 0), [prompt])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("params", "barred", "stops"),
+    [
+        ({"min_tokens": 2}, {1, 7}, {1, 7, 70}),
+        ({"min_tokens": 2, "ignore_eos": True}, {7}, {7}),
+        ({"ignore_eos": True}, set(), {7}),
+        ({}, set(), {1, 7, 70}),
+    ],
+)
+def test_what_ends_a_row_and_what_is_barred(params: dict, barred: set, stops: set) -> None:
+    (row,) = rows_of(**params)
+    assert set(array("i", row.barred)) == barred
+    assert row.stops == stops
+
+
+def test_every_row_has_the_jobs_priority() -> None:
+    assert [row.priority for row in rows_of(n=3, priority=-4)] == [-4] * 3
+
+
+def test_a_prompt_may_be_all_that_is_wanted() -> None:
+    (row,) = rows_of(max_tokens=0)
+    assert row.max_len == row.prompt_len == 2

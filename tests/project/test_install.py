@@ -1,0 +1,139 @@
+"""The wheel, installed into a clean environment and used from a folder full of decoys."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from server import __version__
+from tests.project.requirements import needed_to_run
+from tests.server.checkpoint_folders import LLAMA, write_checkpoint
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("server", "engine_core", "workers")
+
+
+@pytest.fixture(scope="module")
+def penstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The console script of a fresh environment with only the wheel in it, where what penstock
+    needs to run, and nothing else, is borrowed from this one."""
+    folder = tmp_path_factory.mktemp("install")
+    wheel = build_wheel(copy_source(folder / "source"), folder / "dist")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    pip("--python", str(python), "install", "--no-deps", str(wheel))
+    (site_packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    for package in needed_to_run():
+        borrow(package, site_packages)
+    return folder / "venv" / "bin" / "penstock"
+
+
+@pytest.fixture
+def foreign_folder(tmp_path: Path) -> Path:
+    """A working folder whose modules are called like penstock's packages."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for package in PACKAGES:
+        (folder / f"{package}.py").write_text(f"raise RuntimeError('the wrong {package}')\n")
+    return folder
+
+
+def borrow(package: str, site_packages: Path) -> None:
+    """Link to what is installed of a package here, but for its programs."""
+    installed = distribution(package)
+    for name in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+        link = site_packages / name
+        if not link.exists():  # several packages may have a folder in common
+            link.symlink_to(str(installed.locate_file(name)))
+
+
+def copy_source(target: Path) -> Path:
+    """Building in the repository itself would leave folders behind."""
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / package, target / package, ignore=ignored)
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / file, target)
+    return target
+
+
+def build_wheel(source: Path, target: Path) -> Path:
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(target), str(source))
+    (wheel,) = target.glob("*.whl")
+    return wheel
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, check=True)
+
+
+def test_the_wheel_holds_every_module(penstock: Path) -> None:
+    """The list of packages in pyproject.toml is written by hand."""
+    (installed,) = (penstock.parents[1]).glob("lib/python*/site-packages")
+    for package in PACKAGES:
+        for file in (REPOSITORY / package).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                assert (installed / file.relative_to(REPOSITORY)).exists(), file
+
+
+def test_help_and_version(penstock: Path, foreign_folder: Path) -> None:
+    def say(flag: str) -> str:
+        command = [str(penstock), flag]
+        return subprocess.run(
+            command, cwd=foreign_folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert "serve models over HTTP" in say("--help")
+    assert say("--version") == f"penstock {__version__}\n"
+
+
+def test_it_serves(penstock: Path, foreign_folder: Path) -> None:
+    write_checkpoint(foreign_folder / "tiny", LLAMA)
+    private = foreign_folder / "private"
+    private.mkdir()
+    flags = ["--load-format", "dummy", "--device", "cpu", "--threads", "1", "--port", "0"]
+    with subprocess.Popen(
+        [str(penstock), "serve", "tiny", *flags],
+        cwd=foreign_folder,
+        env=dict(os.environ, TMPDIR=str(private)),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as daemon:
+        try:
+            assert complete(ready_url(daemon), tokens=3) == 3
+            assert len(list(private.iterdir())) == 1
+            daemon.terminate()
+            assert daemon.wait(30) == 0
+            assert list(private.iterdir()) == []
+        finally:
+            daemon.kill()
+
+
+def ready_url(daemon: subprocess.Popen[str]) -> str:
+    """Read the daemon's log up to the line that names its address."""
+    assert daemon.stderr is not None
+    log = ""
+    for line in daemon.stderr:
+        log += line
+        if found := re.search(r"ready on (http://\S+)", line):
+            return found[1]
+    raise AssertionError(f"ended while starting:\n{log}")
+
+
+def complete(url: str, tokens: int) -> int:
+    """Ask for a completion; the tokens that it counts."""
+    body = {"model": "tiny", "prompt": "w2 w3", "max_tokens": tokens, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["usage"]["completion_tokens"]

@@ -1,0 +1,149 @@
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from server import __version__
+from server.settings.server_config import Limits
+from tests.server.support import server_config
+from tests.server.waiting import wait_until
+
+
+def metric(house, name: str, **labels: str) -> float:
+    for family in text_string_to_metric_families(house.http.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return sample.value
+    return 0.0
+
+
+def test_models_in_the_order_of_the_configuration(house):
+    body = house.http.get("/v1/models").json()
+    assert body["object"] == "list"
+    assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
+    assert {card["object"] for card in body["data"]} == {"model"}
+    assert {card["max_model_len"] for card in body["data"]} == {2048}
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
+def test_health(house, path):
+    response = house.http.get(path)
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_version(house):
+    assert house.http.get("/version").json() == {"version": __version__}
+
+
+def test_metrics_count_what_was_asked_and_said(house, say):
+    ids = say("The quick brown fox")
+    endpoint = {"endpoint": "/v1/completions", "status": "200"}
+    names = {
+        "penstock_http_requests_total": endpoint,
+        "penstock_http_request_seconds_count": {"endpoint": "/v1/completions"},
+        "penstock_time_to_first_token_seconds_count": {"model": "writer"},
+        "penstock_generated_tokens_total": {"model": "writer"},
+        "penstock_prompt_tokens_total": {"model": "writer"},
+    }
+    before = [metric(house, name, **labels) for name, labels in names.items()]
+    house.post("/v1/completions", {"prompt": "Hello"})
+
+    def counted() -> list[float]:
+        after = [metric(house, name, **labels) for name, labels in names.items()]
+        return [b - a for a, b in zip(before, after, strict=True)]
+
+    # An answer is counted once it is sent, which its reader may be ahead of.
+    wait_until(lambda: counted() == [1, 1, 1, len(ids) + 1, 5])
+    assert metric(house, "penstock_in_house", what="requests") == 0
+    assert metric(house, "penstock_in_house", what="tokens") == 0
+    assert metric(house, "penstock_engine_up", model="ranker") == 1
+    assert metric(house, "penstock_engine_kv_blocks", model="writer") == 16
+
+
+def test_unknown_paths_share_one_label(house):
+    before = metric(house, "penstock_http_requests_total", endpoint="other", status="404")
+    for number in range(3):
+        house.http.get(f"/nothing/{number}")
+    after = metric(house, "penstock_http_requests_total", endpoint="other", status="404")
+    assert after - before == 3
+
+
+def test_models_share_one_label(house):
+    def counted() -> float:
+        endpoint = "/v1/models/{model}"
+        return metric(house, "penstock_http_requests_total", endpoint=endpoint, status="200")
+
+    before = counted()
+    for name in ("writer", "ranker"):
+        house.http.get(f"/v1/models/{name}")
+    wait_until(lambda: counted() - before == 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v2/everything", 404, "not_found"),
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models/writer", 405, "method_not_allowed"),
+        ("OPTIONS", "/", 405, "method_not_allowed"),
+    ],
+)
+def test_wrong_routes_in_the_error_shape(house, method, path, status, code):
+    response = house.http.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+    allowed = {"/v1/completions": "POST", "/": "GET, HEAD, POST"}.get(path, "GET, HEAD")
+    assert response.headers.get("allow") == (allowed if status == 405 else None)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/version"])
+def test_a_head_is_that_of_the_get(house, path):
+    asked, got = house.http.head(path), house.http.get(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers["content-length"] == got.headers["content-length"]
+
+
+def test_the_request_id_comes_back_cleaned(house):
+    def echoed(value: str | None) -> str:
+        headers = {} if value is None else {"X-Request-Id": value}
+        return house.http.get("/version", headers=headers).headers["x-request-id"]
+
+    assert echoed("abc-123_4:5/6") == "abc-123_4:5/6"
+    assert echoed("a b<script>;\t{c}") == "abscriptc"
+    assert echoed("x" * 500) == "x" * 128
+    fresh = [echoed(None), echoed(None), echoed("<>")]
+    assert len(set(fresh)) == 3
+    assert all(re.fullmatch(r"req-[0-9a-f]+", one) for one in fresh)
+
+
+def test_errors_carry_the_request_id_too(house):
+    response = house.http.get("/nothing", headers={"X-Request-Id": "mine"})
+    assert response.headers["x-request-id"] == "mine"
+
+
+def test_the_api_key_opens_everything_but_health_and_metrics(builder):
+    house = builder.open(server_config(builder.model("writer", "generate"), api_key="sesame"))
+    paths = ["/v1/models", "/version", "/docs", "/openapi.json", "/nothing"]
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
+        for path in paths:
+            response = house.http.get(path, headers=headers)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+    for path in ("/health", "/health/live", "/health/ready", "/metrics"):
+        assert house.http.get(path).status_code == 200
+    house.http.headers["Authorization"] = "Bearer sesame"
+    assert house.http.get("/v1/models").status_code == 200
+    assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
+
+
+def test_several_processes_count_together(builder, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    models = [builder.model("writer", "generate")]
+    house = builder.open(server_config(*models, api_workers=2, limits=Limits(max_requests=8)))
+    house.post("/v1/completions", {"prompt": "Hello"})
+    assert list(tmp_path.glob("*.db"))
+    assert metric(house, "penstock_prompt_tokens_total", model="writer") == 5
+    assert metric(house, "penstock_in_house", what="requests") == 0
+    assert metric(house, "penstock_engine_up", model="writer") == 1

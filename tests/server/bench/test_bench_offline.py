@@ -1,0 +1,168 @@
+"""`penstock bench offline`: real engines on the CPU, and engines that do other than asked."""
+
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import EngineError
+from engine_core.messages import Failed
+from engine_core.tokenization.tokenizer import Tokenizer
+from server import cli
+from server.bench.engine import RunningEngine
+from server.bench.errors import BenchError
+from server.bench.offline import OfflineRunner
+from server.bench.workloads import GENERATION, PREFILL
+from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from tests.server.fake_engine import FakeEngine
+from tests.server.support import served_model
+
+CASES = {case.name: case for case in (*GENERATION, *PREFILL)}
+ON_CPU = ("--device", "cpu", "--threads", "1")
+
+
+def write_shape(folder: Path, config: dict[str, Any]) -> str:
+    folder.mkdir()
+    write_json(folder / "config.json", config | {"vocab_size": 20_480})
+    return str(folder)
+
+
+def bench(*arguments: str) -> int:
+    return cli.main(["bench", "offline", *arguments, *ON_CPU])
+
+
+def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2400})
+    kept = tmp_path / "out.json"
+    arguments = ["--case", "dec", "b16s", "long32k", "--scale", "0.0025", "--repeat", "2"]
+    assert bench(*arguments, "--shape", shape, "--json", str(kept)) == 1
+    dec, b16s, long32k = json.loads(kept.read_bytes())["cases"]
+
+    assert [run["output_tokens"] for run in dec["runs"]] == [512, 512]
+    assert dec["engine"]["device"] == "cpu"
+    for run in dec["runs"]:
+        assert run["prompt_tokens"] == 128
+        # A step for each token, and those that were submitted ahead of the last.
+        assert 512 <= run["steps"] <= 514
+        assert run["cached_tokens"] == 0
+        assert run["output_tokens_per_s"] == pytest.approx(512 / run["seconds"])
+        # To the first token, then each further one: that is all the time there was.
+        whole = run["ttft_mean_ms"] + 511 * run["tpot_mean_ms"]
+        assert whole == pytest.approx(run["seconds"] * 1e3, rel=0.1)
+
+    assert [run["prompt_tokens"] for run in b16s["runs"]] == [16 * 2200] * 2
+    cached = [run["cached_tokens"] for run in b16s["runs"]]
+    assert cached[0] == cached[1], "the second run found nothing of the first"
+    assert 0 < cached[0] <= 15 * 2000
+
+    assert "prompt has 32000 and 1 to generate" in long32k["error"]
+    said = capsys.readouterr()
+    assert "dec: not judged: a quick look: 1 instead of 256, on shape tiny" in said.out
+    assert said.err.endswith("penstock: error: not measured: long32k\n")
+
+
+def test_prefill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = write_shape(tmp_path / "tiny", BERT)
+    kept = tmp_path / "out.json"
+    assert bench("--case", "emb32", "--scale", "0.07", "--shape", shape, "--json", str(kept)) == 0
+    (case,) = json.loads(kept.read_bytes())["cases"]
+    (run,) = case["runs"]
+    assert (run["sequences"], run["prompt_tokens"]) == (1147, 1147 * 32)
+    assert run["sequences_per_s"] == pytest.approx(1147 / run["seconds"])
+    assert "emb32" in capsys.readouterr().out
+
+
+def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = write_shape(tmp_path / "odd", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
+    assert bench("--case", "one", "dec", "--shape", shape) == 1
+    said = capsys.readouterr()
+    assert "one: FAILED: architecture GPT2LMHeadModel is not supported" in said.out
+    assert "dec: FAILED: architecture GPT2LMHeadModel is not supported" in said.out
+    assert "not measured: one, dec" in said.err
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("--case", "one", "--json", str(tmp_path / "none" / "out.json")) == 1
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--case", "nothing"], "invalid choice: 'nothing'"),
+        (["--case", "one", "--scale", "0"], "'0' is not a fraction"),
+        (["--case", "one", "--scale", "1.5"], "'1.5' is not a fraction"),
+        (["--case", "one", "--repeat", "0"], "'0' is not a whole number above 0"),
+        ([], "the following arguments are required: --case"),
+    ],
+)
+def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        bench(*arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_every_case(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["bench", "offline", "--help"])
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in CASES)
+    assert "all-generation" in text
+    assert "--attention-backend NAME" in text
+
+
+@pytest.fixture
+async def fake(
+    folder: Path, tokenizer: Tokenizer
+) -> AsyncIterator[tuple[FakeEngine, OfflineRunner]]:
+    """An engine that says what it is told, and what measures it."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        endpoint = f"ipc://{directory}/engine"
+        model = served_model("fake", "generate", folder, endpoint, vocab_size=400)
+        with FakeEngine(endpoint, tokenizer) as engine:
+            client = EngineClient(endpoint)
+            await client.start()
+            await client.wait_ready()
+            yield engine, OfflineRunner(RunningEngine(client, model))
+            client.close()
+
+
+async def test_exactly_as_many_tokens(fake: tuple[FakeEngine, OfflineRunner]) -> None:
+    engine, runner = fake
+    figures = await runner.measure(CASES["rand"].scaled(0.05), 0)
+    assert (figures["requests"], figures["output_tokens"]) == (103, 103 * 256)
+    assert [len(job.ids) for job in engine.received] == [64, 39]
+    assert {len(prompt) for job in engine.received for prompt in job.ids} == {512 * 4}
+
+
+async def test_a_row_that_is_too_short(fake: tuple[FakeEngine, OfflineRunner]) -> None:
+    engine, runner = fake
+    engine.script.tokens = [5, -1]
+    with pytest.raises(BenchError, match=r"a row ended \(length\) after 128 of 256 tokens"):
+        await runner.measure(CASES["one"], 0)
+
+
+async def test_an_engine_that_refuses_or_fails(fake: tuple[FakeEngine, OfflineRunner]) -> None:
+    engine, runner = fake
+    engine.script.fail_after = 3
+    with pytest.raises(EngineError, match="no finite result"):
+        await runner.measure(CASES["one"], 0)
+    engine.script.refusal = Failed(0, "overloaded", "the house is full")
+    with pytest.raises(EngineError, match="the house is full"):
+        await runner.measure(msgspec.structs.replace(CASES["dec"], count=130), 0)
+
+
+async def test_an_engine_that_vanishes(fake: tuple[FakeEngine, OfflineRunner]) -> None:
+    engine, runner = fake
+    engine.kill()
+    with pytest.raises((BenchError, EngineError)):
+        await runner.measure(CASES["one"], 0)

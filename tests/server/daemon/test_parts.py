@@ -1,0 +1,131 @@
+"""Which processes a daemon has, and what they are given."""
+
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from engine_core.config import EngineConfig
+from server.daemon.parts import Part, daemon_parts
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.api_keys import digests
+from server.settings.server_config import Limits, ServerConfig
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from workers.contract.config import WorkerConfig
+
+FD = 99
+T = TypeVar("T")
+
+
+ON_CPUS = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
+
+
+def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPUS) -> ServerConfig:
+    models = tuple(
+        set_up_model(
+            name,
+            write_checkpoint(folder / name, config),
+            options,
+            Limits(),
+            EngineSeat(prefix=str(folder / str(index)), num_engines=2),
+        )
+        for index, (name, config) in enumerate({"generator": LLAMA, "embedder": BERT}.items())
+    )
+    return ServerConfig(
+        host="127.0.0.1",
+        port=8000,
+        api_workers=api_workers,
+        api_keys=digests(["secret"]),
+        drain_timeout=1.0,
+        log_level="info",
+        limits=Limits(),
+        models=models,
+    )
+
+
+def test_one_engine_a_model_one_worker_a_stage(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=2)
+    parts = daemon_parts(config, FD, tmp_path)
+    assert [part.title for part in parts] == [
+        "engine of generator",
+        "worker 0 of generator",
+        "worker 1 of generator",
+        "engine of embedder",
+        "worker 0 of embedder",
+        "worker 1 of embedder",
+        "api process 0",
+        "api process 1",
+    ]
+    assert [part.command[:4] for part in parts] == [
+        [sys.executable, "-P", "-m", module]
+        for module in (*["engine_core", "workers", "workers"] * 2, *["server.app.api_process"] * 2)
+    ]
+    assert [part.inherited_fd for part in parts] == [None] * 6 + [FD] * 2
+
+
+def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=1)
+    engine, first, second, *_, api = daemon_parts(config, FD, tmp_path)
+    assert read(engine, EngineConfig) == config.models[0].engine
+    assert [read(worker, WorkerConfig).stage for worker in (first, second)] == [0, 1]
+    assert read(api, ServerConfig) == config
+    assert api.command[5:] == [str(FD)]
+
+
+def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
+    """They hold the digests of API keys."""
+    for part in daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path):
+        assert Path(part.command[4]).stat().st_mode & 0o777 == 0o600
+
+
+def test_environments(tmp_path: Path) -> None:
+    one, several = (
+        daemon_parts(write_config(tmp_path / str(n), api_workers=n), FD, folder(tmp_path, n))
+        for n in (1, 2)
+    )
+    assert one[0].environment["OMP_NUM_THREADS"] == "1"
+    assert one[1].environment["OMP_NUM_THREADS"] == "3"
+    assert one[1].environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "PROMETHEUS_MULTIPROC_DIR" not in one[-1].environment
+    assert Path(several[-1].environment["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("device", "inherited", "visible"),
+    [
+        ("cuda", None, "0"),
+        ("cuda:1", None, "1"),
+        ("cuda:1", "5, GPU-8932f937-d72c", "GPU-8932f937-d72c"),
+        ("cpu", None, ""),
+        ("cpu", "0,1", ""),
+    ],
+)
+def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    inherited: str | None,
+    visible: str,
+) -> None:
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 << 30,) * 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    config = write_config(tmp_path, 1, EngineOptions(device=device, load_format="dummy"))
+    workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 2
+    kind = device.partition(":")[0]
+    assert [read(worker, WorkerConfig).device for worker in workers] == [kind] * 2
+
+
+def folder(parent: Path, number: int) -> Path:
+    private = parent / f"private-{number}"
+    private.mkdir()
+    return private
+
+
+def read(part: Part, kind: type[T]) -> T:
+    return msgspec.json.decode(Path(part.command[4]).read_bytes(), type=kind)

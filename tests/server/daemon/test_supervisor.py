@@ -1,0 +1,368 @@
+"""The daemon's life and death, with throw-away children instead of engines and servers."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.daemon.parts import Part, Role
+from server.daemon.supervisor import Supervisor, Timing
+
+CHILD = """
+import os, pathlib, signal, sys, time
+folder, name, on_terminate = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+signals = 0
+def terminate(*_):
+    global signals
+    signals += 1
+    if on_terminate == "ignore" or (on_terminate == "never" and signals == 1):
+        return
+    if on_terminate != "never":
+        time.sleep(float(on_terminate))
+    with (folder / "diary").open("a") as diary:
+        diary.write(name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, terminate)
+(folder / f"{name}.new").write_text(f"{os.getpid()} {os.getsid(0)}")
+(folder / f"{name}.new").rename(folder / name)
+while sys.stdin.read():
+    pass
+"""
+
+
+class House:
+    """Children that write who they are into a folder, and a supervisor over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts: list[Part] = []
+
+    def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
+        """A child that on SIGTERM works for so many seconds, or "never" ends what it does before a
+        second one, or does "ignore" it. Engines and workers are of `model`."""
+        arguments = [str(self.folder), name, on_terminate]
+        self._add(name, role, ["-c", CHILD, *arguments], model)
+
+    def add_failing(self, name: str, role: Role, status: int) -> None:
+        """A child that exits at once."""
+        self._add(name, role, ["-c", f"raise SystemExit({status})"])
+
+    def add_silent(self, name: str, role: Role) -> None:
+        """A child that runs, and is never up."""
+        self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
+
+    def add_model(self, name: str) -> None:
+        """An engine and its worker."""
+        self.add(f"engine of {name}", "engine", model=name)
+        self.add(f"worker of {name}", "worker", model=name)
+
+    def _add(self, name: str, role: Role, arguments: list[str], model: str = "the model") -> None:
+        self.parts.append(
+            Part(
+                title=name,
+                role=role,
+                model=None if role == "api" else model,
+                command=[sys.executable, "-I", "-S", *arguments],
+                environment=dict(os.environ),
+            )
+        )
+
+    def pid(self, name: str) -> int:
+        return int((self.folder / name).read_text().split()[0])
+
+    def diary(self) -> list[str]:
+        """Who ended by SIGTERM, in order."""
+        return (self.folder / "diary").read_text().splitlines()
+
+    async def run(
+        self,
+        when_ready: Callable[[], None],
+        startup: float = 60.0,
+        drain: float = 30.0,
+        stall: float = 0.0,
+    ) -> int:
+        """One life of the supervisor; ready means that every child is up."""
+
+        async def is_ready() -> bool:
+            return all((self.folder / part.title).exists() for part in self.parts)
+
+        supervisor = Supervisor(
+            self.parts,
+            Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
+            is_ready=is_ready,
+            on_started=lambda: None,
+            on_ready=lambda _: when_ready(),
+        )
+        return await supervisor.run()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def later(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+
+def stop(number: signal.Signals = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+def never_ready() -> None:
+    pytest.fail("it was never ready")
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_servers_finish_before_the_engines_end(
+    house: House, number: signal.Signals
+) -> None:
+    house.add("engine", "engine")
+    house.add("worker", "worker")
+    house.add("api", "api", on_terminate="0.3")
+    assert await house.run(lambda: stop(number)) == 0
+    assert house.diary()[0] == "api"
+    assert sorted(house.diary()) == ["api", "engine", "worker"]
+
+
+async def test_a_server_that_does_not_finish_in_time_is_killed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.daemon.supervisor._DRAIN_MARGIN_S", 0.1)
+    house.add("engine", "engine")
+    house.add("api", "api", on_terminate="ignore")
+    assert await house.run(stop, drain=0.1) == 0
+    assert house.diary() == ["engine"]
+    assert is_gone(house.pid("api"))
+
+
+async def test_a_second_signal_ends_everything_at_once(house: House) -> None:
+    house.add("engine", "engine", on_terminate="ignore")
+    house.add("api", "api", on_terminate="ignore")
+
+    def stop_twice() -> None:
+        stop()
+        later(0.1, stop, signal.SIGINT)
+
+    started = time.monotonic()
+    assert await house.run(stop_twice) == 128 + signal.SIGINT
+    assert time.monotonic() - started < 5
+    assert is_gone(house.pid("engine"))
+    assert is_gone(house.pid("api"))
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker", "api"])
+async def test_a_killed_part_ends_the_daemon(
+    house: House, victim: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add("engine", "engine")
+    house.add("worker", "worker", on_terminate="ignore")
+    house.add("api", "api")
+    killed_at = 0.0
+
+    def kill() -> None:
+        nonlocal killed_at
+        killed_at = time.monotonic()
+        os.kill(house.pid(victim), signal.SIGKILL)
+
+    assert await house.run(kill) == 1
+    assert time.monotonic() - killed_at < 5
+    assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
+    assert all(is_gone(house.pid(part.title)) for part in house.parts)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_lets_servers_say_so(house: House, number: signal.Signals) -> None:
+    house.add("engine", "engine")
+    house.add("api", "api", on_terminate="never")
+
+    def stop_twice() -> None:
+        stop(number)
+        later(0.3, stop, number)
+
+    assert await house.run(stop_twice, drain=60) == 128 + number
+    assert house.diary() == ["api"]
+
+
+async def test_servers_get_time_to_answer_after_a_death(house: House) -> None:
+    house.add("engine", "engine")
+    house.add("worker", "worker")
+    house.add("api", "api", on_terminate="0.5")
+    assert await house.run(lambda: os.kill(house.pid("engine"), signal.SIGKILL)) == 1
+    assert house.diary() == ["api"]
+
+
+async def test_when_nothing_else_lives_they_get_a_moment_only(house: House) -> None:
+    house.add_model("a")
+    house.add("api", "api", on_terminate="ignore")
+    started = 0.0
+
+    def kill() -> None:
+        nonlocal started
+        started = time.monotonic()
+        os.kill(house.pid("engine of a"), signal.SIGKILL)
+
+    assert await house.run(kill, drain=60) == 1
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+async def test_when_a_model_dies_the_others_finish(
+    house: House, victim: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="2")
+    assert await house.run(lambda: os.kill(house.pid(f"{victim} of a"), signal.SIGKILL)) == 1
+    assert house.diary()[0] == "api"
+    assert {"engine of b", "worker of b"} < set(house.diary())
+    ((_, _, said),) = caplog.record_tuples
+    assert said.startswith(f"the {victim} of a was killed by SIGKILL; ")
+    assert "30 s for the others to finish" in said
+
+
+async def test_a_worker_that_was_killed_is_the_cause_though_its_engine_is_seen_to_end_first(
+    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.daemon.supervisor._CAUSE_S", 3.0)
+    house.add_model("a")
+    house.add("api", "api")
+
+    def end() -> None:
+        os.kill(house.pid("engine of a"), signal.SIGTERM)
+        later(0.5, os.kill, house.pid("worker of a"), signal.SIGKILL)
+
+    assert await house.run(end) == 1
+    assert caplog.messages == ["the worker of a was killed by SIGKILL; stopping"]
+
+
+async def test_a_dead_engines_workers_end_with_it(house: House) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="2")
+    gone: list[list[bool]] = []
+
+    def kill() -> None:
+        os.kill(house.pid("engine of a"), signal.SIGKILL)
+        later(1.0, lambda: gone.append([is_gone(house.pid(f"worker of {m}")) for m in "ab"]))
+
+    assert await house.run(kill) == 1
+    assert gone == [[True, False]]
+
+
+async def test_a_signal_while_the_others_finish_counts_as_the_first(house: House) -> None:
+    house.add_model("a")
+    house.add_model("b")
+    house.add("api", "api", on_terminate="never")
+
+    def kill() -> None:
+        os.kill(house.pid("worker of a"), signal.SIGKILL)
+        later(0.5, stop)
+        later(1.0, lambda: diaries.append((house.folder / "diary").exists()))
+        later(1.5, stop)
+
+    diaries: list[bool] = []
+    assert await house.run(kill, drain=60) == 128 + signal.SIGTERM
+    assert diaries == [False]
+    assert house.diary() == ["api"]
+
+
+async def test_when_a_server_dies_the_others_finish(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add_model("a")
+    house.add("api 0", "api", on_terminate="2")
+    house.add("api 1", "api", on_terminate="2")
+    assert await house.run(lambda: os.kill(house.pid("api 0"), signal.SIGKILL)) == 1
+    assert house.diary()[0] == "api 1"
+    assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
+
+
+async def test_a_death_while_starting_ends_the_start(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add("api", "api")
+    house.add_failing("worker 0", "worker", status=3)
+    assert await house.run(never_ready) == 1
+    assert caplog.messages == ["the worker 0 exited with status 3 while starting"]
+
+
+async def test_a_start_has_a_deadline(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.add("engine", "engine")
+    house.add_silent("never up", "worker")
+    assert await house.run(never_ready, startup=0.5) == 1
+    assert caplog.messages == ["not ready after 0.5 s (--startup-timeout)"]
+
+
+async def test_a_death_while_draining_is_a_failure(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.add("engine", "engine")
+    house.add("api", "api", on_terminate="0.5")
+
+    def stop_and_kill() -> None:
+        stop()
+        os.kill(house.pid("engine"), signal.SIGKILL)
+
+    assert await house.run(stop_and_kill) == 1
+    assert "engine was killed by SIGKILL" in caplog.messages[0]
+
+
+async def test_a_terminal_reaches_only_the_supervisor(house: House) -> None:
+    house.add("engine", "engine")
+    assert await house.run(stop) == 0
+    pid, session = (house.folder / "engine").read_text().split()
+    assert session == pid
+
+
+def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
+    child = f"""
+        import os, pathlib, time
+        from workers.contract.supervision import exit_with_parent
+        exit_with_parent()
+        new = pathlib.Path({str(tmp_path)!r}, "new")
+        new.write_text(str(os.getpid()))
+        new.rename(new.with_name("child"))
+        time.sleep(60)
+    """
+    supervisor = f"""
+        import asyncio, os, signal, sys
+        from server.daemon.parts import Part
+        from server.daemon.supervisor import Supervisor, Timing
+        async def never(): return False
+        command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
+        part = Part(title="child", role="engine", command=command, environment=dict(os.environ))
+        timing = Timing(startup_timeout=60, drain_timeout=1, stall_timeout=60)
+        asyncio.run(Supervisor([part], timing, is_ready=never, on_started=lambda: None,
+                               on_ready=lambda _: None).run())
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(supervisor)])
+    try:
+        wait_until((tmp_path / "child").exists)
+        pid = int((tmp_path / "child").read_text())
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: is_gone(pid))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

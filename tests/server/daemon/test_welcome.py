@@ -1,0 +1,97 @@
+"""What the daemon says when it is ready can be pasted into a shell."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from server.daemon.welcome import describe, welcome
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServerConfig
+from tests.server.chat_templates import write_template
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+
+
+def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
+    served = tuple(
+        set_up_model(
+            name,
+            write_checkpoint(folder / name, config),
+            EngineOptions(device="cpu", threads=2, pipeline_stages=2),
+            Limits(),
+            EngineSeat(prefix=str(folder / name), num_engines=len(models)),
+        )
+        for name, config in models.items()
+    )
+    return ServerConfig(
+        host="127.0.0.1",
+        port=8000,
+        api_workers=1,
+        drain_timeout=1.0,
+        log_level="info",
+        limits=Limits(),
+        models=served,
+    )
+
+
+def commands(message: str) -> list[list[str]]:
+    """The shell commands of a ready message, split as a shell does."""
+    _, *blocks = message.strip().split("\n\n")
+    return [shlex.split(block.replace("\\\n", "")) for block in blocks]
+
+
+def bodies(message: str) -> dict[str, Any]:
+    """Address → body of each command."""
+    return {words[2]: json.loads(words[words.index("-d") + 1]) for words in commands(message)}
+
+
+def test_one_command_for_each_endpoint_that_is_served(tmp_path: Path) -> None:
+    message = welcome(config_of(tmp_path, writer=LLAMA, embedder=BERT), 2.34)
+    assert "ready on http://127.0.0.1:8000 after 2.3 s" in message
+    tried = bodies(message)
+    assert {url: body["model"] for url, body in tried.items()} == {
+        "http://127.0.0.1:8000/v1/completions": "writer",
+        "http://127.0.0.1:8000/v1/embeddings": "embedder",
+        "http://127.0.0.1:8000/v1/rerank": "embedder",
+    }
+
+
+def test_a_chat_is_tried_where_the_model_has_a_template(tmp_path: Path) -> None:
+    config = config_of(tmp_path, writer=LLAMA)
+    write_template(tmp_path / "writer", "{{ messages[0].content }}")
+    chat = bodies(welcome(config, 1.0))["http://127.0.0.1:8000/v1/chat/completions"]
+    assert chat["model"] == "writer"
+    assert chat["messages"][0]["role"] == "user"
+
+
+def test_the_documentation_is_named_unless_a_browser_cannot_open_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, writer=LLAMA)
+    assert "http://127.0.0.1:8000/docs" in welcome(config, 1.0)
+    assert "/docs" not in welcome(msgspec.structs.replace(config, api_keys=("5ec2e7",)), 1.0)
+
+
+def test_a_reranker_alone(tmp_path: Path) -> None:
+    reranker = BERT | {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    assert list(bodies(welcome(config_of(tmp_path, ranker=reranker), 1.0))) == [
+        "http://127.0.0.1:8000/v1/rerank"
+    ]
+
+
+def test_the_api_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(
+        config_of(tmp_path, writer=LLAMA), api_keys=("5ec2e7",), host="::1"
+    )
+    message = welcome(config, 1.0)
+    (words,) = commands(message)
+    assert words[2] == "http://[::1]:8000/v1/completions"
+    assert "Authorization: Bearer $PENSTOCK_API_KEY" in words
+    assert "5ec2e7" not in message
+
+
+def test_a_model_is_described_in_one_line(tmp_path: Path) -> None:
+    (model,) = config_of(tmp_path, writer=LLAMA).models
+    assert describe(model) == (
+        "writer: LlamaForCausalLM, float32 on cpu, 2 stages of 2 threads, up to 128 tokens"
+    )

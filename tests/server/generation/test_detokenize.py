@@ -1,0 +1,218 @@
+import codecs
+import functools
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.generation.detokenize import Detokenizer, StopStrings
+from tests.server.support import WORDS
+
+
+def first_stop(text: str, stops: list[str]) -> int | None:
+    """By definition: where the stop string begins that ends first (of two, the longer)."""
+    found = [
+        (end, end - len(stop))
+        for stop in stops
+        for end in range(len(stop), len(text) + 1)
+        if text[end - len(stop) : end] == stop
+    ]
+    return min(found)[1] if found else None
+
+
+def pieces_of(text: str, cuts: list[int]) -> list[str]:
+    bounds = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+# Two letters make overlaps, repeats and near misses common.
+words = st.text(alphabet="ab", min_size=1, max_size=5)
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(words, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+)
+def test_text_is_cut_at_the_first_stop_string_however_it_is_split(text, stops, cuts):
+    matcher = StopStrings(tuple(stops))
+    said = ""
+    for piece in pieces_of(text, cuts):
+        said += matcher.push(piece)
+        assert text.startswith(said), "what has been said is never taken back"
+        if matcher.found:
+            break
+    stop = first_stop(text, stops)
+    assert matcher.found == (stop is not None)
+    assert said + matcher.flush() == text[:stop]
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(words, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+)
+def test_a_stop_string_that_is_told_holds_nothing_back(text, stops, cuts):
+    matcher = StopStrings(tuple(stops), told=True)
+    said = ""
+    for piece in pieces_of(text, cuts):
+        told = matcher.push(piece)
+        said += told
+        if matcher.found:
+            break
+        assert told == piece
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    assert said + matcher.flush() == text[: min(ends, default=None)]
+
+
+@given(
+    text=st.text(alphabet="ab", max_size=40),
+    stops=st.lists(words, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1000), max_size=12),
+    least=st.integers(0, 14),
+)
+def test_only_what_is_complete_late_enough_ends_a_text(text, stops, cuts, least):
+    matcher = StopStrings(tuple(stops))
+    said, barred = "", 0
+    for index, piece in enumerate(pieces_of(text, cuts)):
+        may_end = index >= least
+        barred += 0 if may_end else len(piece)
+        said += matcher.push(piece, may_end=may_end)
+        if matcher.found:
+            break
+    found = [
+        (end, end - len(stop))
+        for stop in stops
+        for end in range(max(len(stop), barred + 1), len(text) + 1)
+        if text[end - len(stop) : end] == stop
+    ]
+    assert matcher.found == bool(found)
+    assert said + matcher.flush() == (text[: min(found)[1]] if found else text)
+
+
+@given(text=st.text(max_size=30), stops=st.lists(st.text(min_size=1, max_size=4), min_size=1))
+def test_stop_strings_of_any_characters(text, stops):
+    matcher = StopStrings(tuple(stops))
+    said = ""
+    for char in text:
+        said += matcher.push(char)
+        if matcher.found:
+            break
+    assert said + matcher.flush() == text[: first_stop(text, stops)]
+
+
+def test_only_what_may_become_a_stop_string_is_held_back():
+    matcher = StopStrings(("END", "\n\n"))
+    assert matcher.push("to the E") == "to the "
+    assert matcher.push("N") == ""
+    assert matcher.push("T") == "ENT"
+    assert matcher.push(" one\n") == " one"
+    assert matcher.push("\nmore") == ""
+    assert matcher.found
+
+
+@functools.cache
+def metaspace() -> RawTokenizer:
+    """As Llama 2's: a space is part of the token after it, rare characters are bytes."""
+    raw = RawTokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    raw.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=["<unk>", *every_byte], show_progress=False
+    )
+    raw.train_from_iterator([WORDS[0], WORDS[1]], trainer)
+    # The trainer knows no other way to add bytes than as special tokens, which have no text.
+    trained = json.loads(raw.to_str())
+    trained["added_tokens"] = []
+    return RawTokenizer.from_str(json.dumps(trained))
+
+
+@pytest.fixture(scope="module", params=["byte-level", "metaspace"])
+def any_tokenizer(request, tokenizer: Tokenizer) -> Tokenizer:
+    return tokenizer if request.param == "byte-level" else Tokenizer(metaspace())
+
+
+def detokenize(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, list(context))
+    return [*(detokenizer.step(token) for token in ids), detokenizer.flush()]
+
+
+@functools.cache
+def bytes_of_letters() -> dict[str, int]:
+    """What a byte-level pre-tokenizer writes for each byte that UTF-8 has."""
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
+    chars = [*map(chr, range(0x800)), *map(chr, range(0x800, 0x110000, 0x800))]
+    texts = (char for char in chars if not "\ud800" <= char <= "\udfff")
+    pairs = ((text.encode(), spell(text)[0][0]) for text in texts)
+    return {letter: byte for data, word in pairs for letter, byte in zip(word, data, strict=True)}
+
+
+@given(data=st.data())
+def test_pieces_are_the_text_of_all_bytes_but_half_a_character_at_the_end(tokenizer, data):
+    size = tokenizer.raw.get_vocab_size()
+    ids = data.draw(st.lists(st.integers(0, size - 1), max_size=40))
+    letters = "".join(tokenizer.id_to_token(token) for token in ids if token > 1)
+    known = bytes_of_letters()
+    whole = bytes(known[letter] for letter in letters if letter in known)
+    if len(whole) < len(letters):
+        return  # bytes that UTF-8 never has
+    expected, _ = codecs.utf_8_decode(whole, "replace", False)
+    assert "".join(detokenize(tokenizer, [], ids)) == expected
+
+
+@given(noise=st.lists(st.integers(1, 256), max_size=12))
+def test_text_goes_on_after_bytes_that_are_no_text(noise):
+    tokenizer = Tokenizer(metaspace())
+    text = tokenizer.raw.encode("over the lazy dog.", add_special_tokens=False).ids
+    assert "".join(detokenize(tokenizer, [], [*noise, *text])).endswith("over the lazy dog.")
+
+
+@given(text=st.text(alphabet="aü漢🎉 \n", max_size=20))
+def test_characters_split_over_tokens_come_whole(any_tokenizer, text):
+    ids = any_tokenizer.raw.encode(text, add_special_tokens=False).ids
+    pieces = detokenize(any_tokenizer, [], ids)
+    assert "".join(pieces) == any_tokenizer.decode(ids)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+
+
+@given(text=st.text(alphabet="aü漢🎉\ufffd\0 ", max_size=12))
+def test_wherever_a_text_is_cut_half_a_character_belongs_to_the_second_part(any_tokenizer, text):
+    text = "a" + text  # the space of Metaspace
+    encoded = any_tokenizer.raw.encode(text, add_special_tokens=False)
+    for place, (begin, _) in enumerate(encoded.offsets):
+        before, after = encoded.ids[:place], encoded.ids[place:]
+        assert "".join(detokenize(any_tokenizer, [], before)) == text[:begin]
+        if place > 0:
+            assert "".join(detokenize(any_tokenizer, before, after)) == text[begin:]
+
+
+def test_the_space_between_prompt_and_continuation_is_kept(any_tokenizer):
+    ids = any_tokenizer.raw.encode("The quick brown fox", add_special_tokens=False).ids
+    for cut in range(1, len(ids)):
+        before, after = ids[:cut], ids[cut:]
+        added = "".join(detokenize(any_tokenizer, before, after))
+        assert any_tokenizer.decode(before) + added == "The quick brown fox"
+
+
+def test_half_a_character_behind_a_space_in_one_token(tokenizer):
+    ids = tokenizer.raw.encode("a \U0001f600", add_special_tokens=False).ids
+    assert tokenizer.id_to_token(ids[1]) == "ĠðŁ"
+    assert {"".join(detokenize(tokenizer, [], ids[:end])) for end in (2, 3)} == {"a "}
+    assert "".join(detokenize(tokenizer, ids[:2], ids[2:])) == "\U0001f600"
+
+
+def test_special_tokens_have_no_text(tokenizer):
+    assert "".join(detokenize(tokenizer, [], [0, 1, 0])) == ""

@@ -1,0 +1,119 @@
+"""Who may ask: keys, pages of other origins; and what a daemon with strict fields refuses."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.settings.api_keys import digests
+from tests.server.conftest import House, HouseBuilder
+from tests.server.support import server_config, write_tokenizer
+
+PAGE = "https://chat.example.org"
+
+
+@pytest.fixture(scope="module")
+def guarded(tokenizer: Tokenizer) -> Iterator[House]:
+    """Two keys, one origin, strict fields."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as name:
+        write_tokenizer(Path(name))
+        houses = HouseBuilder(Path(name), tokenizer)
+        model = msgspec.structs.replace(
+            houses.model("writer", "generate"), aliases=("gpt-4o", "chat")
+        )
+        config = msgspec.structs.replace(
+            server_config(model),
+            api_keys=digests(["one", "two"]),
+            cors_origins=(PAGE,),
+            strict_fields=True,
+        )
+        yield houses.open(config)
+        houses.close()
+
+
+@pytest.mark.parametrize("key", ["one", "two"])
+def test_any_key_opens(guarded: House, key: str) -> None:
+    answer = guarded.http.post(
+        "/v1/completions", json={"prompt": "a"}, headers={"Authorization": f"Bearer {key}"}
+    )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/nothing", "/health/"])
+def test_without_a_key_nothing_is_told(guarded: House, path: str) -> None:
+    for method in ("GET", "POST", "OPTIONS", "HEAD"):
+        answer = guarded.http.request(method, path)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["content-type"] == "application/json"
+        if method != "HEAD":
+            assert answer.json()["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])
+def test_health_and_metrics_need_none(guarded: House, path: str) -> None:
+    assert guarded.http.get(path).status_code == 200
+
+
+def test_a_preflight_needs_no_key(guarded: House) -> None:
+    asks = {
+        "Origin": PAGE,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, x-stainless-lang",
+    }
+    answer = guarded.http.options("/v1/completions", headers=asks)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    allowed = answer.headers["access-control-allow-headers"].lower()
+    assert {"authorization", "content-type", "x-stainless-lang"} <= set(allowed.split(", "))
+    stranger = guarded.http.options("/v1/completions", headers=asks | {"Origin": "https://x"})
+    assert stranger.status_code == 400
+    assert "access-control-allow-origin" not in stranger.headers
+
+
+def test_answers_and_errors_can_be_read_by_the_page(guarded: House) -> None:
+    for headers, status in (({}, 401), ({"Authorization": "Bearer one"}, 200)):
+        answer = guarded.http.get("/v1/models", headers=headers | {"Origin": PAGE})
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        assert "access-control-allow-credentials" not in answer.headers
+        answer = guarded.http.get("/v1/models", headers=headers | {"Origin": "https://x"})
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_without_an_origin_there_is_no_cors(house: House) -> None:
+    asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+    answer = house.http.options("/v1/completions", headers=asks)
+    assert answer.status_code == 405
+    answer = house.http.get("/v1/models", headers={"Origin": PAGE})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_strict_fields(guarded: House, house: House) -> None:
+    body = {"prompt": "a", "temprature": 1}
+    answer = guarded.http.post(
+        "/v1/completions", json=body, headers={"Authorization": "Bearer one"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "temprature"
+    assert house.post("/v1/completions", body).status_code == 200
+
+
+def test_a_model_answers_to_each_of_its_names(guarded: House) -> None:
+    guarded_http = httpx.Client(
+        base_url=guarded.api.url, headers={"Authorization": "Bearer two"}, timeout=20
+    )
+    with guarded_http as http:
+        listed = [model["id"] for model in http.get("/v1/models").json()["data"]]
+        assert listed == ["writer", "gpt-4o", "chat"]
+        for name in listed:
+            answer = http.post("/v1/completions", json={"prompt": "a", "model": name})
+            assert (answer.status_code, answer.json()["model"]) == (200, "writer")
+        assert http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+        unknown = http.post("/v1/completions", json={"prompt": "a", "model": "x"})
+        assert "(writer, gpt-4o, chat)" in unknown.json()["error"]["message"]

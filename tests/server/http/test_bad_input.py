@@ -1,0 +1,139 @@
+"""What may come over the wire; the unit tests of bodies and fields are beside this one."""
+
+import itertools
+import json
+import socket
+import threading
+
+import httpx
+import pytest
+
+from server.settings.server_config import Limits
+from tests.server.support import server_config
+
+
+def error_of(response: httpx.Response, status: int) -> dict:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error", "detail"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return body["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "code", "param", "mentions"),
+    [
+        ("/v1/completions", "nobody", "model_not_found", "model", "writer, embedder, ranker"),
+        ("/v1/completions", "embedder", "wrong_endpoint", "model", "/v1/embeddings, /v1/rerank"),
+        ("/v1/embeddings", "writer", "wrong_endpoint", "model", "serves /v1/completions"),
+        ("/v1/embeddings", "ranker", "wrong_endpoint", "model", "serves /v1/rerank"),
+        ("/v1/rerank", "writer", "wrong_endpoint", "model", "serves /v1/completions"),
+        ("/tokenize", "nobody", "model_not_found", "model", "writer"),
+    ],
+)
+def test_the_wrong_model(house, path, model, code, param, mentions):
+    body = {"model": model, "prompt": "a", "input": "a", "query": "a", "documents": ["a"]}
+    error = error_of(house.post(path, body), 404 if code == "model_not_found" else 400)
+    assert (error["code"], error["param"]) == (code, param)
+    assert mentions in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": [[5], [5, 4_000_000]]}, "prompt[1][1]"),
+        ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"n": 10_000}, "n"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"cache_salt": "s" * 257}, "cache_salt"),
+        ({"cache_salt": 7}, "cache_salt"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"hello": 1}}, "logit_bias"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_a_completion_that_cannot_be(house, fields, param):
+    error = error_of(house.post("/v1/completions", {"prompt": "a", **fields}), 400)
+    assert error["param"] == param
+    assert house.engines["writer"].received == []
+
+
+def test_more_rows_than_the_house_ever_takes(house):
+    error = error_of(house.post("/v1/completions", {"prompt": ["a"] * 200, "n": 100}), 400)
+    assert error["code"] == "too_large"
+    assert "20000" in error["message"]
+    assert "16384" in error["message"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
+def test_json_is_json_whatever_it_is_called(house, content_type):
+    headers = {} if content_type is None else {"content-type": content_type}
+    response = house.http.post("/v1/embeddings", content=b'{"input": "a"}', headers=headers)
+    assert response.status_code == 200
+
+
+def test_a_body_that_is_too_large(house):
+    body = b'{"input": "' + b"a" * (10 << 20) + b'"}'
+    response = house.http.post("/v1/embeddings", content=body)
+    assert error_of(response, 413)["code"] == "body_too_large"
+    chunks = (body[start : start + 100_000] for start in range(0, len(body), 100_000))
+    error_of(house.http.post("/v1/embeddings", content=chunks), 413)
+    assert house.http.get("/version").status_code == 200
+
+
+def test_a_body_that_is_far_too_large_is_not_read(house):
+    with socket.create_connection(("127.0.0.1", house.api.port), timeout=10) as client:
+        client.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n"
+        )
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_body_without_end_is_cut(builder):
+    limits = Limits(max_body_bytes=100_000)
+    house = builder.open(server_config(builder.model("embedder", "embed"), limits=limits))
+    with socket.create_connection(("127.0.0.1", house.api.port), timeout=10) as client:
+        client.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
+        for _ in range(7):
+            client.sendall(chunk)
+        answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_bad_requests_disturb_nobody(house, say):
+    """A steady client's answers do not change while another sends junk."""
+    say("The quick brown fox")
+    deep = b'{"prompt": "a", "x": ' + b"[" * 500_000 + b"}"
+    junk = [deep, b"\xff" * 1000, b"{" * 1000, b'{"input": ""}', b'{"prompt": [[[]]]}']
+    paths = ("/v1/completions", "/v1/embeddings")
+    stop = threading.Event()
+    statuses: list[int] = []
+
+    def send_junk() -> None:
+        with httpx.Client(base_url=house.api.url) as http:
+            while not stop.is_set():
+                for path, content in itertools.product(paths, junk):
+                    statuses.append(http.post(path, content=content).status_code)
+
+    thread = threading.Thread(target=send_junk)
+    thread.start()
+    try:
+        answers: set[str] = set()
+        while len(statuses) < 60 and thread.is_alive():
+            answer = house.post("/v1/completions", {"prompt": "a"})
+            answers.add(json.dumps(answer.json()["choices"]))
+    finally:
+        stop.set()
+        thread.join()
+    assert len(answers) == 1
+    assert set(statuses) == {400}

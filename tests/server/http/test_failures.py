@@ -1,0 +1,149 @@
+"""Every failure of the server's own is answered, and is one line of the log with its reason."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from engine_core.messages import Failed
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.api import home, ops
+from server.app.application import create_app
+from server.service.metrics import Metrics
+from server.service.registry import Model, Registry
+from server.service.service import Service
+from tests.server.chat_templates import LLAMA3, write_template
+from tests.server.fake_engine import FakeEngine, Script
+from tests.server.support import served_model, server_config, write_tokenizer
+from workers.contract.config import Head
+
+HEADS: tuple[Head, ...] = ("generate", "embed", "embed_sparse", "classify")
+PAIR = {"query": "a", "documents": ["b"], "model": "classify"}
+HELLO = [{"role": "user", "content": "a"}]
+
+REFUSED_BY_ENGINE = {
+    "/v1/completions": {"prompt": "a"},
+    "/v1/chat/completions": {"messages": HELLO},
+    "/v1/embeddings": {"input": "a"},
+    "/v1/rerank": PAIR,
+    "/v2/rerank": PAIR,
+    "/rerank": PAIR,
+    "/v1/score": {"text_1": "a", "text_2": "b", "model": "classify"},
+    "/v1/classify": {"input": "a"},
+    "/": {"inputs": "a"},
+    "/embed": {"inputs": "a"},
+    "/embed_all": {"inputs": "a"},
+    "/embed_sparse": {"inputs": "a"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/predict": {"inputs": "a"},
+}
+BROKEN_INSIDE = {
+    ("POST", "/tokenize"): (Tokenizer, "encode"),
+    ("POST", "/detokenize"): (Tokenizer, "decode"),
+    ("GET", "/info"): (Registry, "find"),
+    ("GET", "/v1/models"): (ops, "_card"),
+    ("GET", "/v1/models/{model}"): (Registry, "named"),
+    ("GET", "/health"): (Model, "check_alive"),
+    ("GET", "/health/live"): (Model, "check_alive"),
+    ("GET", "/health/ready"): (Model, "check_alive"),
+    ("GET", "/version"): (ops, "Version"),
+    ("GET", "/"): (home, "_row"),
+    ("GET", "/metrics"): (Metrics, "page"),
+}
+BODIES = {
+    "/tokenize": {"prompt": "a", "model": "generate"},
+    "/detokenize": {"tokens": [5], "model": "generate"},
+}
+
+
+def broken(*_: object, **__: object) -> object:
+    raise ZeroDivisionError("the divisor")
+
+
+@pytest.fixture
+def script() -> Script:
+    """Of all engines: they refuse every job."""
+    return Script(refusal=Failed(0, "row_failed", "no finite result"))
+
+
+@pytest_asyncio.fixture
+async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application in this process."""
+    with TemporaryDirectory(prefix="penstock-") as name, ExitStack() as engines:
+        folder = Path(name)
+        write_tokenizer(folder)
+        write_template(folder, LLAMA3)
+        models = []
+        for head in HEADS:
+            endpoint = f"ipc://{folder}/{head}"
+            models.append(served_model(head, head, folder, endpoint, vocab_size=400))
+            engines.enter_context(FakeEngine(endpoint, tokenizer, head=head, script=script))
+        service = Service(server_config(*models), Registry.load(tuple(models)))
+        await service.registry.start()
+        transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://penstock", headers={"x-request-id": "mine"}
+        ) as client:
+            await until_ready(client)
+            yield client
+        await service.registry.close()
+
+
+async def until_ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(20):
+        for _ in iter(int, 1):
+            if (await client.get("/health/ready")).status_code == 200:
+                return
+            await asyncio.sleep(0.02)
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("path", REFUSED_BY_ENGINE)
+async def test_a_job_that_fails(http: httpx.AsyncClient, caplog, path: str) -> None:
+    response = await http.post(path, json=REFUSED_BY_ENGINE[path])
+    assert response.status_code in {500, 424}
+    assert "no finite result" in response.text
+    assert failures(caplog) == [f"request mine failed: POST {path}: row_failed: no finite result"]
+
+
+@pytest.mark.parametrize(("method", "path"), BROKEN_INSIDE)
+async def test_a_handler_that_breaks(
+    http: httpx.AsyncClient, caplog, monkeypatch, method: str, path: str
+) -> None:
+    monkeypatch.setattr(*BROKEN_INSIDE[method, path], broken)
+    url = path.replace("{model}", "embed")
+    response = await http.request(method, url, json=BODIES.get(path))
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert response.headers["x-request-id"] == "mine"
+    reason = "internal_error: ZeroDivisionError('the divisor')"
+    assert failures(caplog) == [f"request mine failed: {method} {url}: {reason}"]
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_stream_that_breaks_has_an_event_that_says_so(
+    http: httpx.AsyncClient, caplog, script: Script, path: str
+) -> None:
+    script.refusal, script.fail_after = None, 1
+    response = await http.post(path, json={**REFUSED_BY_ENGINE[path], "stream": True})
+    assert response.status_code == 200
+    last = json.loads(response.text.strip().rpartition("data: ")[2])
+    assert last["error"]["code"] == "row_failed"
+    assert failures(caplog) == [f"request mine failed: POST {path}: row_failed: no finite result"]
+
+
+async def test_no_endpoint_is_left_out(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    documented = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert documented == BROKEN_INSIDE.keys() | {("POST", path) for path in REFUSED_BY_ENGINE}

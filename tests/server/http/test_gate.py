@@ -1,0 +1,87 @@
+"""Handlers that break, which no request can bring about from outside."""
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.http.disconnect import ClientLeftError
+from server.http.gate import Gate
+from server.http.route_table import RouteTable
+from server.service.registry import Registry
+from server.service.service import Service
+from tests.server.support import served_model, server_config
+
+
+async def broken(_: Request) -> Response:
+    raise ZeroDivisionError("the secret divisor")
+
+
+async def half(_: Request) -> Response:
+    async def parts():
+        yield b"one half"
+        raise ZeroDivisionError
+
+    return StreamingResponse(parts())
+
+
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/left":
+        raise ClientLeftError
+    await Response(f"{scope['method']} {scope['path']}")(scope, receive, send)
+
+
+@pytest.fixture
+def service(folder) -> Service:
+    model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
+    return Service(server_config(model), Registry.load((model,)))
+
+
+@pytest.fixture
+def app(service) -> ASGIApp:
+    handlers = {"/broken": broken, "/half": half}
+    table = RouteTable(APIRoute(path, handler) for path, handler in handlers.items())
+    return Gate(service, table, others=elsewhere)
+
+
+async def get(app: ASGIApp, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as http:
+        return await http.get(path, headers={"x-request-id": "mine"})
+
+
+async def test_a_broken_handler_answers_500_and_tells_the_log_why(app, caplog):
+    response = await get(app, "/broken")
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert response.headers["x-request-id"] == "mine"
+    assert "secret" not in response.text
+    assert "request mine failed" in caplog.text
+    assert "the secret divisor" in caplog.text
+
+
+async def test_an_answer_that_breaks_halfway_is_cut_off_and_told_to_the_log(app, caplog):
+    with pytest.raises(ZeroDivisionError):
+        await get(app, "/half")
+    assert "request mine failed" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "endpoint"), [("/broken", "/broken"), ("/nowhere", "other")])
+async def test_answers_are_counted(app, service, path, endpoint):
+    status = (await get(app, path)).status_code
+    counted = f'penstock_http_requests_total{{endpoint="{endpoint}",status="{status}"}} 1.0'
+    assert counted in service.metrics.page().decode()
+
+
+async def test_what_has_no_handler_goes_on(app):
+    assert (await get(app, "/nowhere")).text == "GET /nowhere"
+
+
+async def test_a_client_that_leaves_is_no_failure_wherever_it_shows(app, service, caplog):
+    scope = {"type": "http", "method": "GET", "path": "/left", "headers": []}
+    await app(scope, receive=None, send=None)
+    assert caplog.text == ""
+    counted = 'penstock_http_requests_total{endpoint="other",status="499"} 1.0'
+    assert counted in service.metrics.page().decode()

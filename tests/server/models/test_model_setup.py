@@ -1,0 +1,186 @@
+"""A model's folder and the command line's options → the configuration of its engine."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine_core.workflows import UnknownArchitectureError
+from server.daemon.parts import worker_config
+from server.models.devices import DeviceError
+from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.settings.server_config import Limits, ServedModel
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores, no CUDA device."""
+    set_machine(monkeypatch, cores=8, cuda=())
+
+
+def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, cuda: tuple[int, ...]) -> None:
+    monkeypatch.setattr("server.models.model_setup.available_cores", lambda: cores)
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: cuda)
+
+
+def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: Any) -> ServedModel:
+    path = folder / "model"
+    if not path.exists():
+        write_checkpoint(path, config)
+    seat = EngineSeat(prefix=str(folder / "0"), num_engines=engines)
+    return set_up_model("m", path, EngineOptions(**options), Limits(), seat)
+
+
+def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
+    engine = set_up(tmp_path, LLAMA).engine
+    assert (engine.head, engine.device, engine.dtype) == ("generate", "cpu", "float32")
+    assert (engine.num_stages, engine.threads) == (1, 8)
+    assert (engine.max_model_len, engine.max_running, engine.max_step_tokens) == (128, 64, 512)
+    # 64 sequences of 128 tokens, keys and values, 2 layers, 2 heads of 8 floats.
+    assert engine.kv_cache_bytes == 64 * 128 * 2 * 2 * 2 * 8 * 4
+
+
+def test_an_encoder_has_no_kv_cache(tmp_path: Path) -> None:
+    engine = set_up(tmp_path, BERT).engine
+    assert (engine.head, engine.max_step_tokens, engine.kv_cache_bytes) == ("embed", 2048, 0)
+
+
+def test_options_win(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "threads": 3,
+        "max_model_len": 100,
+        "max_running": 5,
+        "max_step_tokens": 64,
+        "block_size": 8,
+        "attention_backend": "naive",
+        "log_level": "debug",
+    }
+    engine = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).engine
+    assert engine.kv_cache_bytes == 12_345
+    assert {name: getattr(engine, name) for name in options} == options
+
+
+def test_the_cache_of_a_long_model_is_bounded_on_a_cpu(tmp_path: Path) -> None:
+    config = LLAMA | {"max_position_embeddings": 131_072, "num_hidden_layers": 16}
+    assert set_up(tmp_path, config).engine.kv_cache_bytes == GIB
+
+
+def test_stages_share_cores_and_cache(tmp_path: Path) -> None:
+    one, two = (set_up(tmp_path, LLAMA, pipeline_stages=stages).engine for stages in (1, 2))
+    assert two.threads == 4
+    assert two.kv_cache_bytes == one.kv_cache_bytes // 2
+
+
+def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
+    engine = set_up(tmp_path, LLAMA).engine
+    endpoints = {engine.client_endpoint, engine.worker_endpoint, engine.token_endpoint}
+    assert len(endpoints) == 3
+    assert all(endpoint.startswith(f"ipc://{tmp_path}/0.") for endpoint in endpoints)
+    assert engine.rendezvous.startswith(f"{tmp_path}/0.")
+
+
+def test_cuda_takes_the_checkpoints_half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB, 80 * GIB))
+    for name, written, dtype in (
+        ("a", "float16", "float16"),
+        ("b", "bfloat16", "bfloat16"),
+        ("c", "float32", "bfloat16"),
+    ):
+        config = LLAMA | {"torch_dtype": written}
+        (tmp_path / name).mkdir()
+        engine = set_up(tmp_path / name, config, device="cuda").engine
+        assert (engine.device, engine.dtype) == ("cuda:0", dtype)
+
+
+def test_engines_on_cuda_share_their_part_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
+    alone, shared = (set_up(tmp_path, LLAMA, engines=n, device="cuda").engine for n in (1, 2))
+    assert (alone.memory_share_bytes, alone.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
+    assert shared.memory_share_bytes == int(0.9 * 80 * GIB / 2)
+    half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).engine
+    assert half.memory_share_bytes == 40 * GIB
+
+
+def test_an_explicit_cache_on_cuda_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
+    engine = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).engine
+    assert (engine.memory_share_bytes, engine.kv_cache_bytes) == (0, 12_345)
+
+
+def test_a_model_that_fills_the_device_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(1024,))
+    with pytest.raises(SetupError, match=r"--memory-share: .*more than its share of cuda:0"):
+        set_up(tmp_path, LLAMA, device="cuda")
+
+
+def test_stages_are_refused_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * 3)
+    with pytest.raises(SetupError, match=r"--pipeline-stages: 2 stages exchange .* on CPUs only"):
+        set_up(tmp_path, LLAMA, device="cuda:1", pipeline_stages=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_model_len": 129}, SetupError, "129 is more than the 128 tokens of m"),
+        ({"pipeline_stages": 3}, SetupError, "m has 2 layers, too few for 3 stages"),
+        ({"device": "cuda"}, DeviceError, "this machine has 0 CUDA devices, not cuda:0$"),
+        (
+            {"device": "cuda:1", "pipeline_stages": 2},
+            DeviceError,
+            "this machine has 0 CUDA devices, not cuda:1 to cuda:2$",
+        ),
+    ],
+)
+def test_options_that_do_not_fit(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        set_up(tmp_path, LLAMA, **options)
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "devices", "expected"),
+    [("2.13.0", 1, "cuda:0"), ("2.13.0+cpu", 1, "cpu"), ("2.13.0+cu130", 0, "cpu")],
+)
+def test_auto_is_cuda_where_torch_can_use_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torch_version: str,
+    devices: int,
+    expected: str,
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * devices)
+    monkeypatch.setattr("server.models.devices.version", lambda _: torch_version)
+    assert set_up(tmp_path, LLAMA).engine.device == expected
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownArchitectureError, match=r"MambaForCausalLM.*LlamaForCausalLM"):
+        set_up(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
+
+
+def test_a_workers_configuration_follows_its_engines(tmp_path: Path) -> None:
+    engine = set_up(tmp_path, LLAMA, pipeline_stages=2).engine
+    worker = worker_config(engine, 1)
+    same = set(engine.__struct_fields__) & set(worker.__struct_fields__)
+    assert {name: getattr(worker, name) for name in same} == {
+        name: getattr(engine, name) for name in same
+    }
+    assert (worker.stage, worker.depth, worker.max_slots) == (1, 3, 64)
+    assert worker.endpoint == engine.worker_endpoint
+    assert msgspec.json.decode(msgspec.json.encode(worker), type=type(worker)) == worker

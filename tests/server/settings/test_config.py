@@ -1,0 +1,113 @@
+"""What is read beside a model's weights, and from the environment."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from server.models.generation_file import read_generation_defaults
+from server.settings.server_config import (
+    GenerationDefaults,
+    Limits,
+    api_key_from,
+    child_environment,
+)
+from tests.server.checkpoint_folders import write_json
+from workers.contract.model_config import ModelConfigError
+
+
+def defaults(folder: Path, generation: Any = None, **config: Any) -> GenerationDefaults:
+    write_json(folder / "config.json", config)
+    if generation is not None:
+        write_json(folder / "generation_config.json", generation)
+    return read_generation_defaults(folder)
+
+
+def test_a_folder_that_says_nothing_samples_from_the_whole_distribution(tmp_path: Path) -> None:
+    assert defaults(tmp_path) == GenerationDefaults(
+        eos_token_ids=(), temperature=1.0, top_p=1.0, top_k=0
+    )
+
+
+def test_generation_config_is_obeyed(tmp_path: Path) -> None:
+    sampling = {
+        "temperature": 0.6, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1
+    }  # fmt: skip
+    written = sampling | {"eos_token_id": [7, 9], "max_length": 4096, "num_beams": 1}
+    assert defaults(tmp_path, written, eos_token_id=2) == GenerationDefaults(
+        eos_token_ids=(7, 9), **sampling
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_beams", 4), ("no_repeat_ngram_size", 3), ("suppress_tokens", [1])]
+)
+def test_what_is_not_done_stops_the_start(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(ModelConfigError, match=rf"generation_config\.json: {key}"):
+        defaults(tmp_path, {key: value})
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [(5, (5,)), ([5, 6], (5, 6)), (None, (2,))], ids=str
+)
+def test_end_of_sequence_ids(tmp_path: Path, written: Any, expected: tuple[int, ...]) -> None:
+    """One or several; config.json's where generation_config.json has none."""
+    assert defaults(tmp_path, {"eos_token_id": written}, eos_token_id=2).eos_token_ids == expected
+
+
+def test_end_of_sequence_ids_without_a_generation_config(tmp_path: Path) -> None:
+    assert defaults(tmp_path, eos_token_id=[3, 4]).eos_token_ids == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("written", "temperature"),
+    [
+        ({"do_sample": False, "temperature": 0.6}, 0.0),
+        ({"do_sample": True, "temperature": 0.6}, 0.6),
+        ({"do_sample": None, "temperature": None}, 1.0),
+        ({"temperature": 0.6}, 0.6),
+    ],
+    ids=str,
+)
+def test_only_an_explicit_do_sample_false_is_greedy(
+    tmp_path: Path, written: Any, temperature: float
+) -> None:
+    assert defaults(tmp_path, written).temperature == temperature
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("temperature", "hot"), ("temperature", -1), ("top_p", 1.5), ("top_k", 2.5)],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(ModelConfigError, match=rf"generation_config\.json is not valid: .*{key}"):
+        defaults(tmp_path, {key: value})
+
+
+def test_the_api_key_comes_from_its_variable() -> None:
+    assert api_key_from({"PENSTOCK_API_KEY": "secret"}) == "secret"
+    assert api_key_from({"PENSTOCK_API_KEY": ""}) is None
+    assert api_key_from({}) is None
+
+
+def test_a_childs_thread_pools_are_sized() -> None:
+    inherited = {"PATH": "/bin", "OMP_NUM_THREADS": "64"}
+    environment = child_environment(
+        compute_threads=3, tokenizer_threads=2, settings={"EXTRA": "1"}, environment=inherited
+    )
+    assert environment == {
+        "PATH": "/bin",
+        "EXTRA": "1",
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "RAYON_NUM_THREADS": "2",
+        "TOKENIZERS_PARALLELISM": "true",
+    }
+
+
+def test_configurations_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Limits().max_n = 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert msgspec.json.decode(msgspec.json.encode(Limits()), type=Limits) == Limits()

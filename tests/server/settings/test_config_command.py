@@ -1,0 +1,208 @@
+"""`penstock config`: the frozen configuration, from flags and from a file, and what cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import cli
+from tests.server.certificates import make_certificate
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def no_key_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_API_KEY", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two models and somewhere to write a configuration."""
+    write_checkpoint(tmp_path / "llama", LLAMA)
+    write_checkpoint(tmp_path / "bert", BERT)
+    return tmp_path
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 GiB each, for which torch is made."""
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 * GIB,) * 2)
+    monkeypatch.setattr("server.models.devices.version", lambda _: "2.13.0")
+
+
+class Penstock:
+    """`penstock config ARGUMENTS`, and what it says."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self._capsys = capsys
+        self.file = folder / "penstock.yaml"
+
+    def shown(self, *arguments: str) -> dict[str, Any]:
+        assert cli.main(["config", *arguments]) == 0
+        return json.loads(self._capsys.readouterr().out)
+
+    def of_file(self, text: str, *arguments: str) -> dict[str, Any]:
+        self.file.write_text(text)
+        return self.shown("--config", str(self.file), *arguments)
+
+    def refused(self, text: str, *arguments: str) -> str:
+        """The line on what is wrong with a file, without its name."""
+        self.file.write_text(text)
+        assert cli.main(["config", "--check", "--config", str(self.file), *arguments]) == 1
+        said = self._capsys.readouterr()
+        assert said.out == ""
+        line, end = said.err.split("\n")
+        assert end == ""
+        return line.removeprefix("penstock: error: ").removeprefix(f"{self.file}: ")
+
+
+@pytest.fixture
+def penstock(capsys: pytest.CaptureFixture[str], folder: Path) -> Penstock:
+    return Penstock(capsys, folder)
+
+
+def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
+    cert, key = make_certificate(folder)
+    (folder / "keys").write_text("one\ntwo\n")
+    flags = (
+        f"{folder}/llama {folder}/bert --served-model-name chat,gpt-4o --served-model-name embed "
+        "--device cpu --pipeline-stages 2 --threads 3 --max-running 4 --max-step-tokens 55 "
+        f"--kv-cache-memory 1MiB --max-model-len 32 --port 9000 --api-key-file {folder}/keys "
+        f"--tls-cert {cert} --tls-key {key} --cors-origin https://a --strict-fields "
+        "--max-body-size 1MiB --max-inputs 9 --drain-timeout 2 --log-level warning"
+    )
+    model = (
+        "device: cpu, pipeline_stages: 2, threads: 3, max_running: 4, max_step_tokens: 55, "
+        "kv_cache_memory: 1MiB, max_model_len: 32"
+    )
+    text = (
+        f"models:\n- {{model: llama, names: [chat, gpt-4o], {model}}}\n"
+        f"- {{model: ./bert, names: [embed], {model}}}\n"
+        "port: 9000\napi_key_files: [keys]\ntls_cert: server.crt\ntls_key: server.key\n"
+        "cors_origins: [https://a]\nstrict_fields: true\nmax_body_size: 1MiB\nmax_inputs: 9\n"
+        "drain_timeout: 2\nlog_level: warning\n"
+    )
+    from_flags = penstock.shown(*flags.split())
+    assert penstock.of_file(text) == from_flags
+    assert from_flags["port"] == 9000
+    assert from_flags["tls"] == {"cert": str(cert), "key": str(key)}
+    assert [model["engine"]["num_stages"] for model in from_flags["models"]] == [2, 2]
+    assert from_flags["models"][0]["engine"]["kv_cache_bytes"] == 1 << 20
+
+
+def test_flags_go_before_the_file(penstock: Penstock) -> None:
+    text = "port: 1\nmax_requests: 2\ncors_origins: [https://a]\nmodels: [{model: llama}]"
+    config = penstock.of_file(text, "--port", "3", "--cors-origin", "https://b")
+    assert (config["port"], config["cors_origins"]) == (3, ["https://b"])
+    assert config["limits"]["max_requests"] == 2
+
+
+def test_keys_are_not_shown(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    penstock.file.with_name("keys").write_text("sesame\n")
+    monkeypatch.setenv("PENSTOCK_API_KEY", "from-the-environment")
+    config = penstock.of_file("models: [{model: llama}]\napi_key_files: [keys]")
+    assert config["api_keys"] == ["redacted", "redacted"]
+    assert penstock.of_file("models: [{model: llama}]")["api_keys"] == ["redacted"]
+
+
+def test_aliases_and_default_names(penstock: Penstock) -> None:
+    config = penstock.of_file("models: [{model: llama, names: [a, b, c]}, {model: ./bert/}]")
+    names = [(model["name"], model["aliases"]) for model in config["models"]]
+    assert names == [("a", ["b", "c"]), ("bert", [])]
+
+
+def test_a_check_says_how_each_model_would_run(
+    penstock: Penstock, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    penstock.file.write_text("models: [{model: llama, device: cpu, threads: 1}]")
+    assert cli.main(["config", "--check", "--config", str(penstock.file)]) == 0
+    assert capsys.readouterr().out == (
+        "llama: LlamaForCausalLM, float32 on cpu, 1 stage of 1 thread, up to 128 tokens\n"
+    )
+
+
+def test_a_model_may_have_a_longest_wait_of_its_own(penstock: Penstock) -> None:
+    config = penstock.of_file(
+        "max_queue_seconds: 5\n"
+        "models: [{model: llama, max_queue_seconds: 0}, {model: bert, max_queue_seconds:}]"
+    )
+    engines = [model["engine"] for model in config["models"]]
+    assert [engine["max_queue_seconds"] for engine in engines] == [0, 5]
+    config = penstock.of_file("models: [{model: llama}]")
+    assert config["models"][0]["engine"]["max_queue_seconds"] == 30
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
+    config = penstock.of_file(
+        "memory_share: 0.8\n"
+        "models:\n"
+        "- {model: llama, names: [a], device: cuda:0, memory_share: 0.5}\n"
+        "- {model: llama, names: [b], device: cuda:0}\n"
+        "- {model: llama, names: [c], device: cuda:1}\n"
+        "- {model: llama, names: [d], device: cpu}\n"
+        "- {model: llama, names: [e], device: cuda, max_running: 9, dtype: float16}\n"
+    )
+    engines = [model["engine"] for model in config["models"]]
+    assert [engine["device"] for engine in engines] == "cuda:0 cuda:0 cuda:1 cpu cuda:0".split()
+    shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in engines]
+    assert shares == pytest.approx([0.5, 0.15, 0.8, 0, 0.15])
+    assert (engines[4]["max_running"], engines[4]["dtype"]) == (9, "float16")
+    assert (engines[1]["max_running"], engines[1]["dtype"]) == (1024, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models: [{model: llama}, {model: llama}]",
+         "models[1].names: two models are called llama"),
+        ("models: [{model: llama, names: [a, b]}, {model: bert, names: [c, a]}]",
+         "models[1].names: two models are called a"),
+        ("models: [{model: llama, names: [a, a]}]", "models[0].names: two models are called a"),
+        ("models: [{model: llama, names: [' ']}]", "models[0].names: ' ' is not a name"),
+        ("models: [{model: llama, names: [\"a\\tb\"]}]", "models[0].names: 'a\\tb' is not a name"),
+        ("models: [{model: llama}, {model: ./gone}]", "models[1].model: there is no folder "),
+        ("models: [{model: llama, max_model_len: 4096}]",
+         "models[0].max_model_len: 4096 is more than the 128 tokens of llama"),
+        ("models: [{model: llama, device: cpu, pipeline_stages: 3}]",
+         "models[0].pipeline_stages: llama has 2 layers, too few for 3 stages"),
+        ("models: [{model: llama, device: cuda:2}]",
+         "models[0].device: this machine has 2 CUDA devices, not cuda:2"),
+        ("models: [{model: llama, device: cuda:1, pipeline_stages: 2}]",
+         "models[0].device: this machine has 2 CUDA devices, not cuda:1 to cuda:2"),
+        ("models: [{model: llama, device: cuda, pipeline_stages: 2}]",
+         "models[0].pipeline_stages: 2 stages exchange activations over gloo, on CPUs only"),
+        ("models:\n- {model: llama, device: cuda, memory_share: 0.6}\n- {model: bert}\n"  # noqa: ISC004
+         "- {model: llama, names: [b], device: cuda:0, memory_share: 0.5}",
+         "models[0].memory_share, models[2].memory_share: 1.1 of cuda:0, more than all of it"),
+        ("memory_share: 0.5\nmodels: [{model: llama, memory_share: 0.5}, {model: bert}]",
+         "models[0].memory_share: 0.5 of cuda:0, nothing of 0.5 is left to others"),
+        ("models: [{model: llama, device: cuda, memory_share: 0.0000001}]",
+         "models[0].memory_share: llama has 0.0 GiB of weights, more than its share of cuda:0"),
+        ("tls_cert: a\nmodels: [{model: llama}]", "tls_cert: there is no key beside it"),
+        ("tls_key: a\nmodels: [{model: llama}]", "tls_key: there is no certificate beside it"),
+        ("tls_cert: a\ntls_key: b\nmodels: [{model: llama}]", "tls_cert: "),
+        ("api_key_files: [gone]\nmodels: [{model: llama}]", "api_key_files: "),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("two_gpus")
+def test_what_cannot_be_is_named_by_its_key(penstock: Penstock, text: str, message: str) -> None:
+    assert penstock.refused(text).startswith(message)
+
+
+def test_what_a_flag_breaks_is_named_by_the_flag(penstock: Penstock, folder: Path) -> None:
+    cert, _ = make_certificate(folder)
+    text = f"tls_cert: {cert}\nmodels: [{{model: llama}}]"
+    assert penstock.refused(text, "--tls-key", "gone").startswith("--tls-key: gone cannot be read")
+
+
+def test_a_bad_key_in_the_environment_is_not_shown(
+    penstock: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_API_KEY", "open sesame")
+    line = penstock.refused("models: [{model: llama}]")
+    assert line == "PENSTOCK_API_KEY: a key is one or more visible ASCII characters"

@@ -1,0 +1,69 @@
+"""docs/configuration.md says what the code does."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from server.settings.argument_types import size
+from server.settings.config_file import read_config_file
+from server.settings.settings import ModelSettings, Settings, SettingsError
+
+PAGE = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
+EXAMPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
+
+
+def table(title: str) -> dict[str, list[str]]:
+    """The rows of a section's table by key: type, default, meaning, error."""
+    section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {row[0].strip("` "): row[1:] for row in rows}
+
+
+@pytest.mark.parametrize(("title", "struct"), [("The daemon", Settings), ("Models", ModelSettings)])
+def test_every_key_is_described(title: str, struct: type[msgspec.Struct]) -> None:
+    rows = table(title)
+    assert set(rows) == set(struct.__struct_fields__)
+    for field in msgspec.structs.fields(struct):
+        kind, default = rows[field.name][:2]
+        if field.required:
+            assert default == "required"
+        elif field.default == ():
+            assert kind == "strings"
+        elif field.default is not None:
+            told = default.strip("`")
+            value = size(told) if kind == "size" else told
+            assert str(value).lower() == f"{field.default}".lower().removesuffix(".0")
+
+
+def test_the_example_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "penstock.yaml").write_text(EXAMPLE)
+    settings = read_config_file(tmp_path / "penstock.yaml")
+    assert [model.names for model in settings.models] == [
+        ("chat", "gpt-4o"), ("embed",), ("rerank",)
+    ]  # fmt: skip
+    assert settings.models[0].model == str(tmp_path / "llama-3.1-8b")
+    assert settings.models[1].model == "BAAI/bge-base-en-v1.5"
+
+
+def test_the_errors_are_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    for text in (
+        "models: [{model: a}, {model: b, max_runing: 1}]",
+        "models: [{model: a}]\nport: 1\nport: 2",
+    ):
+        file.write_text(text)
+        with pytest.raises(SettingsError) as caught:
+            read_config_file(file)
+        said = str(caught.value).replace(str(file), "penstock.yaml")
+        assert f"penstock: error: {said}\n" in PAGE
+
+
+def test_links_lead_somewhere() -> None:
+    headings = re.findall(r"(?m)^#+ (.+)$", PAGE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
+    api = (Path(__file__).parents[3] / "docs/api.md").read_text()
+    assert set(re.findall(r"\(configuration\.md#([^)]+)\)", api)) <= anchors

@@ -1,0 +1,236 @@
+"""Prompts against those of transformers, templates against the limits of their process."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from server.errors import APIError
+from server.templates.jinja import compile_template, render
+from server.templates.protocol import ChatTemplate, Conversation
+from server.templates.renderer import ChatRenderer
+from server.templates.template_files import NoChatTemplateError, read_chat_template
+from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, write_template
+
+USER = {"role": "user", "content": " What falls <b>from</b> the gate? "}
+SYSTEM = {"role": "system", "content": "Say little."}
+ANSWER = {"role": "assistant", "content": "  Water, naïve 漢字 🎉.  "}
+CALLS = {
+    "role": "assistant",
+    "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"é": [1, "<"]}}}],
+}
+TALKS = {
+    "one": [USER],
+    "system": [SYSTEM, USER],
+    "several": [SYSTEM, USER, ANSWER, {"role": "user", "content": "And then?"}],
+    "ends with an answer": [USER, ANSWER],
+}
+
+
+@pytest.fixture(scope="module")
+def reference(folder) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), bos_token="<s>", eos_token="</s>"
+    )
+
+
+def prompt(source: str, messages: list, **fields) -> str:
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = ChatTemplate(source=source, file="here", tokens=tokens)
+    return render(compile_template(source), template, Conversation(messages=messages, **fields))
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["chatml", "llama3", "mistral"])
+@pytest.mark.parametrize("messages", TALKS.values(), ids=TALKS.keys())
+@pytest.mark.parametrize("generates", [True, False])
+def test_prompts_are_those_of_transformers(reference, source, messages, generates):
+    expected = reference.apply_chat_template(
+        messages, chat_template=source, tokenize=False, add_generation_prompt=generates
+    )
+    assert expected
+    assert prompt(source, messages, add_generation_prompt=generates) == expected
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["chatml", "llama3", "mistral"])
+@pytest.mark.parametrize("text", ["Water", "Water and ", "Water</s>", " x\n"])
+def test_a_final_message_is_continued_as_in_transformers(reference, source, text):
+    messages = [USER, {"role": "assistant", "content": text}]
+    expected = reference.apply_chat_template(
+        messages, chat_template=source, tokenize=False, continue_final_message=True
+    )
+    assert expected.rstrip().endswith(text.strip())
+    assert prompt(source, messages, continue_final_message=True) == expected
+
+
+def test_tool_calls_and_variables_are_those_of_transformers(reference):
+    messages = [USER, CALLS, {"role": "tool", "content": "42", "name": "f"}]
+    expected = reference.apply_chat_template(
+        messages,
+        chat_template=CHATML,
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
+    )
+    assert '{"name": "f", "arguments": {"é": [1, "<"]}}' in expected
+    assert prompt(CHATML, messages, variables={"enable_thinking": False}) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0] | tojson(indent=2) }}",
+        "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=true) }}",
+        "  {% if true %}\n  x\n  {% endif %}\n y\n",
+        "{% for m in messages %}{% if loop.first %}{% break %}{% endif %}{{ m }}{% endfor %}.",
+        "{% generation %}{% set inner = 1 %}a{% endgeneration %}{{ inner is defined }}",
+        "{{ pad_token }}|{{ tools is none }}|{{ documents is none }}",
+        "{{ strftime_now('%Y') | length }}",
+        "{{ messages | map(attribute='content') | join('+') | upper }}",
+    ],
+)
+def test_the_conventions_of_transformers(reference, source):
+    expected = reference.apply_chat_template([USER], chat_template=source, tokenize=False)
+    assert prompt(source, [USER], add_generation_prompt=False) == expected
+
+
+def test_a_message_that_the_template_drops_cannot_be_continued():
+    with pytest.raises(Exception, match="leaves out the final message"):
+        prompt("{{ messages[0].content }}", [USER, ANSWER], continue_final_message=True)
+
+
+def test_every_place_where_checkpoints_keep_their_template(tmp_path):
+    def source() -> str:
+        return read_chat_template(tmp_path).source
+
+    with pytest.raises(NoChatTemplateError, match="it has no chat template"):
+        source()
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "of json"}')
+    assert source() == "of json"
+    write_template(tmp_path, "of the config")
+    assert source() == "of the config"
+    write_template(tmp_path, [{"name": "tool_use", "template": "t"}])
+    assert source() == "of json"
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "named"}]
+    write_template(tmp_path, named)
+    assert source() == "named"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("of rag")
+    assert source() == "named"
+    (tmp_path / "additional_chat_templates" / "default.jinja").write_text("of a folder")
+    assert source() == "of a folder"
+    (tmp_path / "chat_template.jinja").write_text("of its own")
+    assert source() == "of its own"
+    assert read_chat_template(tmp_path).file == "chat_template.jinja"
+
+
+def test_special_tokens_in_either_spelling(tmp_path):
+    (tmp_path / "special_tokens_map.json").write_text('{"unk_token": "<u>", "pad_token": "<p>"}')
+    write_template(tmp_path, "x", pad_token=None, sep_token={"content": "<sep>"}, mask_token=3)
+    assert read_chat_template(tmp_path).tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<u>",
+        "sep_token": "<sep>",
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"chat_template": [{"name": "rag", "template": "t"}]}', "called default: rag"),
+        ('{"chat_template": 3}', "cannot be read"),
+        ('{"chat_template": [{"name": "default"}]}', "cannot be read"),
+        ("[", "tokenizer_config.json cannot be read"),
+        ('{"chat_template": null}', "no chat template"),
+        ('{"chat_template": ""}', "no chat template"),
+    ],
+)
+def test_why_a_model_cannot_chat(tmp_path, config, reason):
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    with pytest.raises(NoChatTemplateError, match=reason):
+        read_chat_template(tmp_path)
+
+
+def renderer(folder: Path, source: str) -> ChatRenderer:
+    (folder / "chat_template.jinja").write_text(source)
+    return ChatRenderer("writer", folder)
+
+
+def said(text: str) -> Conversation:
+    return Conversation(messages=[{"role": "user", "content": text}])
+
+
+async def refusal(chat: ChatRenderer, text: str = "x") -> str:
+    with pytest.raises(APIError) as caught:
+        await chat.render(said(text))
+    assert caught.value.status == 400
+    assert caught.value.param == "messages"
+    return caught.value.message
+
+
+async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
+    chat = renderer(tmp_path, ENDLESS)
+    chat.start()
+    assert await chat.render(said("fine")) == "fine"
+    before = time.monotonic()
+    assert "takes more than" in await refusal(chat, "hang")
+    assert time.monotonic() - before < 20
+    assert await chat.render(said("again")) == "again"
+    assert "characters" in await refusal(chat, "grow")
+    assert await chat.render(said("still")) == "still"
+    assert not caplog.messages  # it is the conversation's doing, and no failure of the process
+    await chat.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ raise_exception('Not this.') }}", "Not this."),
+        ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ 'x' * 10000000000 }}", "needs more than 1024 MiB of memory"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "RecursionError"),
+        ("{{ range(1000000000) | list }}", "Range too big"),
+        ("{{ '\\ud800' }}", "surrogates"),
+        ("{{ nothing.more }}", "'nothing' is undefined"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ raise_exception('x' * 5000) }}", "x" * 500),
+    ],
+)
+async def test_what_a_template_may_not_do(tmp_path, source, reason):
+    chat = renderer(tmp_path, source)
+    chat.start()
+    for _ in range(2):
+        message = await refusal(chat)
+        assert reason in message
+        assert len(message) < 700
+    await chat.close()
+
+
+async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, caplog):
+    chat = renderer(tmp_path, "{% for x in %}\n{{ y")
+    chat.start()
+    for _ in range(2):
+        with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
+            await chat.render(said("x"))
+        assert caught.value.param == "model"
+    assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
+    chat.check()
+    await chat.close()
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
+    slow = "{% if messages[0].content == 'left' %}{% for i in range(300) %}"
+    slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
+    chat = renderer(tmp_path, slow + "{{ messages[0].content }}")
+    chat.start()
+    assert await chat.render(said("first")) == "first"
+    left = asyncio.create_task(chat.render(said("left")))
+    await asyncio.sleep(0.005)
+    left.cancel()
+    texts = await asyncio.gather(*(chat.render(said(str(i))) for i in range(20)))
+    assert texts == [str(i) for i in range(20)]
+    assert left.cancelled()
+    await chat.close()

@@ -1,0 +1,257 @@
+"""What becomes of chats when the process of their template is killed, stopped, or cannot start."""
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.errors import APIError
+from server.templates import renderer
+from server.templates.protocol import Conversation
+from server.templates.renderer import ChatRenderer
+from tests.e2e.daemon import children_of, is_alive
+from tests.server.chat_templates import ENDLESS, chat_house
+from tests.server.conftest import House
+from tests.server.waiting import wait_until
+
+SLOW = """\
+{% if messages[0].content == 'slow' %}{% for i in range(300) %}{% for j in range(30000) %}\
+{% endfor %}{% endfor %}{% endif %}{{- messages[0].content }}"""
+
+
+@asynccontextmanager
+async def started(folder: Path, source: str = ENDLESS) -> AsyncIterator[ChatRenderer]:
+    """A renderer whose process has been started, but may not be up yet."""
+    (folder / "chat_template.jinja").write_text(source)
+    chat = ChatRenderer("writer", folder)
+    chat.start()
+    await asyncio.sleep(0)
+    yield chat
+    await chat.close()
+    assert not pids()
+
+
+def pids(parent: int | None = None) -> list[int]:
+    """The templates' processes of an API process, or of this one."""
+    return children_of(parent or os.getpid()).get("server.templates.process", [])
+
+
+async def pid() -> int:
+    """Of the one process, as soon as it is there."""
+    while not (found := pids()):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    return found[0]
+
+
+def ask(chat: ChatRenderer, text: str) -> asyncio.Task[str]:
+    message = {"role": "user", "content": text}
+    return asyncio.create_task(chat.render(Conversation(messages=[message])))
+
+
+async def gone(pid: int, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while is_alive(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_killed_while_idle_it_is_started_again_at_once(tmp_path, caplog):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        first = await pid()
+        os.kill(first, signal.SIGKILL)
+        await gone(first, 10)
+        async with asyncio.timeout(10):
+            assert await pid() != first
+        assert await asyncio.gather(*(ask(chat, str(i)) for i in range(20))) == [
+            str(i) for i in range(20)
+        ]
+        chat.check()
+    (line,) = caplog.messages
+    assert line == (
+        "the chat template of model writer: its process was killed by SIGKILL; starting it again"
+    )
+
+
+async def test_killed_during_a_render_the_conversation_is_rendered_by_the_next(tmp_path):
+    async with started(tmp_path, SLOW) as chat:
+        assert await ask(chat, "one") == "one"
+        slow, after = ask(chat, "slow"), ask(chat, "after")
+        await asyncio.sleep(0.02)
+        os.kill(await pid(), signal.SIGKILL)
+        assert await asyncio.gather(slow, after) == ["slow", "after"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_killed_or_stopped_while_it_starts(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(renderer, "_START_S", 5.0)
+    async with started(tmp_path) as chat:
+        first = await pid()
+        os.kill(first, number)
+        with pytest.raises(APIError, match="being compiled") as caught:
+            chat.check()
+        assert caught.value.code == "not_ready"
+        assert await ask(chat, "one") == "one"
+        assert await pid() != first
+        chat.check()
+
+
+async def test_stopped_while_idle_it_is_noticed_within_10_s(tmp_path, caplog):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        first = await pid()
+        os.kill(first, signal.SIGSTOP)
+        await gone(first, 10)
+        assert await ask(chat, "two") == "two"
+    assert "its process stood still for 4 s, and was killed; starting" in caplog.text
+
+
+async def test_stopped_during_a_render_it_is_killed_and_the_next_renders(tmp_path, caplog):
+    async with started(tmp_path, SLOW) as chat:
+        assert await ask(chat, "one") == "one"
+        slow, after = ask(chat, "slow"), ask(chat, "after")
+        await asyncio.sleep(0.02)
+        os.kill(await pid(), signal.SIGSTOP)
+        assert await asyncio.gather(slow, after) == ["slow", "after"]
+    assert "its process stood still for 7 s, and was killed; starting" in caplog.text
+
+
+async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):
+    async with started(tmp_path) as chat:
+        left = [ask(chat, "hang") for _ in range(50)]
+        await asyncio.sleep(0.5)
+        for one in left:
+            one.cancel()
+        async with asyncio.timeout(30):
+            assert await ask(chat, "honest") == "honest"
+
+
+async def test_a_conversation_that_cannot_be_sent_disturbs_nobody(tmp_path):
+    async with started(tmp_path) as chat:
+        odd = Conversation(messages=[], variables={"text": "\ud800"})
+        with pytest.raises(UnicodeEncodeError):
+            await chat.render(odd)
+        assert await ask(chat, "one") == "one"
+
+
+async def test_killed_20_times_in_a_row_it_is_started_ever_later(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(renderer, "_FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(renderer, "_MAX_DELAY_S", 0.2)
+    async with started(tmp_path) as chat:
+        begun = time.monotonic()
+        for _ in range(20):
+            killed = await pid()
+            os.kill(killed, signal.SIGKILL)
+            await gone(killed, 10)
+        assert time.monotonic() - begun > 0.05 + 0.1 + 16 * 0.2
+        with pytest.raises(APIError, match="was killed by SIGKILL") as caught:
+            await ask(chat, "one")
+        assert (caught.value.code, caught.value.status) == ("template_unavailable", 500)
+        with pytest.raises(APIError) as caught:
+            chat.check()
+        assert (caught.value.code, caught.value.status) == ("unhealthy", 503)
+        async with asyncio.timeout(30):
+            while not await answers(chat):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        chat.check()
+    first, third, again = caplog.messages
+    assert first.endswith("starting it again")
+    assert third.endswith("3 times in a row, trying on")
+    assert again.endswith("is rendered again")
+
+
+async def answers(chat: ChatRenderer) -> bool:
+    with suppress(APIError):
+        return await ask(chat, "one") == "one"
+    return False
+
+
+async def test_the_process_knows_no_api_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_API_KEY", "sesame")
+    async with started(tmp_path):
+        file = Path(f"/proc/{await pid()}/environ")
+        assert b"sesame" not in await asyncio.to_thread(file.read_bytes)
+
+
+@pytest.fixture(scope="module")
+def house(tokenizer) -> Iterator[House]:
+    with chat_house(tokenizer, {"writer": ENDLESS}) as house:
+        yield house
+
+
+def chat_status(house: House) -> tuple[int, str]:
+    """A chat's status, and the code of its error."""
+    message = {"role": "user", "content": "Hello"}
+    answer = house.post("/v1/chat/completions", {"messages": [message], "max_tokens": 1})
+    return answer.status_code, answer.json().get("error", {}).get("code", "")
+
+
+def health(house: House, path: str = "/health/ready") -> tuple[int, str]:
+    answer = house.http.get(path)
+    return answer.status_code, answer.json().get("error", {}).get("code", "")
+
+
+def kill_templates(house: House) -> None:
+    for pid in pids(house.api.process.pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_chats_go_on_after_kills(house):
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        assert chat_status(house) == (200, "")
+        (pid,) = pids(house.api.process.pid)
+        os.kill(pid, number)
+        assert {chat_status(house) for _ in range(10)} == {(200, "")}
+        assert health(house) == (200, "")
+
+
+def test_readiness_follows_a_process_that_keeps_ending(house):
+    def is_refused() -> bool:
+        kill_templates(house)
+        return health(house) == (503, "unhealthy")
+
+    wait_until(is_refused, 60)
+    assert chat_status(house) == (500, "template_unavailable")
+    assert health(house, "/health/live") == (200, "")
+    assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
+    wait_until(lambda: health(house) == (200, ""), 60)
+    assert chat_status(house) == (200, "")
+
+
+def test_readiness_follows_a_process_that_cannot_be_started(house):
+    api = house.api.process.pid
+    limits = resource.prlimit(api, resource.RLIMIT_NOFILE)
+    resource.prlimit(api, resource.RLIMIT_NOFILE, (8, limits[1]))
+    try:
+        kill_templates(house)
+        wait_until(lambda: health(house) == (503, "unhealthy"), 60)
+        _, code = chat_status(house)
+        assert code == "template_unavailable"
+    finally:
+        resource.prlimit(api, resource.RLIMIT_NOFILE, limits)
+    wait_until(lambda: health(house) == (200, ""), 60)
+    assert chat_status(house) == (200, "")
+
+
+def test_the_process_goes_with_the_api_process(builder, tokenizer):
+    with chat_house(tokenizer, {"writer": ENDLESS}) as own:
+        (running,) = pids(own.api.process.pid)
+        own.api.process.kill()
+        wait_until(lambda: not is_alive(running))
+
+
+def test_a_stopped_process_goes_with_the_api_process(tokenizer):
+    with chat_house(tokenizer, {"writer": ENDLESS}) as own:
+        (stopped,) = pids(own.api.process.pid)
+        os.kill(stopped, signal.SIGSTOP)
+        own.api.terminate()
+        assert own.api.process.wait(20) == 0
+        assert not is_alive(stopped)
+        with pytest.raises(httpx.ConnectError):
+            own.http.get("/health")

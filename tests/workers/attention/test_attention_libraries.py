@@ -1,0 +1,337 @@
+"""Backends over packages that are not here: each called as documented, by stand-ins that attend by
+definition from nothing but the arguments."""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.attention_problems import Problem, attention_needs
+from tests.workers.tensors import encoder_step
+from workers.attention.backends.flash_attn2 import FlashAttention2Backend
+from workers.attention.backends.flash_attn3 import FlashAttention3Backend
+from workers.attention.backends.flash_attn4 import FlashAttention4Backend
+from workers.attention.backends.flashinfer import FlashInferBackend
+from workers.attention.backends.naive import NaiveBackend
+from workers.attention.backends.xformers import XformersBackend
+from workers.attention.base import AttentionBackend, AttentionNeeds
+
+STEPS = {
+    "decode": [(6, 1), (8, 1), (0, 1)],
+    "prompts": [(0, 9), (0, 4)],
+    "decodes_then_chunks": [(7, 1), (20, 1), (0, 5), (3, 6), (4, 4)],
+    "decodes_among_chunks": [(0, 5), (7, 1), (3, 6), (0, 1)],
+}
+
+
+def attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, causal: bool
+) -> torch.Tensor:
+    """One row: [Q, H, D] over [L, Hkv, D], the last query at the last key where causal."""
+    group = queries.shape[1] // keys.shape[1]
+    keys, values = (each.repeat_interleave(group, dim=1) for each in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
+    if causal:
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool)
+        scores = scores.masked_fill(hidden.triu(1 + len(keys) - len(queries)), -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+
+
+def rows(starts: torch.Tensor) -> Iterator[slice]:
+    assert starts.dtype == torch.int32
+    for start, stop in zip(starts.tolist(), starts.tolist()[1:], strict=False):
+        yield slice(start, stop)
+
+
+def ragged(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    starts: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    assert starts[0] == 0
+    assert starts[-1] == len(queries) == len(keys)
+    parts = [attend(queries[row], keys[row], values[row], scale, False) for row in rows(starts)]
+    return torch.cat(parts)
+
+
+def paged(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+    table: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Causal over pages, as every generation of FlashAttention has it: NaN before the first row."""
+    assert table.dtype == lengths.dtype == torch.int32
+    assert len(table) == len(lengths) == len(starts) - 1
+    assert starts[-1] == len(queries)
+    parts = [torch.full_like(queries[: int(starts[0])], torch.nan)]
+    for row, length, pages in zip(rows(starts), lengths.tolist(), table, strict=True):
+        own = pages[: -(-length // keys.shape[1])]
+        context = [cached[own].flatten(0, 1)[:length] for cached in (keys, values)]
+        parts.append(attend(queries[row], context[0], context[1], scale, True))
+    return torch.cat(parts)
+
+
+def flash_attn_fwd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None,
+    softmax_scale: float,
+    causal: bool = False,
+    out: torch.Tensor,
+) -> None:
+    if page_table is None:
+        assert cu_seqlens_k is not None
+        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert not causal
+        out.copy_(ragged(q, k, v, cu_seqlens_q, softmax_scale))
+    else:
+        assert seqused_k is not None
+        assert causal
+        attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, softmax_scale)
+        out[cu_seqlens_q[0] :] = attended[cu_seqlens_q[0] :]
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    cache_seqlens: torch.Tensor,
+    page_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_q: int,
+    softmax_scale: float,
+    causal: bool,
+) -> torch.Tensor:
+    assert causal
+    assert max_seqlen_q == cu_seqlens_q.diff().max()
+    return paged(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, softmax_scale)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    causal: bool = False,
+    block_table: torch.Tensor | None = None,
+) -> torch.Tensor:
+    assert max_seqlen_q == cu_seqlens_q.diff().max()
+    assert max_seqlen_k == cu_seqlens_k.diff().max()
+    if block_table is None:
+        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert not causal
+        return ragged(q, k, v, cu_seqlens_q, softmax_scale)
+    assert causal
+    lengths = cu_seqlens_k.diff()
+    return paged(q, k, v, cu_seqlens_q, lengths, block_table, softmax_scale)
+
+
+def paged_decode(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    *,
+    least_parts: int,
+) -> None:
+    assert least_parts == 1, "contexts are short"
+    starts = torch.arange(len(queries) + 1, dtype=torch.int32)
+    table = block_tables[slots]
+    out.copy_(paged(queries, keys, values, starts, context_lens, table, scale))
+
+
+class PagedWrapper:
+    """FlashInfer's batch prefill over pages."""
+
+    def __init__(self, workspace: torch.Tensor, kv_layout: str) -> None:
+        assert workspace.dtype == torch.uint8
+        assert kv_layout == "NHD"
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        *,
+        causal: bool,
+        sm_scale: float,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None:
+        assert causal
+        assert paged_kv_indices.dtype == paged_kv_last_page_len.dtype == torch.int32
+        assert paged_kv_indptr[-1] == len(paged_kv_indices)
+        self._heads = (num_qo_heads, num_kv_heads, head_dim_qk)
+        self._page_size, self._scale, self._starts = page_size, sm_scale, qo_indptr
+        self._pages = [paged_kv_indices[row] for row in rows(paged_kv_indptr)]
+        counts = paged_kv_indptr.diff()
+        self._lengths = (counts - 1) * page_size + paged_kv_last_page_len
+
+    def run(self, q: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        keys, values = cache
+        assert (q.shape[1], *keys.shape[2:]) == self._heads
+        assert keys.shape[1] == self._page_size
+        table = torch.nn.utils.rnn.pad_sequence(self._pages, batch_first=True)
+        return paged(q, keys, values, self._starts, self._lengths, table, self._scale)
+
+
+class RaggedWrapper:
+    """FlashInfer's batch prefill over a step's own tokens."""
+
+    def __init__(self, workspace: torch.Tensor, kv_layout: str) -> None:
+        pass
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        *,
+        causal: bool,
+        sm_scale: float,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None:
+        assert not causal
+        assert torch.equal(qo_indptr, kv_indptr)
+        self._starts, self._scale = qo_indptr, sm_scale
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ragged(q, k, v, self._starts, self._scale)
+
+
+class BlockDiagonalMask:
+    """xformers' mask of rows that see themselves."""
+
+    def __init__(self, starts: torch.Tensor) -> None:
+        self.starts = starts
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen: list[int]) -> "BlockDiagonalMask":
+        return cls(torch.tensor([0, *q_seqlen]).cumsum(0).int())
+
+
+def memory_efficient_attention_forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: BlockDiagonalMask,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    assert query.shape == key.shape == value.shape
+    return ragged(query[0], key[0], value[0], attn_bias.starts, scale)[None]
+
+
+class Event:
+    """torch.cuda.Event, where there is no CUDA."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+STAND_INS: dict[str, dict[str, Any]] = {
+    "flash_attn.cute.interface": {"_flash_attn_fwd": flash_attn_fwd},
+    "flash_attn_interface": {
+        "flash_attn_with_kvcache": flash_attn_with_kvcache,
+        "flash_attn_varlen_func": flash_attn_varlen_func,
+    },
+    "flash_attn": {"flash_attn_varlen_func": flash_attn_varlen_func},
+    "flashinfer": {
+        "BatchPrefillWithPagedKVCacheWrapper": PagedWrapper,
+        "BatchPrefillWithRaggedKVCacheWrapper": RaggedWrapper,
+    },
+    "xformers.ops": {"memory_efficient_attention_forward": memory_efficient_attention_forward},
+    "xformers.ops.fmha.attn_bias": {"BlockDiagonalMask": BlockDiagonalMask},
+    "workers.kernels.attention.paged_decode": {"attend": paged_decode},
+}
+
+PAGED = [
+    FlashAttention4Backend,
+    FlashAttention3Backend,
+    FlashAttention2Backend,
+    FlashInferBackend,
+]
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, attributes in STAND_INS.items():
+        module = ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("backend", PAGED)
+def test_paged_causal(backend: type[AttentionBackend], step: list[tuple[int, int]]) -> None:
+    want = attention_needs(num_kv_heads=2)
+    problem = Problem(step, want)
+    expected = problem.solve(NaiveBackend(want))
+    torch.testing.assert_close(problem.solve(backend(want)), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("backend", [*PAGED, XformersBackend])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_bidirectional(backend: type[AttentionBackend], kv_heads: int) -> None:
+    want = attention_needs(paged=False, num_kv_heads=kv_heads)
+    lengths = [3, 30, 1, 8]
+    step = encoder_step([[0] * length for length in lengths])
+    numbers = torch.Generator().manual_seed(0)
+    heads = torch.randn(sum(lengths), 4 + 2 * kv_heads, 32, generator=numbers)
+    parts = heads.split([4, kv_heads, kv_heads], dim=1)
+    naive, other = _answer(NaiveBackend, want, step, parts), _answer(backend, want, step, parts)
+    torch.testing.assert_close(other, naive, atol=2e-6, rtol=0)
+
+
+def _answer(
+    backend: type[AttentionBackend], want: AttentionNeeds, step: Any, parts: tuple[Any, ...]
+) -> torch.Tensor:
+    made = backend(want)
+    queries, keys, values = parts
+    return made.forward(queries, keys, values, None, made.plan(step))
+
+
+def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
+    """What a CUDA graph of one would have to hold is the same for all."""
+    want = attention_needs()
+    backend = FlashAttention4Backend(want)
+    short, long = (Problem([(cached, 1)] * 3, want) for cached in (1, 40))
+    for problem in (short, long):
+        plan = backend.plan(problem.step)
+        assert plan.chunks is None
+        assert plan.decodes is not None
+        assert plan.decodes.block_tables is problem.step.block_tables
+        assert len(plan.decodes) == 3

@@ -1,0 +1,298 @@
+"""Which attention backend is chosen, and what is said where one cannot be."""
+
+import logging
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import workers
+from tests.workers.attention_problems import attention_needs
+from workers.attention import backend_selection, fit
+from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.attention.backends.naive import NaiveBackend
+from workers.attention.backends.sdpa import SdpaBackend
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
+from workers.attention.fit import misfit
+from workers.attention.probe import Probe, Probed, ProbeError
+from workers.step.tensors import StepTensors
+
+ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_size": 16}
+
+
+def refused(name: str, **changes: Any) -> str:
+    with pytest.raises(AttentionBackendError) as error:
+        select_backend(name, attention_needs(**changes))
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def _no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(fit, "distribution", missing)
+
+
+def test_an_unknown_backend_is_refused_with_those_that_would_do() -> None:
+    message = refused("flash")
+    assert "no attention backend 'flash'" in message
+    assert "these would do: sdpa, naive" in message
+
+
+def test_what_no_backend_can_do_is_refused() -> None:
+    message = refused("auto", dtype=torch.int8)
+    assert "torch.int8" in message
+    assert "no other would do" in message
+    assert "for device 'tpu'" in refused("sdpa", device="tpu:0")
+    assert "'auto' cannot do causal paged attention on 'tpu:0'" in refused("auto", device="tpu:0")
+
+
+@pytest.mark.usefixtures("_no_packages")
+@pytest.mark.parametrize(
+    ("name", "packages"),
+    [
+        ("flash_attn", ["flash-attn-4", "flash-attn-3"]),
+        ("flashinfer", ["flashinfer-python"]),
+    ],
+)
+def test_an_absent_package_is_named_with_what_would_do(name: str, packages: list[str]) -> None:
+    message = refused(name, **ON_GPU)
+    for package in packages:
+        assert f"package {package} is not installed" in message
+    assert "these would do: triton, sdpa, naive" in message
+
+
+@pytest.mark.usefixtures("_no_packages")
+def test_each_generation_of_flash_attention_says_why_it_does_not_fit() -> None:
+    message = refused("flash_attn", **ON_GPU | {"head_dim": 200})
+    assert "flash_attn4: head size 200 is not a multiple of 16 up to 256" in message
+    assert "flash_attn3: package flash-attn-3 is not installed" in message
+    assert "flash_attn2: block size 16 is no multiple of 256" in message
+
+
+@pytest.mark.usefixtures("_no_packages")
+def test_xformers_is_for_encoders() -> None:
+    assert "no causal attention over a paged cache" in refused("xformers", **ON_GPU)
+    assert "xformers is not installed" in refused("xformers", **ON_GPU | {"paged": False})
+
+
+def test_a_need_that_is_not_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    able = Capabilities(
+        causal_paged=True,
+        bidirectional=False,
+        graph_safe=True,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16,),
+        head_dims=(64, 128),
+        page_multiple=32,
+        compute_majors=(8, 9),
+        requires=Package("torch", "pip install torch"),
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    needs = ON_GPU | {"block_size": 64}
+    for changes, expected in [
+        ({"paged": False}, "no bidirectional attention"),
+        ({"head_dim": 80}, "head size 80 is not one of 64, 128"),
+        ({"block_size": 48}, "block size 48 is no multiple of 32"),
+        ({}, "the GPU's compute capability 7.5 is none of 8.x, 9.x"),
+    ]:
+        assert misfit(able, attention_needs(**needs | changes)) == expected
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert misfit(able, attention_needs(**needs)) == ""
+
+
+class Usable(NaiveBackend):
+    """A backend that fits a GPU by what it declares."""
+
+
+class Unusable(NaiveBackend):
+    capabilities = SdpaBackend.capabilities
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: Any,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        raise RuntimeError("ptxas\nfails")
+
+
+class OnlyEncoders(NaiveBackend):
+    capabilities = Capabilities(
+        causal_paged=False,
+        bidirectional=True,
+        graph_safe=False,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16,),
+    )
+
+
+class NotFinite(NaiveBackend):
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: Any,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return torch.full_like(queries, torch.nan)
+
+
+class Again(Usable):
+    """Another implementation, under a name of its own."""
+
+
+class FakeProbe:
+    """The probe without a GPU: `Unusable` fails as it does there, and others take their time."""
+
+    MILLISECONDS: ClassVar = {"Usable": (2.0, 3.0), "Again": (1.0, 7.0)}
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        self._needs = needs
+
+    def run(self, implementation: type[Any]) -> Probed:
+        if implementation.__name__ == "Unusable":
+            raise ProbeError("RuntimeError: ptxas fails")
+        times = self.MILLISECONDS[implementation.__name__]
+        return Probed(
+            implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
+        )
+
+
+def _table(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
+    paths = {
+        name: tuple(f"{__name__}:{each}" for each in classes.split())
+        for name, classes in names.items()
+    }
+    monkeypatch.setattr(backend_selection, "_BACKENDS", paths)
+    monkeypatch.setattr(backend_selection, "_AUTO", {"cuda": tuple(names)})
+    monkeypatch.setattr(backend_selection, "Probe", FakeProbe)
+
+
+def test_the_fastest_is_chosen_and_the_times_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _table(monkeypatch, encoders="OnlyEncoders", second="Again", first="Usable")
+    caplog.set_level(logging.INFO)
+    chosen = select_backend("auto", attention_needs(**ON_GPU))
+    assert type(chosen).__name__ == "Usable"
+    (line,) = caplog.messages
+    assert "backend first" in line
+    assert "second decode 1000 µs, chunks 7000 µs; first decode 2000 µs, chunks 3000 µs" in line
+
+
+def test_equally_fast_backends_go_by_preference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeProbe, "MILLISECONDS", dict.fromkeys(("Usable", "Again"), (1.0, 1.0)))
+    _table(monkeypatch, preferred="Again", other="Usable")
+    assert type(select_backend("auto", attention_needs(**ON_GPU))).__name__ == "Again"
+
+
+def test_one_that_fails_is_passed_over_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _table(monkeypatch, broken="Unusable", other="Usable")
+    assert type(select_backend("auto", attention_needs(**ON_GPU))).__name__ == "Usable"
+    (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert "RuntimeError: ptxas fails" in warning.getMessage()
+
+
+def test_an_implementation_that_fails_gives_way_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _table(monkeypatch, generations="Unusable Again Usable", other="Usable")
+    needs = attention_needs(**ON_GPU)
+    assert type(select_backend("generations", needs)).__name__ == "Again"
+
+
+def test_one_asked_for_by_name_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _table(monkeypatch, broken="Unusable", other="Usable")
+    message = refused("broken", **ON_GPU)
+    assert "attention backend 'broken' fails on 'cuda:0'" in message
+    assert "RuntimeError: ptxas fails" in message
+    assert message.endswith("these would do: other")
+
+
+def test_where_all_fail_auto_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _table(monkeypatch, broken="Unusable")
+    assert refused("auto", **ON_GPU).endswith("no other would do")
+
+
+def test_on_a_cpu_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(needs: AttentionNeeds) -> None:
+        raise AssertionError("probed")
+
+    monkeypatch.setattr(backend_selection, "Probe", never)
+    assert isinstance(select_backend("auto", attention_needs()), SdpaBackend)
+    assert isinstance(select_backend("naive", attention_needs()), NaiveBackend)
+
+
+def test_a_probe_turns_what_goes_wrong_into_one_line() -> None:
+    probe = Probe(attention_needs(head_dim=16))
+    with pytest.raises(ProbeError, match=r"^RuntimeError: ptxas fails$"):
+        probe.run(Unusable)
+    with pytest.raises(ProbeError, match="decode: not finite"):
+        probe.run(NotFinite)
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_the_probe_steps_are_what_backends_take(paged: bool) -> None:
+    """Every place of the steps is right: `sdpa` and `naive` read them independently."""
+    needs = attention_needs(paged=paged, num_heads=2, num_kv_heads=2, head_dim=16, block_size=16)
+    probe = Probe(needs)
+    for step in probe.steps.values():
+        _assert_consistent(step, needs.block_size)
+        naive, sdpa = (
+            probe.attend(backend(needs), step)() for backend in (NaiveBackend, SdpaBackend)
+        )
+        assert naive.std() > 0.01
+        torch.testing.assert_close(sdpa, naive, atol=5e-6, rtol=0)
+
+
+def _assert_consistent(step: StepTensors, block_size: int) -> None:
+    rows = range(len(step.query_lens))
+    assert step.query_starts.diff().tolist() == step.query_lens.tolist()
+    assert step.context_lens.tolist() == step.contexts.tolist()
+    positions = [
+        torch.arange(step.contexts[row] - step.query_lens[row], step.contexts[row]) for row in rows
+    ]
+    assert torch.equal(step.positions, torch.cat(positions))
+    if step.block_tables is not None:
+        assert step.slots is not None
+        assert step.slot_mapping is not None
+        tables = [step.block_tables[step.slots[row]] for row in rows]
+        places = [
+            table[own // block_size] * block_size + own % block_size
+            for table, own in zip(tables, positions, strict=True)
+        ]
+        assert torch.equal(step.slot_mapping, torch.cat(places))
+        assert len(step.slot_mapping.unique()) == step.num_tokens
+
+
+def test_only_the_chosen_backend_is_imported() -> None:
+    program = (
+        "import sys, torch\n"
+        "from workers.attention.base import AttentionNeeds\n"
+        "from workers.attention.backend_selection import select_backend\n"
+        "select_backend('naive', AttentionNeeds(True, 'cpu', torch.float32, 4, 4, 32, 4))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('workers.attention.')))\n"
+        "assert 'triton' not in sys.modules\n"
+    )
+    root = str(Path(workers.__file__).parent.parent)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [
+        f"workers.attention.{name}" for name in ("base", "fit", "naive", "probe", "registry")
+    ]

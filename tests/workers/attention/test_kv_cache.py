@@ -1,0 +1,28 @@
+"""The cache's layout and size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.workers.checkpoints import save_llama
+from workers.attention.kv_cache import KVCache, kv_block_bytes
+from workers.contract.checkpoint_config import read_model_config
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_llama(tmp_path, num_key_value_heads=1, head_dim=24)
+    config = read_model_config(tmp_path)
+    cache = KVCache(config, 3, 5, 16, dtype, torch.device("cpu"))
+    tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    assert len(tensors) == 6
+    for tensor in tensors:
+        assert tensor.shape == (5 + 1, 16, 1, 24), "one more for rows that only pad a step"
+        assert tensor.dtype == dtype
+        assert not tensor.any()
+    assert (
+        cache.nbytes
+        == sum(tensor.nbytes for tensor in tensors)
+        == 6 * kv_block_bytes(config, 3, 16, dtype)
+    )

@@ -1,0 +1,202 @@
+"""Keys of `config.json` that change a model's numbers: obeyed, or refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertConfig, LlamaConfig
+
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.conventions import CONVENTIONS
+from workers.contract.model_config import ModelConfig, ModelConfigError, RopeConfig
+from workers.models.registry import UnknownArchitectureError, model_class
+
+BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+
+
+def written(folder: Path, architecture: str, **changes: Any) -> Path:
+    """What transformers writes for a model of this architecture, but for `changes`."""
+    kind = LlamaConfig if architecture.startswith("Llama") else BertConfig
+    kind(architectures=[architecture]).save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return file
+
+
+def read(folder: Path, architecture: str, **changes: Any) -> ModelConfig:
+    written(folder, architecture, **changes)
+    return read_model_config(folder)
+
+
+def refusal(folder: Path, architecture: str, **changes: Any) -> str:
+    file = written(folder, architecture, **changes)
+    with pytest.raises(ModelConfigError) as error:
+        read_model_config(folder)
+    assert str(error.value).startswith(f"{file}: ")
+    return str(error.value).removeprefix(f"{file}: ")
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", *BERTS])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quantization_config", {"quant_method": "gptq", "bits": 4}),
+        ("compression_config", {"format": "int-quantized"}),
+        ("quantization", {"group_size": 64, "bits": 4}),
+        ("per_layer_config", {"3": {"intermediate_size": 8}}),
+        ("is_encoder_decoder", True),
+        ("pruned_heads", {"0": [1]}),
+        ("sliding_window", 512),
+        ("attention_chunk_size", 512),
+        ("layer_types", ["full_attention", "sliding_attention"]),
+    ],
+)
+def test_keys_of_any_model(tmp_path: Path, architecture: str, key: str, value: Any) -> None:
+    assert refusal(tmp_path, architecture, **{key: value}).startswith(f"{key} ")
+
+
+@pytest.mark.parametrize("architecture", BERTS)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("position_embedding_type", "relative_key"),
+        ("position_embedding_type", "relative_key_query"),
+        ("position_embedding_type", "rotary"),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+    ],
+)
+def test_keys_of_bert(tmp_path: Path, architecture: str, key: str, value: Any) -> None:
+    expected = f"{key} {json.dumps(value)} is not supported"
+    assert refusal(tmp_path, architecture, **{key: value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("is_causal", False),
+        ("use_bidirectional_attention", True),
+        ("partial_rotary_factor", 0.5),
+        ("logit_scale", 0.1),
+        ("llama_4_scaling", {"beta": 0.1}),
+    ],
+)
+def test_keys_of_llama(tmp_path: Path, key: str, value: Any) -> None:
+    assert refusal(tmp_path, "LlamaForCausalLM", **{key: value}).startswith(f"{key} ")
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    long = {"quant_method": "compressed-tensors", "ignore": ["lm_head"] * 100}
+    message = refusal(tmp_path, "LlamaForCausalLM", quantization_config=long)
+    assert '"quant_method":"compressed-tensors"' in message
+    assert message.endswith("... is not supported")
+    assert len(message) < 150
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", *BERTS])
+def test_values_that_change_nothing(tmp_path: Path, architecture: str) -> None:
+    plain = read(tmp_path, architecture)
+    harmless = {
+        "quantization_config": None,
+        "position_embedding_type": "absolute",
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * plain.num_layers,
+        "is_causal": True,
+        "pruned_heads": {},
+        "partial_rotary_factor": 1.0,
+        "pretraining_tp": 2,
+        "attention_dropout": 0.1,
+        "hidden_dropout_prob": 0.3,
+        "classifier_dropout": 0.1,
+        "use_cache": False,
+        "gradient_checkpointing": True,
+        "chunk_size_feed_forward": 64,
+        "_name_or_path": "somewhere",
+        "auto_map": {"AutoConfig": "configuration.Config"},
+        "a_name_that_nobody_knows": 7,
+    }
+    assert read(tmp_path, architecture, **harmless) == plain
+
+
+def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
+    absent = ("hidden_act", "rms_norm_eps", "layer_norm_eps", "tie_word_embeddings")
+    for architecture in ("LlamaForCausalLM", *BERTS):
+        whole = read(tmp_path, architecture)
+        file = tmp_path / "config.json"
+        raw = json.loads(file.read_text())
+        file.write_text(json.dumps({key: raw[key] for key in raw if key not in absent}))
+        assert read_model_config(tmp_path) == whole
+
+
+def test_every_architecture_has_its_conventions() -> None:
+    with pytest.raises(UnknownArchitectureError, match=f" {', '.join(CONVENTIONS)}$"):
+        model_class("unknown")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id2label": ["a"]}, {"rope_scaling": [1]}, {"hidden_size": "x"}, {"layer_types": 5}],
+)
+def test_values_of_another_type(tmp_path: Path, changes: Any) -> None:
+    file = written(tmp_path, "LlamaForCausalLM", **changes)
+    with pytest.raises(ModelConfigError, match=f"^{file} is not valid: "):
+        read_model_config(tmp_path)
+
+
+def test_a_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    file = written(tmp_path, "LlamaForCausalLM")
+    file.write_text('{"a":' + "[" * 5000 + "]" * 5000 + "}")
+    with pytest.raises(ModelConfigError, match=f"^{file} cannot be read: "):
+        read_model_config(tmp_path)
+
+
+def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
+    read(tmp_path, "LlamaForCausalLM")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(ModelConfigError, match=r"adapter_config\.json: adapters are not supported"):
+        read_model_config(tmp_path)
+
+
+def test_rotary_scaling(tmp_path: Path) -> None:
+    def rope(**changes: Any) -> RopeConfig:
+        return read(tmp_path, "LlamaForCausalLM", **changes).rope
+
+    linear = {"type": "linear", "factor": 2}
+    assert rope(rope_scaling=linear, rope_theta=5e5) == RopeConfig(
+        theta=5e5, type="linear", factor=2.0
+    )
+    assert rope(rope_parameters=LLAMA3).original_max_position == 512
+    without = {key: value for key, value in LLAMA3.items() if not key.startswith("original")}
+    assert rope(rope_parameters=without).original_max_position == 2048
+    beside = rope(rope_parameters=without, original_max_position_embeddings=256)
+    assert beside.original_max_position == 256
+
+
+@pytest.mark.parametrize(
+    ("scaling", "named"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0}, "rope type 'yarn' is not supported"),
+        ({"type": "dynamic", "factor": 4.0}, "rope type 'dynamic' is not supported"),
+        ({"rope_type": "longrope"}, "rope type 'longrope' is not supported"),
+        ({"full_attention": {"rope_type": "default"}}, "by layer type"),
+        (LLAMA3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+    ],
+)
+def test_rotary_scaling_that_is_not_supported(tmp_path: Path, scaling: Any, named: str) -> None:
+    assert named in refusal(tmp_path, "LlamaForCausalLM", rope_parameters=scaling)
+
+
+@pytest.mark.parametrize("key", ["factor", "low_freq_factor", "high_freq_factor"])
+def test_rotary_scaling_without_a_number(tmp_path: Path, key: str) -> None:
+    scaling = {name: value for name, value in LLAMA3.items() if name != key}
+    file = written(tmp_path, "LlamaForCausalLM", rope_scaling=scaling)
+    with pytest.raises(ModelConfigError, match=f"^{file} has no '{key}'$"):
+        read_model_config(tmp_path)

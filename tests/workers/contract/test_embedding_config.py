@@ -1,0 +1,69 @@
+"""What an embedder's folder declares beside its weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.model_config import EmbeddingConfig, ModelConfigError
+
+CONFIG = {
+    "architectures": ["BertModel"],
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
+
+
+def read(folder: Path, settings: Any = None, **config: Any) -> EmbeddingConfig:
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    if settings is not None:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    return read_model_config(folder).embedding
+
+
+def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path) == EmbeddingConfig()
+    assert read(tmp_path, {"__version__": {}}) == EmbeddingConfig()
+    empty = {"prompts": None, "default_prompt_name": None}
+    nothing = {"matryoshka_dimensions": None, "is_matryoshka": None}
+    assert read(tmp_path, empty, **nothing) == EmbeddingConfig()
+
+
+def test_prompts(tmp_path: Path) -> None:
+    prompts = {"query": "query: ", "document": "", "none": None}
+    read_back = read(tmp_path, {"prompts": prompts, "default_prompt_name": "query"})
+    assert read_back.prompts == {"query": "query: ", "document": "", "none": ""}
+    assert read_back.default_prompt_name == "query"
+
+
+def test_dimensions(tmp_path: Path) -> None:
+    listed = read(tmp_path, matryoshka_dimensions=[8, 4, 16, 4])
+    assert (listed.is_matryoshka, listed.matryoshka_dimensions) == (True, (4, 8, 16))
+    any_size = read(tmp_path, is_matryoshka=True)
+    assert (any_size.is_matryoshka, any_size.matryoshka_dimensions) == (True, ())
+    assert not read(tmp_path, is_matryoshka=False).is_matryoshka
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "named"),
+    [
+        ({"prompts": ["query"]}, {}, "prompts"),
+        ({"prompts": {"query": 3}}, {}, "prompts"),
+        ({"prompts": {}, "default_prompt_name": "query"}, {}, "'query' is none of its prompts"),
+        ([], {}, "config_sentence_transformers.json"),
+        (None, {"matryoshka_dimensions": "8"}, "matryoshka_dimensions"),
+        (None, {"matryoshka_dimensions": [8, 0]}, "matryoshka_dimensions"),
+        (None, {"matryoshka_dimensions": [8, 17]}, "17 is more than 16"),
+        (None, {"matryoshka_dimensions": [8.5]}, "matryoshka_dimensions"),
+        (None, {"is_matryoshka": "yes"}, "is_matryoshka"),
+    ],
+)
+def test_what_cannot_be_is_named(tmp_path: Path, settings, config, named) -> None:
+    with pytest.raises(ModelConfigError, match=named):
+        read(tmp_path, settings, **config)

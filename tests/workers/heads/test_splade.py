@@ -1,0 +1,272 @@
+"""Masked language models and SPLADE pooling against transformers and sentence-transformers, in
+float32."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.workers.checkpoints import BERT, save_bert, save_masked_lm, worker_config
+from tests.workers.stages import Stages, dense
+from tests.workers.step_maker import encoder_step
+from tests.workers.tensors import Stages as ModelStages
+from tests.workers.tensors import encoder_step as tensor_step
+from workers.contract.checkpoint_config import read_model_config
+from workers.contract.model_config import ModelConfigError, SpladeConfig
+from workers.heads import splade
+from workers.heads.splade import sparse_vectors
+from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import load_model
+
+HEAD = "embed_sparse"
+VOCABULARY = BERT["vocab_size"]
+TEXTS = [
+    random.Random(row).choices(range(1, VOCABULARY), k=length)
+    for row, length in enumerate((3, 17, 1, 60, 5, 44))
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:
+    """What sentence-transformers writes beside a model."""
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    if kinds[:2] == ("Transformer", "SpladePooling"):
+        (folder / "sentence_bert_config.json").write_text('{"transformer_task": "fill-mask"}')
+    for module in modules[1:]:
+        own = folder / module["path"]
+        own.mkdir(exist_ok=True)
+        (own / "config.json").write_text(json.dumps(pooling))
+
+
+def reference_logits(model: Any) -> list[torch.Tensor]:
+    """[tokens, V] of each text alone."""
+    with torch.inference_mode():
+        return [model(torch.tensor([text])).logits[0] for text in TEXTS]
+
+
+def reference(model: Any, strategy: Any = "max", activation: Any = "relu") -> np.ndarray:
+    """sentence-transformers' vectors, float32[R, V]."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    pooling = SpladePooling(strategy, activation).eval()
+    rows = [
+        pooling({"token_embeddings": own[None], "attention_mask": torch.ones(1, len(own))})
+        for own in reference_logits(model)
+    ]
+    return torch.cat([row["sentence_embedding"] for row in rows]).numpy()
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_those_of_transformers(tmp_path: Path, tied: bool, num_stages: int) -> None:
+    expected = reference_logits(save_masked_lm(tmp_path, tie_word_embeddings=tied))
+    ours = ModelStages(tmp_path, head=HEAD, num_stages=num_stages).logits(tensor_step(TEXTS))
+    assert min(float(own.std()) for own in expected) > 0.5
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", ["max", "sum"])
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("at_once", [512, 20])
+def test_vectors_are_those_of_sentence_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy, activation, at_once
+) -> None:
+    """Also where rows are pooled piece by piece."""
+    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", at_once)
+    model = save_masked_lm(tmp_path, bias=-1.0)
+    pooling = {"pooling_strategy": strategy, "activation_function": activation}
+    write_modules(tmp_path, "Transformer", "SpladePooling", **pooling, embedding_dimension=None)
+    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    expected = reference(model, strategy, activation)
+    assert 0.1 < (expected == 0).mean() < 0.9
+    np.testing.assert_allclose(dense(output), expected, atol=1e-4 if strategy == "sum" else 1e-5)
+
+
+def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    model = save_masked_lm(tmp_path)
+    write_modules(tmp_path, "MLMTransformer", "SpladePooling")
+    SpladePooling("sum").save(str(tmp_path / "1_SpladePooling"))
+    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    np.testing.assert_allclose(dense(output), reference(model, "sum"), atol=1e-4)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
+    save_masked_lm(tmp_path)
+    one = Stages(tmp_path, head=HEAD, backend="naive")
+    alone = [dense(one.run(encoder_step([text]))[1])[0] for text in TEXTS]
+    stages = Stages(tmp_path, head=HEAD, num_stages=num_stages, backend="naive")
+    together = dense(stages.run(encoder_step(TEXTS))[1])
+    np.testing.assert_array_equal(together, np.stack(alone))
+
+
+def test_a_text_that_says_nothing(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path, bias=-100.0)
+    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    assert np.frombuffer(output.counts, np.int32).tolist() == [0] * len(TEXTS)
+    assert output.pooled == b""
+
+
+@pytest.mark.parametrize("strategy", ["max", "sum"])
+def test_nan_stays_in_its_row(strategy) -> None:
+    states = torch.zeros(9, 1)
+    states[4] = torch.nan
+    lens, config = [3, 4, 2], SpladeConfig(strategy=strategy)
+    vectors = sparse_vectors(states, lens, lambda rows: rows.expand(-1, 6) + 1, config)
+    per_row = vectors.entries[:, 1].split(vectors.counts.tolist())
+    assert [bool(row.isnan().any()) for row in per_row] == [False, True, False]
+
+
+@pytest.mark.parametrize("lens", [[1], [40], [1] * 40, [3, 3, 3], [7, 1, 90, 2], [8, 8, 1]])
+def test_no_more_logits_than_fit_are_held(monkeypatch: pytest.MonkeyPatch, lens) -> None:
+    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", 8)
+    asked: list[int] = []
+
+    def logits(rows: torch.Tensor) -> torch.Tensor:
+        asked.append(len(rows))
+        return rows.expand(-1, 3)
+
+    numbers = torch.arange(1.0, sum(lens) + 1)[:, None]
+    padded = torch.cat([numbers, torch.full((4, 1), 1e6)])
+    vectors = sparse_vectors(padded, lens, logits, SpladeConfig())
+    assert max(asked) <= 8
+    assert sum(asked) == sum(lens)
+    assert vectors.counts.tolist() == [3] * len(lens)
+    expected = np.log1p(np.cumsum(lens)).repeat(3)
+    np.testing.assert_allclose(vectors.entries[:, 1].numpy(), expected, rtol=1e-6)
+
+
+def renamed(folder: Path, names: dict[str, str]) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for old, new in names.items():
+        for name in [name for name in tensors if old in name]:
+            tensors[name.replace(old, new)] = tensors.pop(name)
+    save_file(tensors, file)
+
+
+def test_names_of_older_checkpoints(tmp_path: Path) -> None:
+    """And what else a checkpoint holds: a pooler, a head for the next sentence."""
+    expected = reference_logits(save_masked_lm(tmp_path))
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed(tmp_path, names)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["cls.seq_relationship.bias"] = torch.ones(2)
+    tensors["bert.pooler.dense.bias"] = torch.ones(BERT["hidden_size"])
+    assert "cls.predictions.transform.LayerNorm.gamma" in tensors
+    save_file(tensors, tmp_path / "model.safetensors")
+    ours = ModelStages(tmp_path, head=HEAD).logits(tensor_step(TEXTS))
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
+
+
+def test_a_configuration_that_says_nothing_of_ties(tmp_path: Path) -> None:
+    """transformers' default for BERT: tied."""
+    save_masked_lm(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["tie_word_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model_config(tmp_path).tie_word_embeddings
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_decoders_own_bias_counts(tmp_path: Path, own: bool) -> None:
+    """Where a checkpoint has it, under either name."""
+    expected = reference_logits(save_masked_lm(tmp_path))
+    bias, decoder_bias = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[decoder_bias] = tensors.pop(bias)
+    if own:
+        tensors[bias] = torch.full((VOCABULARY,), torch.nan)
+    save_file(tensors, tmp_path / "model.safetensors")
+    ours = ModelStages(tmp_path, head=HEAD).logits(tensor_step(TEXTS))
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_weight_is_held_once(tmp_path: Path, tied: bool, num_stages: int) -> None:
+    """But for a tied embedding, which the first and the last stage both need."""
+    model = save_masked_lm(tmp_path, tie_word_embeddings=tied)
+    unused = 0 if tied else model.cls.predictions.bias.nbytes  # the decoder has another
+    total = sum(parameter.nbytes for parameter in model.parameters()) - unused
+    words = model.bert.embeddings.word_embeddings.weight.nbytes
+    held = sum(
+        load_model(
+            worker_config(tmp_path, head=HEAD, stage=stage, num_stages=num_stages)
+        ).weight_bytes
+        for stage in range(num_stages)
+    )
+    assert held == total + (words if tied and num_stages > 1 else 0)
+
+
+def test_a_checkpoint_without_the_head(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"architectures": ["BertForMaskedLM"]})
+    )
+    with pytest.raises(CheckpointError, match=r"has no tensor cls\.predictions"):
+        load_model(worker_config(tmp_path, head=HEAD))
+
+
+def test_pooling_of_a_folder_without_modules(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path)
+    assert read_model_config(tmp_path).splade == SpladeConfig(strategy="max", activation="relu")
+
+
+def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path)
+    write_modules(tmp_path, "Transformer", "Pooling", pooling_mode_cls_token=True)
+    config = read_model_config(tmp_path)
+    assert (config.architecture, config.pooling.mode) == ("BertModel", "cls")
+    load_model(worker_config(tmp_path, head="embed"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "named"),
+    [
+        (["Transformer", "SpladePooling"], {"pooling_strategy": "mean"}, "pooling_strategy"),
+        (["Transformer", "SpladePooling"], {"activation_function": "gelu"}, "activation_function"),
+        (["Transformer", "SpladePooling"], {"pooling_strategy": 3}, "pooling_strategy"),
+        (["Transformer", "SpladePooling", "Normalize"], {}, "Normalize is not supported"),
+        (["Router"], {}, "Router is not supported"),
+        (["MLMTransformer", "Pooling"], {}, 'transformer_task "fill-mask" is not supported'),
+        (["Transformer"], {}, "do not begin with Transformer, SpladePooling"),
+    ],
+)
+def test_what_cannot_be_pooled_is_named(tmp_path: Path, kinds, pooling, named) -> None:
+    save_masked_lm(tmp_path)
+    write_modules(tmp_path, *kinds, **pooling)
+    with pytest.raises(ModelConfigError, match=named):
+        read_model_config(tmp_path)
+
+
+def test_a_module_without_its_configuration(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path)
+    write_modules(tmp_path, "Transformer", "SpladePooling")
+    (tmp_path / "1_SpladePooling" / "config.json").unlink()
+    with pytest.raises(ModelConfigError, match=r"config\.json is missing"):
+        read_model_config(tmp_path)

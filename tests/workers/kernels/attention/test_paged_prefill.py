@@ -1,0 +1,91 @@
+"""Attention of several queries a row: causal over a paged cache, bidirectional without one."""
+
+import pytest
+import torch
+
+from tests.workers.kernels.paged_rows import SHAPES, Heads, PagedRows, assert_attended
+from workers.kernels.attention import paged_prefill
+from workers.kernels.attention.paged_prefill import Launch
+
+
+def attend(rows: PagedRows, how: Launch | None = None) -> torch.Tensor:
+    scale, longest = rows.heads.size**-0.5, max(count for _, count in rows.rows)
+    if how is None:
+        return paged_prefill.attend(
+            rows.queries,
+            rows.keys,
+            rows.values,
+            rows.block_tables,
+            rows.slots,
+            rows.query_starts,
+            rows.context_lens,
+            longest,
+            scale,
+        )
+    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
+    paging = (rows.block_tables, rows.slots, rows.context_lens)
+    paged_prefill._attend_with(
+        how, rows.queries, rows.keys, rows.values, rows.query_starts, longest, scale, out, paging
+    )
+    return out
+
+
+@pytest.mark.parametrize("heads", SHAPES)
+def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
+    rows = PagedRows([(0, 9), (70, 1), (3, 13), (0, 1)], heads, 16, dot_dtype, device)
+    assert_attended(attend(rows), rows.by_definition(), dot_dtype)
+
+
+@pytest.mark.parametrize("page", [1, 16, 24, 64])
+@pytest.mark.parametrize("tiles", [(16, 32), (32, 16)])
+def test_pages_and_tiles(page: int, tiles: tuple[int, int], device: torch.device) -> None:
+    """Groups of three do not divide a tile: the query heads of one token are in two."""
+    rows = PagedRows([(29, 37), (0, 33), (32, 1)], Heads(6, 2, 64), page, torch.float16, device)
+    how = Launch(*tiles, warps=4, stages=2)
+    assert_attended(attend(rows, how), rows.by_definition(), torch.float16)
+
+
+def test_the_longest_row_may_be_overestimated(device: torch.device) -> None:
+    rows = PagedRows([(7, 9), (0, 2)], Heads(2, 2, 64), 16, torch.float32, device)
+    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
+    got = paged_prefill.attend(
+        rows.queries,
+        rows.keys,
+        rows.values,
+        rows.block_tables,
+        rows.slots,
+        rows.query_starts,
+        rows.context_lens,
+        100,
+        rows.heads.size**-0.5,
+        out,
+    )
+    assert got is out
+    assert_attended(out, rows.by_definition(), torch.float32)
+
+
+@pytest.mark.parametrize("heads", SHAPES)
+def test_bidirectional(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
+    lengths = [7, 1, 33, 16]
+    rows = PagedRows([(0, length) for length in lengths], heads, 16, dot_dtype, device)
+    got = paged_prefill.attend_bidirectional(
+        rows.queries,
+        rows.new_keys,
+        rows.new_values,
+        rows.query_starts,
+        max(lengths),
+        heads.size**-0.5,
+    )
+    assert_attended(got, rows.by_definition(causal=False), dot_dtype)
+
+
+def test_a_row_that_is_not_finite_spoils_no_other(device: torch.device) -> None:
+    rows = PagedRows([(0, 6), (0, 8), (0, 7)], Heads(2, 2, 64), 16, torch.float32, device)
+    exact = rows.by_definition(causal=False)
+    rows.packed[6:14] = torch.nan
+    got = paged_prefill.attend_bidirectional(
+        rows.queries, rows.new_keys, rows.new_values, rows.query_starts, 8, 64**-0.5
+    )
+    assert got[6:14].isnan().all()
+    finite = [*range(6), *range(14, 21)]
+    assert_attended(got[finite], exact[finite], torch.float32)

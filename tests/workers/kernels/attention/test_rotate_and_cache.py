@@ -1,0 +1,72 @@
+"""Rotation and KV write against torch's, and that they touch nothing else."""
+
+import pytest
+import torch
+
+from workers.kernels.attention.rotate_and_cache import rotate_and_cache, write_kv
+
+PAGE = 4
+HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)]
+"""(query heads, KV heads, head size)"""
+
+
+def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """[T, H, D] in float64: each pair as a complex number, times its angle's."""
+    low, high = heads.double().chunk(2, dim=2)
+    cos, sin = table[positions].double()[:, None].chunk(2, dim=2)
+    turned = torch.complex(low, high) * torch.complex(cos, sin)
+    return torch.cat((turned.real, turned.imag), dim=2)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("shape", HEADS)
+def test_rotate_and_cache(
+    *,
+    shape: tuple[int, int, int],
+    in_place: bool,
+    dtype: torch.dtype,
+    rounding: float,
+    device: torch.device,
+) -> None:
+    num_heads, kv_heads, head_dim = shape
+    numbers = torch.Generator().manual_seed(head_dim)
+    heads = torch.randn(5, num_heads + 2 * kv_heads, head_dim, generator=numbers)
+    heads = heads.to(device, dtype)
+    angles = 6 * torch.rand(9, head_dim // 2, generator=numbers)
+    table = torch.cat((angles.cos(), angles.sin()), dim=1).to(device)
+    positions = torch.tensor([3, 0, 8, 8, 0], device=device)
+    slot_mapping = torch.tensor([11, 2, 7, 0], device=device)
+    keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
+    values = torch.full_like(keys, -7.0)
+    before = heads.clone()
+
+    out = heads if in_place else torch.full_like(heads, 9.0)
+    rotate_and_cache(heads, table, positions, slot_mapping, keys, values, num_heads, out)
+    if not in_place:
+        assert torch.equal(heads, before)
+        assert out[4].eq(9).all()
+        heads = torch.cat((out[:4], before[4:]))
+
+    turning = num_heads + kv_heads
+    exact = rotated(before[:4, :turning], table, positions[:4])
+    torch.testing.assert_close(heads[:4, :turning].double(), exact, rtol=rounding, atol=1e-6)
+    assert torch.equal(heads[:, turning:], before[:, turning:])
+    assert torch.equal(heads[4], before[4])
+    expected_keys, expected_values = torch.full_like(keys, 7.0), torch.full_like(keys, -7.0)
+    expected_keys.flatten(0, 1)[slot_mapping] = heads[:4, num_heads:turning]
+    expected_values.flatten(0, 1)[slot_mapping] = before[:4, turning:]
+    assert torch.equal(keys, expected_keys)
+    assert torch.equal(values, expected_values)
+
+
+def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
+    numbers = torch.Generator().manual_seed(0)
+    packed = torch.randn(3, 9, 80, generator=numbers).to(device, dtype)
+    new_keys, new_values = packed[:, 3:6], packed[:, 6:]
+    slot_mapping = torch.tensor([5, 6, 1], device=device)
+    keys, values = torch.zeros(2, 2, PAGE, 3, 80, device=device, dtype=dtype)
+    write_kv(new_keys, new_values, slot_mapping, keys, values)
+    for cache, new in ((keys, new_keys), (values, new_values)):
+        expected = torch.zeros_like(cache)
+        expected.flatten(0, 1)[slot_mapping] = new
+        assert torch.equal(cache, expected)

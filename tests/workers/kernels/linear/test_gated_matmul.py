@@ -1,0 +1,111 @@
+"""Gated layers of many rows against torch in float32."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.workers.kernels.drawn import drawn
+from workers.kernels.linear.gated_matmul import HIGH, LOW, Tile, can_multiply, gated_linear
+from workers.kernels.linear.gated_matmul_choice import GatedProduct, spelled
+
+SMALL = Tile(32, 16, 32, 2, 4, 2)
+
+
+def expected(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    both = F.linear(rows.double(), weight.double(), None if bias is None else bias.double())
+    gate, up = both.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+@pytest.mark.parametrize("count", [1, 31, 97, 130])
+@pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (72, 40), (16, 264)])
+def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
+    device: torch.device, count: int, in_features: int, out_features: int
+) -> None:
+    rows = drawn(count, in_features, dtype=torch.float16, device=device)
+    weight = drawn(2 * out_features, in_features, dtype=torch.float16, device=device)
+    weight *= in_features**-0.5
+    got = gated_linear(rows, weight, SMALL)
+    assert got.shape == (count, out_features)
+    assert got.dtype == torch.float16
+    torch.testing.assert_close(got.double(), expected(rows, weight), rtol=2e-3, atol=2e-3)
+
+
+def test_great_gates_stay_finite(device: torch.device) -> None:
+    rows = torch.ones(1, 16, dtype=torch.float16, device=device)
+    weight = torch.zeros(32, 16, dtype=torch.float16, device=device)
+    weight[:16] = torch.arange(-2000, 2000, 250, dtype=torch.float16)[:, None]
+    weight[16:] = 1 / 16
+    got = gated_linear(rows, weight, SMALL)[0]
+    assert got[:8].tolist() == [0.0] * 8
+    torch.testing.assert_close(got[8:].float(), 16 * weight[8:16, 0].float())
+
+
+def test_the_chosen_ways_in_words() -> None:
+    tiles = [None] * 4 + [LOW] * 12 + [None] + [HIGH] * 23
+    assert spelled(tiles) == (
+        "library to 448, own kernel (tiles of 64 rows) to 640, library to 656, "
+        "own kernel (tiles of 128 rows) beyond"
+    )
+    assert spelled([None] * 40) == "library to 1024, own kernel (tiles of 128 rows) beyond"
+
+
+def test_without_a_choice_the_log_says_so_once(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        GatedProduct(drawn(48, 40, dtype=torch.float32, device=device))
+    told = "gated product, 40 to 24 features in torch.float32: library for any number of tokens"
+    assert caplog.messages == [told]
+
+
+on_gpu = pytest.mark.skipif("not torch.cuda.is_available()", reason="measures on a GPU")
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tile", [LOW, HIGH], ids=["low", "high"])
+@pytest.mark.parametrize("count", [400, 641, 1111, 4096])
+def test_tiles_that_are_used(
+    device: torch.device, count: int, tile: Tile, dtype: torch.dtype
+) -> None:
+    rows = drawn(count, 512, dtype=dtype, device=device)
+    weight = drawn(2 * 1352, 512, dtype=dtype, device=device) * 512**-0.5
+    assert can_multiply(weight) == (torch.cuda.get_device_capability()[0] == 9)
+    assert not can_multiply(weight.float())
+    assert not can_multiply(weight[: 2 * 1351])
+    got = gated_linear(rows, weight, tile).double()
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(got, expected(rows, weight), rtol=rounding, atol=rounding / 8)
+
+
+@on_gpu
+def test_what_was_measured_is_logged_once(
+    device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    weight = drawn(2 * 1360, 256, dtype=torch.bfloat16, device=device)
+    product, _ = GatedProduct(weight), GatedProduct(weight)
+    (line,) = caplog.messages
+    print(line)
+    assert line.startswith("gated product, 256 to 1360 features in torch.bfloat16, by tokens: ")
+    assert product._tiles is not None
+    assert f": {spelled(product._tiles)}; measured in " in line
+
+
+@on_gpu
+@pytest.mark.parametrize("biased", [False, True])
+def test_any_number_of_rows_in_the_fastest_way(device: torch.device, biased: bool) -> None:
+    weight = drawn(2 * 1352, 512, dtype=torch.bfloat16, device=device) * 512**-0.5
+    bias = drawn(2 * 1352, dtype=torch.bfloat16, device=device) if biased else None
+    product = GatedProduct(weight, bias)
+    for count in (1, 384, 385, 400, 401, 1008, 1009, 1024, 1025, 2000):
+        rows = drawn(count, 512, dtype=torch.bfloat16, device=device)
+        rounded = 2 * torch.finfo(torch.bfloat16).eps
+        want = expected(rows, weight, bias)
+        torch.testing.assert_close(product(rows).double(), want, rtol=rounded, atol=rounded)

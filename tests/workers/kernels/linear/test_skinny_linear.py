@@ -1,0 +1,62 @@
+"""Products of few rows, with what is fused around them, against torch in float32."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.workers.kernels.drawn import drawn
+from workers.kernels.linear.skinny_linear import Tile, linear
+from workers.layers.fused import Norm
+
+EPS = 1e-5
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 32])
+@pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (200, 40), (520, 24)])
+def test_a_product_with_what_surrounds_it(
+    device: torch.device, dtype: torch.dtype, count: int, in_features: int, out_features: int
+) -> None:
+    rows = drawn(count, in_features, dtype=dtype, device=device)
+    weight = drawn(out_features, in_features, dtype=dtype, device=device) * in_features**-0.5
+    norm = Norm(drawn(in_features, dtype=dtype, device=device), EPS)
+    residual = drawn(count, out_features, dtype=dtype, device=device)
+    plain = rows.float() @ weight.float().T
+    normed = F.rms_norm(rows.float(), (in_features,), norm.weight.float(), EPS)
+    product = normed @ weight.float().T
+    gate, up = product.chunk(2, dim=-1)
+    given = residual.clone()
+    for got, want in (
+        (linear(rows, weight), plain),
+        (linear(rows, weight, norm=norm, residual=given), product + residual.float()),
+        (linear(rows, weight, norm=norm, gated=True), F.silu(gate) * up),
+    ):
+        assert got.dtype == dtype
+        assert (got.float() - want).abs().max() < TOLERANCE[dtype]
+    assert (given.float() - product - residual.float()).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_may_lie_apart(device: torch.device, count: int) -> None:
+    wide = drawn(count, 96, dtype=torch.float32, device=device)
+    weight = drawn(32, 64, dtype=torch.float32, device=device)
+    got = linear(wide[:, :64], weight)
+    assert (got - wide[:, :64] @ weight.T).abs().max() < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("count", "tile"),
+    [
+        (1, Tile(4, 32, 4, 1)),
+        (5, Tile(16, 32, 4, 2)),
+        (8, Tile(16, 32, 4, 2, ahead=256)),
+    ],
+)
+def test_tiles_that_do_not_divide_the_layer(device: torch.device, count: int, tile: Tile) -> None:
+    rows = drawn(count, 72, dtype=torch.float32, device=device)
+    weight = drawn(26, 72, dtype=torch.float32, device=device)
+    norm = Norm(drawn(72, dtype=torch.float32, device=device), EPS)
+    got = linear(rows, weight, norm=norm, gated=True, tile=tile)
+    gate, up = (F.rms_norm(rows, (72,), norm.weight, EPS) @ weight.T).chunk(2, dim=-1)
+    assert (got - F.silu(gate) * up).abs().max() < TOLERANCE[torch.float32] * 10

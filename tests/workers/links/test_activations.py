@@ -1,0 +1,111 @@
+"""Real worker processes in a row give what one stage gives, bit by bit, and fail as one."""
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.workers.checkpoints import LLAMA, save_bert, save_llama, worker_config
+from tests.workers.stages import NUM_BLOCKS, Stages
+from tests.workers.step_maker import StepMaker, encoder_step
+from tests.workers.worker_group import WorkerGroup
+from workers.contract.config import Head, WorkerConfig
+from workers.contract.messages import StepInput, StepOutput, WorkerFailed
+
+NEW_TOKENS = 10
+
+
+def naive_config(folder: Path, head: Head = "generate") -> WorkerConfig:
+    config = worker_config(folder, head=head)
+    return msgspec.structs.replace(config, attention_backend="naive")
+
+
+def decoder_steps(block_size: int) -> list[StepInput]:
+    """Two micro-batches of two rows by turns: chunks of prompts, then only steps ahead."""
+    maker = StepMaker(block_size, NUM_BLOCKS)
+    numbers = random.Random(3)
+    prompts = [[numbers.randrange(3, LLAMA["vocab_size"]) for _ in range(n)] for n in (21, 6, 9, 2)]
+    rows = [
+        maker.admit(prompt, temperature=temperature, seed=8, top_k=40, logprobs=5)
+        for prompt, temperature in zip(prompts, (0.0, 1.0, 0.6, 1.4), strict=True)
+    ]
+    halves = [rows[:2], rows[2:]]
+    steps = [maker.step([(row, 2) for row in half], score=True) for half in halves]
+    newest = [-1, 1]  # step 1 holds a whole prompt, of two tokens, and samples
+    for turn in range(2 * (NEW_TOKENS + 1)):
+        half = halves[turn % 2]
+        work = [(row, max(1, len(row.tokens) - row.submitted)) for row in half]
+        steps.append(maker.step(work, after=newest[turn % 2]))
+        newest[turn % 2] = steps[-1].step
+    return steps
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_generation_is_the_same_over_any_number_of_processes(
+    tmp_path: Path, num_stages: int
+) -> None:
+    save_llama(tmp_path)
+    one = Stages(tmp_path, backend="naive")
+    steps = decoder_steps(one.block_size)
+    expected = [one.run(step)[1] for step in steps]
+    assert len({output.tokens for output in expected}) > len(steps) // 2
+    with WorkerGroup(naive_config(tmp_path), num_stages) as group:
+        loaded = group.get_ready(NUM_BLOCKS)
+        config = naive_config(tmp_path)
+        of_all_layers = 2 * config.block_size * 2 * 16 * 4 * config.model.num_layers
+        assert sum(stage.kv_block_bytes for stage in loaded) == of_all_layers
+        assert [stage.kv_budget_bytes for stage in loaded] == [config.kv_cache_bytes] * num_stages
+        for step in steps:
+            group.submit(step)
+        assert [without_time(group.output()) for _ in steps] == expected
+
+
+def test_vectors_are_the_same_over_two_processes(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    steps = [encoder_step([[5] * 17, [6, 7, 8]]), encoder_step([[9]])]
+    one = Stages(tmp_path, head="embed", backend="naive")
+    expected = [one.run(step)[1] for step in steps]
+    with WorkerGroup(naive_config(tmp_path, "embed"), 2) as group:
+        loaded = group.get_ready(0)
+        assert [(stage.kv_block_bytes, stage.kv_budget_bytes) for stage in loaded] == [(0, 0)] * 2
+        for step in steps:
+            group.submit(step)
+        assert [without_time(group.output()) for _ in steps] == expected
+
+
+def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    step = decoder_steps(4)[0]
+    with WorkerGroup(naive_config(tmp_path), 3) as group:
+        group.get_ready(NUM_BLOCKS)
+        group.kill(1)
+        group.send(0, step)
+        group.send(2, step)
+        failure = group.failure()
+        assert isinstance(failure, WorkerFailed)
+        assert failure.stage == 2
+        assert failure.message.startswith("nothing comes from stage 1: ")
+        assert "\n" not in failure.message
+        for stage in (0, 2):
+            assert group.processes[stage].wait(timeout=20) == 1
+            assert len(group.log(stage)) == 1
+        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[0]
+
+
+def test_what_gloo_writes_comes_in_the_format_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
+    save_llama(tmp_path)
+    with WorkerGroup(naive_config(tmp_path), 2) as group:
+        group.get_ready(NUM_BLOCKS)
+        for stage in (0, 1):
+            lines = [line.split(" ", 1)[1] for line in group.log(stage)]
+            said = f"INFO    worker {stage} of tiny: gloo: Rank {stage} is connected to 1."
+            assert [line for line in lines if line.startswith(said)] == lines != []
+
+
+def without_time(output: StepOutput) -> StepOutput:
+    assert output.busy_us > 0
+    return msgspec.structs.replace(output, busy_us=0)

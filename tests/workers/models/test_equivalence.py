@@ -1,0 +1,98 @@
+"""Generations agree with a float32 reference whatever the way: what the GPU's tests hold it to, on
+the CPU (see tests/gpu/test_generation.py)."""
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from tests.workers.equivalence import (
+    DEMO,
+    MODELS,
+    WAYS,
+    Lessons,
+    check_dtype,
+    check_every_logprob,
+    check_mutation,
+    check_preemption,
+    check_prefix_cache,
+    check_scores,
+    check_way,
+    prompts_that_begin_alike,
+)
+from tests.workers.inline_engine import Way
+from tests.workers.mutations import MUTATIONS
+from workers.contract.config import Dtype
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Generator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
+    return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
+    lesson = lessons(model)
+    theirs = LlamaForCausalLM.from_pretrained(lesson.folder, dtype=torch.float32).eval()
+    for prompt, reference in zip(lesson.prompts, lesson.references, strict=True):
+        with torch.inference_mode():
+            logits = theirs(torch.tensor([prompt + reference.tokens])).logits[0]
+        expected = logits[len(prompt) - 1 : -1].log_softmax(-1).numpy()
+        np.testing.assert_allclose(reference.logprobs, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", MODELS)
+def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
+    check_way(lessons(model), WAYS[way], print)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_log_probability(lessons: Lessons, model: str) -> None:
+    check_every_logprob(lessons(model), Way(), print)
+
+
+@pytest.mark.parametrize("way", ["plain", "chunks"])
+@pytest.mark.parametrize("model", ["demo", MODELS[1]])
+def test_scores_of_prompts(lessons: Lessons, model: str, way: str) -> None:
+    check_scores(lessons(model), WAYS[way], print)
+
+
+@pytest.mark.parametrize("way", ["plain", "chunks", "large_blocks"])
+def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -> None:
+    check_prefix_cache(lessons("demo"), WAYS[way], print)
+
+
+@pytest.mark.parametrize("way", ["plain", "chunks"])
+def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
+    engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), WAYS[way], print)
+    assert engine.scheduler.usage().cached_tokens >= 5 * 64
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
+    check_preemption(lessons("demo"), Way(depth=depth), print)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("model", ["demo", MODELS[1]])
+def test_a_mutation_is_noticed(lessons: Lessons, model: str, mutation: str) -> None:
+    check_mutation(lessons(model), Way(), mutation)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("model", ["demo", MODELS[1]])
+def test_half_precision_parts_only_at_small_gaps(
+    lessons: Lessons, model: str, dtype: Dtype
+) -> None:
+    check_dtype(lessons(model), Way(), dtype, print)

@@ -1,0 +1,46 @@
+"""The largest step, by which a device's memory is measured."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.checkpoints import LLAMA, save_llama, worker_config
+from workers.attention.backend_selection import select_backend
+from workers.stage.memory import blocks_of_largest_step, largest_step
+from workers.stage.model_runner import ModelRunner, attention_needs
+from workers.weights.loader import load_model
+
+LONGEST = LLAMA["max_position_embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("max_slots", "max_step_tokens", "tokens", "longest"),
+    [
+        (8, 256, 256, 32),
+        (8, 251, 251, 32),  # what does not divide is in the step too
+        (7, 3, 3, 1),
+        (4, 4000, 4 * LONGEST, LONGEST),
+    ],
+)
+def test_the_largest_step_is_as_large_as_a_step_may_be(
+    tmp_path: Path, max_slots: int, max_step_tokens: int, tokens: int, longest: int
+) -> None:
+    save_llama(tmp_path, num_hidden_layers=1)
+    config = msgspec.structs.replace(
+        worker_config(tmp_path), max_slots=max_slots, max_step_tokens=max_step_tokens
+    )
+    step = largest_step(config)
+    lens = np.frombuffer(step.query_lens, np.int32)
+    assert (lens.sum(), lens.max()) == (tokens, longest)
+    assert len(lens) == min(max_slots, max_step_tokens)
+    blocks = blocks_of_largest_step(config)
+    backend = select_backend("auto", attention_needs(config))
+    runner = ModelRunner(config, load_model(config).model, backend, blocks)
+    with torch.inference_mode():
+        runner.run_alone(step)
+    assert runner.kv_cache is not None
+    written = runner.kv_cache.layers[0].keys[:blocks].flatten(2).any(dim=-1).sum()
+    assert int(written) == tokens

@@ -1,0 +1,220 @@
+"""StepInput -> tensors, on steps small enough to be worked out by hand."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.step_maker import encoder_step, int32
+from workers.contract.messages import SlotInit, StepInput
+from workers.device.transfer import to_device
+from workers.sampling.parameters import SamplingTable
+from workers.stage.model_input import DecoderInputBuilder, EncoderInputBuilder
+from workers.step.slot_table import SlotTable
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 4
+
+
+def int32_tensor(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
+    return SlotInit(
+        slot, prompt_len, **{"temperature": 0.5, "top_k": 3, "top_p": 0.75, "seed": 9} | given
+    )
+
+
+def builder(*, first: bool = True, last: bool = True) -> tuple[DecoderInputBuilder, SlotTable]:
+    slots = SlotTable(max_slots=4, max_blocks=8, scratch_block=12, device=CPU)
+    sampling = SamplingTable(max_slots=4, vocab_size=32, device=CPU) if last else None
+    return DecoderInputBuilder(slots, sampling, BLOCK_SIZE, CPU, first=first), slots
+
+
+def two_rows(tokens: list[int]) -> StepInput:
+    """Slot 2: tokens 3..7 of a prompt of 8; slot 0: the token after a prompt of 8."""
+    return StepInput(
+        7,
+        tokens=int32(tokens),
+        query_lens=int32([5, 1]),
+        slots=int32([2, 0]),
+        starts=int32([3, 8]),
+        sample=b"\0\1",
+        block_updates=int32([2, 0, 11, 2, 1, 5, 0, 0, 9, 0, 1, 8, 0, 2, 4]),
+        inits=[slot_init(2, 10), slot_init(0, 6, logprobs=2, seed=2**63 - 1)],
+        targets=int32([21, 22, 23, -1, -1, -1]),
+    )
+
+
+def test_a_decoder_step_is_flat() -> None:
+    build, _ = builder()
+    step = build.build(two_rows([1, 2, 3, 4, 5, 6])).tensors
+    assert step.tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    assert step.positions.tolist() == [3, 4, 5, 6, 7, 8]
+    assert step.slot_mapping is not None
+    assert step.slot_mapping.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
+    assert step.block_tables is not None
+    assert step.slots is not None
+    assert step.block_tables[step.slots, :3].tolist() == [[11, 5, 0], [9, 8, 4]]
+    assert step.query_starts.tolist() == [0, 5, 6]
+    assert step.context_lens.tolist() == [8, 9]
+    assert step.query_lens.tolist() == [5, 1]
+    assert step.contexts.tolist() == [8, 9]
+    assert step.num_tokens == 6
+    dtypes = (step.tokens, step.positions, step.slot_mapping)
+    assert all(tensor.dtype == torch.int64 for tensor in dtypes)
+    assert step.block_tables.dtype == step.query_starts.dtype == torch.int32
+
+
+def test_rows_that_sample_carry_their_parameters() -> None:
+    build, _ = builder()
+    sampling = build.build(two_rows([1] * 6)).wanted.sampling
+    assert sampling is not None
+    assert sampling.positions is not None
+    assert sampling.positions.tolist() == [5]
+    assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
+    assert sampling.width == 2
+    parameters = sampling.rows
+    assert parameters.temperature.tolist() == [0.5]
+    assert parameters.top_k.tolist() == [3]
+    assert parameters.top_p.tolist() == [0.75]
+    assert parameters.seed.tolist() == [2**63 - 1]
+    assert parameters.index.tolist() == [9 - 6]
+
+
+def test_scored_positions_carry_their_targets() -> None:
+    build, _ = builder()
+    scoring = build.build(two_rows([1] * 6)).wanted.scoring
+    assert scoring is not None
+    assert scoring.positions.tolist() == [0, 1, 2]
+    assert scoring.targets.tolist() == [21, 22, 23]
+    assert scoring.width == 0
+
+
+def test_where_nothing_is_scored_the_ends_are_all_that_is_asked_for() -> None:
+    build, _ = builder()
+    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
+    batch = build.build(message)
+    assert batch.wanted.sampling is not None
+    assert batch.wanted.sampling.positions is None
+    assert batch.wanted.sampling.device_slots.tolist() == [0]
+    ends = batch.wanted.ends
+    assert ends is not None
+    assert ends.positions.tolist() == [5, 0, 0, 0]
+    alone = ends.rows
+    assert alone.slots is not None
+    assert alone.slots.tolist() == [0]
+    assert alone.query_starts.tolist() == [0, 1]
+    assert alone.context_lens.tolist() == alone.contexts.tolist() == [9]
+    assert alone.num_tokens == 1
+
+
+def test_a_step_that_samples_nothing_has_no_ends_to_compute() -> None:
+    build, _ = builder()
+    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
+    batch = build.build(message)
+    assert batch.wanted.sampling is None
+    assert batch.wanted.ends is not None
+    assert not len(batch.wanted.ends.positions)
+
+
+def test_where_every_token_samples_all_are_asked_for() -> None:
+    build, _ = builder()
+    rows = StepInput(
+        4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
+        starts=int32([3, 8]), sample=b"\1\1",
+    )  # fmt: skip
+    batch = build.build(rows)
+    assert batch.wanted.sampling is not None
+    assert batch.wanted.sampling.positions is None
+    assert batch.wanted.sampling.device_slots.tolist() == [2, 0]
+    assert batch.wanted.ends is None
+
+
+def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:
+    build, slots = builder(first=False, last=False)
+    slots.store_last_tokens(int32_tensor([0]), int32_tensor([42]))
+    batch = build.build(two_rows([1, 2, 3, 4, 5, -1]))
+    assert batch.wanted.sampling is None
+    assert batch.wanted.scoring is None
+    assert batch.tensors.tokens.tolist() == [1, 2, 3, 4, 5, -1]
+
+
+def test_a_missing_token_is_the_last_one_of_its_slot() -> None:
+    build, slots = builder()
+    slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([42, 43]))
+    assert build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors.tokens.tolist() == [1, 2, 3, 4, 5, 42]
+
+
+def test_a_failed_token_never_reaches_the_embedding() -> None:
+    build, slots = builder()
+    slots.store_last_tokens(int32_tensor([0]), int32_tensor([-1]))
+    assert int(build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors.tokens.min()) == 0
+
+
+def test_slots_keep_what_later_steps_do_not_repeat() -> None:
+    build, _ = builder()
+    build.build(two_rows([1] * 6))
+    later = StepInput(
+        8,
+        tokens=int32([7]),
+        query_lens=int32([1]),
+        slots=int32([0]),
+        starts=int32([9]),
+        sample=b"\1",
+    )
+    batch = build.build(later)
+    step, sampling = batch.tensors, batch.wanted.sampling
+    assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four
+    assert step.positions.tolist() == [9, 0, 0, 0]
+    assert step.slot_mapping is not None
+    assert step.slot_mapping.tolist() == [4 * 4 + 1]
+    assert step.block_tables is not None
+    assert step.slots is not None
+    assert step.block_tables[step.slots, :3].tolist() == [[9, 8, 4]]
+    assert sampling is not None
+    assert sampling.rows.index.tolist() == [4]
+    assert batch.wanted.scoring is None
+
+
+def test_an_encoder_step_starts_every_row_at_0() -> None:
+    message = encoder_step([[5, 6], [7]], token_types=[[0, 1], [1]])
+    step = EncoderInputBuilder(CPU).build(message).tensors
+    assert step.tokens.tolist() == [5, 6, 7, 0]
+    assert step.positions.tolist() == [0, 1, 0, 0]
+    assert step.token_types is not None
+    assert step.token_types.tolist() == [0, 1, 1, 0]
+    assert step.query_starts.tolist() == [0, 2, 3]
+    assert step.context_lens.tolist() == [2, 1]
+    assert step.slot_mapping is None
+    assert step.block_tables is None
+    assert EncoderInputBuilder(CPU).build(encoder_step([[5]])).tensors.token_types is None
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+def test_arrays_of_any_shape_and_type_reach_the_device(device: str) -> None:
+    arrays = [
+        np.arange(5, dtype=np.int32),
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.array([1, 2, 3], np.uint8),
+        np.zeros((0, 4), np.int32),
+        np.array([0.5, np.nan], np.float32),
+    ]
+    tensors = to_device(arrays, torch.device(device))
+    for array, tensor in zip(arrays, tensors, strict=True):
+        assert tensor.device.type == device
+        assert tensor.shape == array.shape
+        np.testing.assert_array_equal(tensor.cpu().numpy(), array, strict=True)

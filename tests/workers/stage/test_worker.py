@@ -1,0 +1,129 @@
+"""The life of one worker process, up to its ways to end."""
+
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from tests.workers.checkpoints import save_llama, worker_config
+from tests.workers.stages import NUM_BLOCKS, Stages
+from tests.workers.step_maker import StepMaker
+from tests.workers.worker_group import WorkerGroup
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import AllocateKV, FromWorker, WorkerFailed, WorkerLoaded
+from workers.stage.worker import run_worker
+
+
+def test_a_worker_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    maker = StepMaker(4, NUM_BLOCKS)
+    row = maker.admit([5, 6, 7, 8, 9])
+    steps = [maker.step([(row, 5)]), maker.step([(row, 1)], after=0)]
+    expected = [output.tokens for output in map(run_on(Stages(tmp_path)), steps)]
+    with WorkerGroup(worker_config(tmp_path), 1) as group:
+        (loaded,) = group.get_ready(NUM_BLOCKS)
+        assert loaded.weight_bytes == sum(
+            file.stat().st_size - header_bytes(file) for file in tmp_path.glob("*.safetensors")
+        )
+        process = group.processes[0]
+        process.send_signal(signal.SIGINT)  # Ctrl-C is the supervisor's to interpret
+        for step in steps:
+            group.submit(step)
+        assert [group.output().tokens for _ in steps] == expected
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1
+        assert group.log(0) == []
+
+
+def test_a_ready_worker_beats_and_says_what_it_has_finished(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    maker = StepMaker(4, NUM_BLOCKS)
+    row = maker.admit([5, 6, 7, 8, 9])
+    with WorkerGroup(worker_config(tmp_path), 2) as group:
+        group.get_ready(NUM_BLOCKS)
+        beats = {(beat.stage, beat.finished) for beat in (group.beat() for _ in range(4))}
+        assert beats == {(0, -1), (1, -1)}
+        step = maker.step([(row, 5)])
+        group.submit(step)
+        group.output()
+        while beats != {(0, step.step), (1, step.step)}:
+            beats = {(beat.stage, beat.finished) for beat in (group.beat() for _ in range(4))}
+
+
+def test_sigterm_ends_a_worker_at_once(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    with WorkerGroup(worker_config(tmp_path), 1) as group:
+        assert isinstance(group.receive(), WorkerLoaded)
+        group.processes[0].terminate()
+        assert group.processes[0].wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with WorkerGroup(worker_config(tmp_path), 1) as group:
+        failure = group.failure()
+        assert "safetensors" in failure.message
+        assert str(tmp_path) in failure.message
+        assert group.processes[0].wait(timeout=10) == 1
+        (line,) = group.log(0)
+        time, logged = line.split(" ", 1)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
+        assert logged == f"ERROR   worker 0 of tiny: {failure.message}"
+
+
+def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    with WorkerGroup(worker_config(tmp_path), 1) as group:
+        group.get_ready(NUM_BLOCKS)
+        group.send(0, AllocateKV(3))
+        assert group.failure() == WorkerFailed(0, "TypeError: expected a step, not AllocateKV")
+        assert group.processes[0].wait(timeout=10) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_backend": "flashy"}, r"no attention backend 'flashy'"),
+        ({"architecture": "Mamba"}, r"architecture 'Mamba' is not supported"),
+    ],
+)
+def test_what_cannot_start_says_why(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    save_llama(tmp_path)
+    config = worker_config(tmp_path)
+    own = {name: value for name, value in changes.items() if name in config.__struct_fields__}
+    model = msgspec.structs.replace(
+        config.model, **{name: value for name, value in changes.items() if name not in own}
+    )
+    failure = failure_of(msgspec.structs.replace(config, model=model, **own))
+    assert failure.stage == 0
+    assert re.match(message, failure.message)
+    assert "\n" not in failure.message
+
+
+def failure_of(config: WorkerConfig) -> WorkerFailed:
+    """What a worker that fails before it loads anything, in this process, tells its engine."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        run_worker(msgspec.structs.replace(config, endpoint=f"tcp://127.0.0.1:{port}"))
+        assert router.poll(10_000)
+        identity, frame = router.recv_multipart()
+        assert identity == b"stage-0"
+        message = msgspec.msgpack.decode(frame, type=FromWorker)
+    assert isinstance(message, WorkerFailed), message
+    return message
+
+
+def run_on(stages: Stages):
+    return lambda step: stages.run(step)[1]
+
+
+def header_bytes(file: Path) -> int:
+    """Of a safetensors file: eight bytes of length, then the header itself."""
+    return 8 + int(np.frombuffer(file.read_bytes()[:8], np.uint64)[0])

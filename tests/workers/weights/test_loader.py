@@ -1,0 +1,241 @@
+"""Loading: what is read, what is refused and in which words, and dummy weights."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.workers.checkpoints import BERT, LLAMA, save_bert, save_llama, worker_config
+from workers.contract.config import WorkerConfig
+from workers.contract.model_config import ModelConfigError
+from workers.layers.activation import activation
+from workers.layers.placement import Placement
+from workers.models.partition import stage_layers
+from workers.models.registry import UnknownArchitectureError, model_class
+from workers.weights import loader
+from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import load_model
+
+FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+NORM = "model.layers.1.input_layernorm.weight"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    save_llama(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    save_llama(tmp_path, shard_size="60KB")
+    return tmp_path
+
+
+def refusal(config: WorkerConfig, kind: type[Exception] = CheckpointError) -> str:
+    """The one line in which loading is refused."""
+    with pytest.raises(kind) as error:
+        load_model(config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Put other tensors into the checkpoint, or take some out (None)."""
+    tensors = load_file(folder / FILE)
+    for name, tensor in changes.items():
+        tensors.pop(name, None)
+        if tensor is not None:
+            tensors[name] = tensor
+    save_file(tensors, folder / FILE)
+
+
+def test_no_weights_at_all(llama: Path) -> None:
+    (llama / FILE).unlink()
+    assert refusal(worker_config(llama)) == f"{FILE} is missing from {llama}"
+
+
+def test_weights_in_another_format(llama: Path) -> None:
+    (llama / FILE).unlink()
+    (llama / "pytorch_model.bin").write_bytes(b"")
+    assert "only safetensors are read" in refusal(worker_config(llama))
+
+
+@pytest.mark.parametrize("kept", [0, 5, 200, -1])
+def test_a_truncated_file(llama: Path, kept: int) -> None:
+    whole = (llama / FILE).read_bytes()
+    (llama / FILE).write_bytes(whole[:kept])
+    assert refusal(worker_config(llama)).startswith(f"{llama / FILE} cannot be read: ")
+
+
+def test_a_tensor_is_missing(llama: Path) -> None:
+    rewrite(llama, **{NORM: None})
+    assert refusal(worker_config(llama)) == f"{llama} has no tensor {NORM}"
+    rewrite(llama, **{"model.norm.weight": None})
+    assert "(and 1 more)" in refusal(worker_config(llama))
+
+
+def test_a_tensor_of_another_shape(llama: Path) -> None:
+    rewrite(llama, **{NORM: torch.ones(63)})
+    message = f"{NORM} in {llama / FILE} has shape [63], the model needs [64]"
+    assert refusal(worker_config(llama)) == message
+
+
+def test_a_tensor_of_a_quantised_type(llama: Path) -> None:
+    rewrite(llama, **{NORM: torch.ones(64, dtype=torch.int8)})
+    assert "is torch.int8" in refusal(worker_config(llama))
+
+
+def test_a_file_of_the_index_is_absent(shards: Path) -> None:
+    shard = next(shards.glob("model-00002-*"))
+    shard.unlink()
+    expected = f"{shard.name}, listed in {INDEX}, is missing from {shards}"
+    assert refusal(worker_config(shards)) == expected
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_an_index_that_is_none(shards: Path, text: str) -> None:
+    (shards / INDEX).write_text(text)
+    assert str(shards / INDEX) in refusal(worker_config(shards))
+
+
+def test_an_index_that_names_the_wrong_file(shards: Path) -> None:
+    index: Any = json.loads((shards / INDEX).read_text())
+    files = index["weight_map"]
+    other = next(name for name in files.values() if name != files[NORM])
+    files[NORM] = other
+    (shards / INDEX).write_text(json.dumps(index))
+    message = refusal(worker_config(shards))
+    assert str(shards / other) in message
+    assert NORM in message
+
+
+def test_a_stage_opens_only_the_files_that_it_needs(shards: Path) -> None:
+    files = json.loads((shards / INDEX).read_text())["weight_map"]
+    needed = {
+        file
+        for name, file in files.items()
+        if name.startswith(("model.embed_tokens", "model.layers.0.", "model.layers.1."))
+    }
+    others = set(files.values()) - needed
+    assert others
+    for file in others:
+        (shards / file).write_bytes(b"")
+    load_model(worker_config(shards, num_stages=2))
+    assert "cannot be read" in refusal(worker_config(shards, stage=1, num_stages=2))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_hold_each_weight_once(tmp_path: Path, num_stages: int, tied: bool) -> None:
+    """But for tied embeddings, which the first and the last stage both need."""
+    model = save_llama(tmp_path, tie_word_embeddings=tied)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    embedding = model.model.embed_tokens.weight.nbytes
+    sizes = [
+        load_model(worker_config(tmp_path, stage=stage, num_stages=num_stages)).weight_bytes
+        for stage in range(num_stages)
+    ]
+    assert sum(sizes) == total + (embedding if tied and num_stages > 1 else 0)
+
+
+def test_weights_take_the_dtype_that_is_asked_for(llama: Path) -> None:
+    full = load_model(worker_config(llama)).weight_bytes
+    assert load_model(worker_config(llama, dtype="bfloat16")).weight_bytes == full // 2
+
+
+def test_a_slow_load_says_how_far_it_is(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=loader.__name__)
+    load_model(worker_config(llama))
+    assert not caplog.messages
+    monkeypatch.setattr(loader, "_REPORT_SECONDS", 0.0)
+    progress = loader.Progress(3, 4_000_000_000)
+    for _ in range(2):
+        progress.add(torch.empty(300_000_000, device="meta"))
+    assert caplog.messages == [
+        "stage 3: 1.2 of 4.0 GB of weights read",
+        "stage 3: 2.4 of 4.0 GB of weights read",
+    ]
+
+
+def made_up(config: WorkerConfig) -> dict[str, torch.Tensor]:
+    """A stage's dummy weights, by checkpoint name."""
+    placement = Placement(torch.device("cpu"), loader.TORCH_DTYPES[config.dtype])
+    build = model_class(config.model.architecture)
+    weights = build(config.model, config.stage, config.num_stages, placement).weights()
+    loader.fill_randomly(weights)
+    return weights
+
+
+def test_dummy_weights_need_no_files_and_make_no_flat_logits(llama: Path) -> None:
+    (llama / FILE).unlink()
+    model = load_model(worker_config(llama, load_format="dummy")).model
+    states = torch.nn.functional.rms_norm(torch.randn(50, LLAMA["hidden_size"]), (64,))
+    assert model.head(states).std() >= 1
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_dummy_weights_do_not_depend_on_the_stages(llama: Path, num_stages: int) -> None:
+    whole = made_up(worker_config(llama))
+    assert set(whole) == set(load_file(llama / FILE))
+    split: dict[str, torch.Tensor] = {}
+    for stage in range(num_stages):
+        split |= made_up(worker_config(llama, stage=stage, num_stages=num_stages))
+    assert set(split) == set(whole)
+    assert all(torch.equal(split[name], whole[name]) for name in whole)
+    assert not torch.equal(
+        whole["model.layers.0.mlp.up_proj.weight"], whole["model.layers.1.mlp.up_proj.weight"]
+    )
+
+
+def test_dummy_weights_of_bert(tmp_path: Path) -> None:
+    save_bert(tmp_path, labels=2)
+    weights = made_up(worker_config(tmp_path, head="classify"))
+    assert weights["embeddings.word_embeddings.weight"].shape == (
+        BERT["vocab_size"],
+        BERT["hidden_size"],
+    )
+    assert all(weight.isfinite().all() for weight in weights.values())
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known(llama: Path) -> None:
+    config = worker_config(llama)
+    model = msgspec.structs.replace(config.model, architecture="MambaForCausalLM")
+    message = refusal(msgspec.structs.replace(config, model=model), UnknownArchitectureError)
+    assert "'MambaForCausalLM'" in message
+    known = "LlamaForCausalLM, BertModel, BertForMaskedLM, BertForSequenceClassification"
+    assert known in message
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    with pytest.raises(ModelConfigError, match="'swiglu' is not supported"):
+        activation("swiglu")
+
+
+def test_layers_are_split_evenly_and_in_order() -> None:
+    for num_layers in range(1, 20):
+        for num_stages in range(1, num_layers + 1):
+            shares = [stage_layers(num_layers, stage, num_stages) for stage in range(num_stages)]
+            assert [layer for share in shares for layer in share] == list(range(num_layers))
+            sizes = [len(share) for share in shares]
+            assert max(sizes) - min(sizes) <= 1
+            assert sizes[-1] == min(sizes)
+            assert num_stages < 3 or sizes[0] <= sizes[1]
+
+
+def test_more_stages_than_layers_are_refused(llama: Path) -> None:
+    message = refusal(worker_config(llama, num_stages=5), ModelConfigError)
+    assert message == "4 layers cannot be split over 5 pipeline stages"

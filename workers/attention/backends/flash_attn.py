@@ -1,0 +1,180 @@
+"""What the FlashAttention generations share: how a step becomes their launches.
+
+Rows that decode are attended by the project's own split-K kernel, because FlashAttention gives such
+a row one block of threads a KV head, however long its context is (flash-attn-4 on Hopper has no
+split over keys). Everything else is FlashAttention's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from workers.attention.backends.optional import imported
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.concurrent_kernels import concurrently
+from workers.attention.split_contexts import least_parts
+from workers.step.tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The step's leading rows of one query each: R of them, tokens [0, R), over contexts that are
+    split into `parts` at least."""
+
+    block_tables: torch.Tensor
+    slots: torch.Tensor
+    context_lens: torch.Tensor
+    parts: int
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Rows of several queries as FlashAttention takes them.
+
+    query_starts  int32[R + 1]      among the step's tokens
+    context_lens  int32[R]
+    page_table    int32[R, width]   block ids; wide enough for the longest context
+    longest_query, longest_context  tokens
+    first         the tokens before theirs
+    """
+
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    page_table: torch.Tensor
+    longest_query: int
+    longest_context: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Rows without a cache: int32[R + 1] where each starts and ends, and the longest's tokens."""
+
+    starts: torch.Tensor
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlashPlan:
+    """A step's rows by the kernel that attends for them; `texts` are an encoder's.
+
+    slot_mapping  int64[T]  where this step's keys and values go
+    """
+
+    slot_mapping: torch.Tensor | None
+    decodes: DecodeRows | None = None
+    chunks: Chunks | None = None
+    texts: Texts | None = None
+
+
+class FlashAttentionBackend(ABC):
+    """One FlashAttention generation; subclasses say what it can do and how it is called.
+
+    Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
+    """
+
+    capabilities: Capabilities
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        """Imports the library. Raises whatever its import does where its build is broken."""
+        self._block_size = needs.block_size
+        self._scale = needs.head_dim**-0.5
+        if needs.paged:
+            self._decode = imported("workers.kernels.attention.paged_decode", "attend")
+
+    def plan(self, step: StepTensors) -> FlashPlan:
+        if step.block_tables is None:
+            return FlashPlan(None, texts=Texts(step.query_starts, int(step.query_lens.max())))
+        assert step.slots is not None
+        first = step.leading_singles
+        decodes = chunks = None
+        if first:
+            lens = step.context_lens[:first]
+            parts = least_parts(step.contexts[:first])
+            decodes = DecodeRows(step.block_tables, step.slots[:first], lens, parts)
+        if first < len(step.query_lens):
+            chunks = self._plan_chunks(step, step.block_tables, step.slots[first:], first)
+        return FlashPlan(step.slot_mapping, decodes, chunks)
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashPlan
+    ) -> None:
+        assert plan.slot_mapping is not None
+        cache.write(keys, values, plan.slot_mapping)
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: FlashPlan,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if out is None:
+            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        if plan.texts:
+            self._attend_texts(queries, keys, values, plan.texts, out)
+            return out
+        assert cache is not None, "a plan without texts is for a paged cache"
+        works: list[Callable[[], None]] = []
+        if decodes := plan.decodes:
+            works.append(lambda: self._attend_decodes(queries, cache, decodes, out))
+        if chunks := plan.chunks:
+            works.append(lambda: self._attend_chunks(queries, cache, chunks, out))
+        concurrently(works)
+        return out
+
+    def _attend_decodes(
+        self, queries: torch.Tensor, cache: LayerCache, rows: DecodeRows, out: torch.Tensor
+    ) -> None:
+        count = len(rows)
+        self._decode(
+            queries[:count],
+            cache.keys,
+            cache.values,
+            rows.block_tables,
+            rows.slots,
+            rows.context_lens,
+            self._scale,
+            out=out[:count],
+            least_parts=rows.parts,
+        )
+
+    def _plan_chunks(
+        self, step: StepTensors, block_tables: torch.Tensor, slots: torch.Tensor, first: int
+    ) -> Chunks:
+        """The rows from `first` on, before each of which one token stands."""
+        longest = int(step.contexts[first:].max())
+        width = -(-longest // self._block_size)
+        return Chunks(
+            query_starts=step.query_starts[first:],
+            context_lens=step.context_lens[first:],
+            page_table=block_tables[:, :width].index_select(0, slots),
+            longest_query=int(step.query_lens[first:].max()),
+            longest_context=longest,
+            first=first,
+        )
+
+    @abstractmethod
+    def _attend_chunks(
+        self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
+    ) -> None:
+        """Causally, the last query of a row at its context's end: of all the step's queries
+        [T, H, D], those of these rows, to their places in `out`."""
+
+    @abstractmethod
+    def _attend_texts(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rows: Texts,
+        out: torch.Tensor,
+    ) -> None:
+        """Every token over all of its row. [T, H, D] to `out`."""

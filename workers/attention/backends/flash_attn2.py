@@ -1,0 +1,67 @@
+"""FlashAttention 2: Ampere and later, from source; its pages are multiples of 256 tokens."""
+
+import torch
+import torch.nn.functional as F
+
+from workers.attention.backends.flash_attn import Chunks, FlashAttentionBackend, Texts
+from workers.attention.backends.optional import imported
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
+
+
+class FlashAttention2Backend(FlashAttentionBackend):
+    """`flash_attn`; its result is copied to the output."""
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        graph_safe=True,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dims=range(8, 257, 8),
+        page_multiple=256,
+        compute_majors=(8, 9, 10, 12),
+        requires=Package("flash-attn", "pip install 'flash-attn>=2.6'"),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        super().__init__(needs)
+        self._attend = imported("flash_attn", "flash_attn_varlen_func")
+
+    def _attend_chunks(
+        self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
+    ) -> None:
+        # This generation takes where contexts end, as if they stood one after another.
+        context_ends = rows.context_lens.cumsum(0, dtype=torch.int32)
+        attended = self._attend(
+            queries,
+            cache.keys,
+            cache.values,
+            cu_seqlens_q=rows.query_starts,
+            cu_seqlens_k=F.pad(context_ends, (1, 0)),
+            max_seqlen_q=rows.longest_query,
+            max_seqlen_k=rows.longest_context,
+            softmax_scale=self._scale,
+            causal=True,
+            block_table=rows.page_table,
+        )
+        out[rows.first :] = attended[rows.first :]
+
+    def _attend_texts(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rows: Texts,
+        out: torch.Tensor,
+    ) -> None:
+        attended = self._attend(
+            queries,
+            keys,
+            values,
+            cu_seqlens_q=rows.starts,
+            cu_seqlens_k=rows.starts,
+            max_seqlen_q=rows.longest,
+            max_seqlen_k=rows.longest,
+            softmax_scale=self._scale,
+        )
+        out.copy_(attended)

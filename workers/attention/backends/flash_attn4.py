@@ -1,0 +1,68 @@
+"""FlashAttention 4: CuTe kernels for Hopper and Blackwell, compiled at first use."""
+
+import torch
+
+from workers.attention.backends.flash_attn import Chunks, FlashAttentionBackend, Texts
+from workers.attention.backends.optional import imported
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
+
+
+class FlashAttention4Backend(FlashAttentionBackend):
+    """`flash_attn.cute`, by the function under its public one.
+
+    The public `flash_attn_varlen_func` is an autograd function, which costs time on the CPU for
+    every launch, and cannot write into a given output. No maximum length is passed: it would only
+    choose between two variants of the same kernel, and each takes seconds to compile.
+
+    With pages of exactly a key tile (128 tokens for head size 128) whole pages are loaded: what
+    stands behind a row's context in its last page is masked but must be finite.
+    """
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        graph_safe=True,
+        chunks_graph_safe=True,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dims=range(16, 257, 16),
+        compute_majors=(9, 10, 11),
+        requires=Package("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        super().__init__(needs)
+        self._attend = imported("flash_attn.cute.interface", "_flash_attn_fwd")
+
+    def _attend_chunks(
+        self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
+    ) -> None:
+        self._attend(
+            queries,
+            cache.keys,
+            cache.values,
+            cu_seqlens_q=rows.query_starts,
+            seqused_k=rows.context_lens,
+            page_table=rows.page_table,
+            softmax_scale=self._scale,
+            causal=True,
+            out=out,
+        )
+
+    def _attend_texts(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rows: Texts,
+        out: torch.Tensor,
+    ) -> None:
+        self._attend(
+            queries,
+            keys,
+            values,
+            cu_seqlens_q=rows.starts,
+            cu_seqlens_k=rows.starts,
+            softmax_scale=self._scale,
+            out=out,
+        )

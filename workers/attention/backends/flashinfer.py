@@ -1,0 +1,113 @@
+"""Attention by FlashInfer's batch prefill kernels, which serve rows of any length."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from workers.attention.backends.optional import imported
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
+from workers.device.transfer import to_device
+from workers.step.tensors import IntArray, StepTensors
+
+_WORKSPACE_BYTES = 128 * 2**20
+"""What FlashInfer recommends for the partial results of split contexts."""
+
+
+class FlashInferPlan(NamedTuple):
+    """FlashInfer keeps the plan of a step itself; int64[T] where its tokens are cached."""
+
+    slot_mapping: torch.Tensor | None
+
+
+class FlashInferBackend:
+    """One wrapper, planned anew each step; rows that decode are prompts of one token to it.
+
+    Written to the documented interface. Planning is the library's own work on the host, so a CUDA
+    graph of it would hold one step's lengths.
+    """
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        graph_safe=False,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dims=(64, 128, 256),
+        compute_majors=(8, 9, 10, 12),
+        requires=Package("flashinfer-python", "pip install flashinfer-python"),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        self._needs = needs
+        kind = "Paged" if needs.paged else "Ragged"
+        wrapper = imported("flashinfer", f"BatchPrefillWith{kind}KVCacheWrapper")
+        workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=needs.device)
+        self._wrapper = wrapper(workspace, "NHD")
+        self._planned = torch.cuda.Event()
+
+    def plan(self, step: StepTensors) -> FlashInferPlan:
+        """Also waits until the plan before has left its pinned buffer, which this one overwrites:
+        only where the host is more than one step ahead."""
+        needs = self._needs
+        heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
+        common: dict[str, Any] = {
+            "sm_scale": needs.head_dim**-0.5,
+            "q_data_type": needs.dtype,
+            "kv_data_type": needs.dtype,
+        }
+        query_starts = _starts(step.query_lens)
+        self._planned.synchronize()
+        if step.block_tables is None:
+            (starts,) = _on_host(query_starts)
+            self._wrapper.plan(starts, starts, *heads, causal=False, **common)
+        else:
+            pages = -(-step.contexts // needs.block_size)
+            last = step.contexts - (pages - 1) * needs.block_size
+            starts, page_starts, last_lens = _on_host(query_starts, _starts(pages), last)
+            blocks = _blocks_in_order(step, pages)
+            layout = (starts, page_starts, blocks, last_lens)
+            self._wrapper.plan(*layout, *heads, needs.block_size, causal=True, **common)
+        self._planned.record()
+        return FlashInferPlan(step.slot_mapping)
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashInferPlan
+    ) -> None:
+        assert plan.slot_mapping is not None
+        cache.write(keys, values, plan.slot_mapping)
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: FlashInferPlan,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if cache is None:
+            parts = (queries, keys, values)
+            attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in parts))
+        else:
+            attended = self._wrapper.run(queries.contiguous(), (cache.keys, cache.values))
+        return attended
+
+
+def _starts(lengths: IntArray) -> IntArray:
+    """int32[R + 1]: where each of the rows starts and the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _on_host(*arrays: IntArray) -> list[torch.Tensor]:
+    return to_device(arrays, torch.device("cpu"))
+
+
+def _blocks_in_order(step: StepTensors, pages: IntArray) -> torch.Tensor:
+    """Block ids of all rows' contexts, one row after another: int32[sum(pages)]."""
+    assert step.block_tables is not None
+    assert step.slots is not None
+    rows = np.repeat(np.arange(len(pages)), pages)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
+    which, columns = to_device([rows, places], step.block_tables.device)
+    return step.block_tables[step.slots.index_select(0, which), columns]

@@ -1,0 +1,184 @@
+"""Causal attention over a paged cache: rows with one query in batches, the others one by one."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from workers.attention.base import AttentionNeeds, LayerCache
+from workers.attention.padded_batches import padded_batches, padding_mask
+from workers.device.transfer import to_device
+from workers.step.tensors import StepTensors
+
+_MAX_PADDING = 0.5
+
+
+class _SingleQueries(NamedTuple):
+    """`rows` rows of one query each, over contexts padded to `length` tokens.
+
+    tokens    int64[rows]           their places in the step; None where they are all of the step
+    slots     int32[rows * length]  cache slots of the contexts; padding repeats the row's last one,
+                                    so that nothing of another request is ever multiplied in
+    mask      [rows, 1, 1, length]  None where all contexts are `length` long
+    """
+
+    tokens: torch.Tensor | None
+    slots: torch.Tensor
+    rows: int
+    length: int
+    mask: torch.Tensor | None
+
+
+class _Chunk(NamedTuple):
+    """A row of several queries, the step's tokens [start, stop), at the end of its context.
+
+    slots     int32[context]           None where the chunk is the whole context
+    mask      [stop - start, context]  bottom-right causal; None likewise
+    """
+
+    start: int
+    stop: int
+    slots: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    """A step's rows by the way they are attended, and int64[T] where its tokens are cached."""
+
+    singles: list[_SingleQueries]
+    chunks: list[_Chunk]
+    slot_mapping: torch.Tensor
+
+    @classmethod
+    def of(cls, step: StepTensors, needs: AttentionNeeds) -> Self:
+        assert step.slot_mapping is not None, "causal attention is over a paged cache"
+        single_rows = np.flatnonzero(step.query_lens == 1)
+        batches = padded_batches(step.contexts[single_rows], _MAX_PADDING)
+        stops = np.cumsum(step.query_lens, dtype=np.int64)
+        singles = [_plan_singles(step, single_rows[batch], stops, needs) for batch in batches]
+        chunks = [
+            _plan_chunk(step, row, int(stops[row]), needs)
+            for row in np.flatnonzero(step.query_lens > 1).tolist()
+        ]
+        return cls(singles, chunks, step.slot_mapping)
+
+
+def _plan_singles(
+    step: StepTensors,
+    rows: npt.NDArray[np.intp],
+    stops: npt.NDArray[np.int64],
+    needs: AttentionNeeds,
+) -> _SingleQueries:
+    device = step.tokens.device
+    contexts = step.contexts[rows]
+    tokens = None
+    if len(rows) < len(step.query_lens):
+        (tokens,) = to_device([stops[rows] - 1], device)
+    return _SingleQueries(
+        tokens=tokens,
+        slots=_context_slots(step, rows, needs.block_size),
+        rows=len(rows),
+        length=int(contexts.max()),
+        mask=padding_mask(contexts, needs.dtype, device),
+    )
+
+
+def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -> _Chunk:
+    length, context = int(step.query_lens[row]), int(step.contexts[row])
+    if length == context:
+        return _Chunk(stop - length, stop, None, None)
+    slots = _context_slots(step, np.array([row]), needs.block_size)
+    hidden = torch.full((length, context), -torch.inf, dtype=needs.dtype, device=slots.device)
+    return _Chunk(stop - length, stop, slots, hidden.triu_(context - length + 1))
+
+
+def _context_slots(step: StepTensors, rows: npt.NDArray[np.intp], block_size: int) -> torch.Tensor:
+    """Cache slots of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
+    assert step.block_tables is not None
+    assert step.slots is not None
+    last = step.contexts[rows, None] - 1
+    places = np.minimum(np.arange(int(last.max()) + 1), last)
+    within = np.arange(block_size, dtype=np.int32)
+    which, index, offsets = to_device([rows, places, within], step.tokens.device)
+    width = int(last.max()) // block_size + 1
+    blocks = step.block_tables[:, :width].index_select(0, step.slots.index_select(0, which))
+    slots = torch.add(offsets, blocks[:, :, None], alpha=block_size)
+    return slots.flatten(1).gather(1, index).flatten()
+
+
+def attend_paged(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    cache: LayerCache,
+    plan: PagedPlan,
+) -> torch.Tensor:
+    """Each query over its row's context up to itself. [T, H, D] -> [T, H, D]"""
+    if len(plan.singles) == 1 and not plan.chunks:
+        return _attend_singles(queries, cache, plan.singles[0])
+    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    for batch in plan.singles:
+        assert batch.tokens is not None, "part of a step knows its places"
+        single_queries = queries.index_select(0, batch.tokens)
+        out.index_copy_(0, batch.tokens, _attend_singles(single_queries, cache, batch))
+    for chunk in plan.chunks:
+        part = slice(chunk.start, chunk.stop)
+        if chunk.slots is None:
+            out[part] = _attend_chunk(queries[part], keys[part], values[part], None)
+        else:
+            seen = _gather(cache, chunk.slots)
+            out[part] = _attend_chunk(queries[part], *seen, chunk.mask)
+    return out
+
+
+def _attend_singles(
+    queries: torch.Tensor, cache: LayerCache, batch: _SingleQueries
+) -> torch.Tensor:
+    """[rows, H, D] -> the same. Query heads that share a KV head act as that head's queries."""
+    kv_heads, head_dim = cache.keys.shape[2:]
+    keys, values = _gather(cache, batch.slots)
+    shape = (batch.rows, batch.length, kv_heads, head_dim)
+    attended = F.scaled_dot_product_attention(
+        queries.view(batch.rows, kv_heads, -1, head_dim),
+        keys.view(shape).transpose(1, 2),
+        values.view(shape).transpose(1, 2),
+        attn_mask=batch.mask,
+    )
+    return attended.flatten(1, 2)
+
+
+def _gather(cache: LayerCache, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values at `slots` [N]: [N, Hkv, D] each.
+
+    As matrices: index_select copies the rows of those at once, and anything else piecemeal.
+    """
+    kv_heads, head_dim = cache.keys.shape[2:]
+    matrix = (-1, kv_heads * head_dim)
+    keys = cache.keys.view(matrix).index_select(0, slots)
+    values = cache.values.view(matrix).index_select(0, slots)
+    return keys.view(-1, kv_heads, head_dim), values.view(-1, kv_heads, head_dim)
+
+
+def _attend_chunk(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]; without a mask, L = Q and causal.
+
+    KV heads are SDPA's batch, the query heads that share one are its heads: keys and values are
+    expanded over those without a copy.
+    """
+    length, heads, head_dim = queries.shape
+    kv_heads = keys.shape[1]
+    group = heads // kv_heads
+    attended = F.scaled_dot_product_attention(
+        queries.view(length, kv_heads, group, head_dim).permute(1, 2, 0, 3),
+        keys.transpose(0, 1)[:, None].expand(-1, group, -1, -1),
+        values.transpose(0, 1)[:, None].expand(-1, group, -1, -1),
+        attn_mask=mask,
+        is_causal=mask is None,
+    )
+    return attended.permute(2, 0, 1, 3).flatten(1, 2)

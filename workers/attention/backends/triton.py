@@ -1,0 +1,120 @@
+"""Attention by our own Triton kernels, on CUDA.
+
+They are for what FlashAttention does badly or is not there for: few sequences with long contexts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.concurrent_kernels import concurrently
+from workers.attention.split_contexts import least_parts
+from workers.step.tensors import StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlan:
+    """A step whose first `singles` rows have one query each, over contexts that are split into
+    `parts` at least; `longest` is the others' most queries."""
+
+    step: StepTensors
+    singles: int
+    longest: int
+    parts: int = 1
+
+
+class TritonBackend:
+    """Leading rows of one query through split-K decode, the others through tiles of queries."""
+
+    capabilities = Capabilities(
+        causal_paged=True,
+        bidirectional=True,
+        graph_safe=True,
+        chunks_graph_safe=True,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16, torch.float32),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        # Here and not above: whoever only asks what the backend can do needs no Triton.
+        from workers.kernels.attention import (  # noqa: PLC0415
+            paged_decode,
+            paged_prefill,
+            rotate_and_cache,
+        )
+
+        self._decode, self._prefill = paged_decode, paged_prefill
+        self._write = rotate_and_cache.write_kv
+        self._needs = needs
+        self._scale = needs.head_dim**-0.5
+
+    def plan(self, step: StepTensors) -> TritonPlan:
+        if not self._needs.paged:
+            return TritonPlan(step, 0, int(step.query_lens.max()))
+        singles = step.leading_singles
+        longest = int(step.query_lens[singles:].max(initial=0))
+        return TritonPlan(step, singles, longest, least_parts(step.contexts[:singles]))
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: TritonPlan
+    ) -> None:
+        assert plan.step.slot_mapping is not None, "a step with a cache says where its tokens go"
+        self._write(keys, values, plan.step.slot_mapping, cache.keys, cache.values)
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: TritonPlan,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        starts = plan.step.query_starts
+        if cache is None:
+            return self._prefill.attend_bidirectional(
+                queries, keys, values, starts, plan.longest, self._scale
+            )
+        if out is None:
+            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        concurrently(self._launches(queries, cache, plan, out))
+        return out
+
+    def _launches(
+        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
+    ) -> list[Callable[[], object]]:
+        """The kernels of a step over its cache: for rows of one query, and for the others."""
+        step, singles = plan.step, plan.singles
+        assert step.slots is not None
+        assert step.block_tables is not None
+        paged = cache.keys, cache.values, step.block_tables
+        launches: list[Callable[[], object]] = []
+        if singles:
+            decode = partial(
+                self._decode.attend,
+                queries[:singles],
+                *paged,
+                step.slots[:singles],
+                step.context_lens[:singles],
+                self._scale,
+                out[:singles],
+                least_parts=plan.parts,
+            )
+            launches.append(decode)
+        if plan.longest:
+            prefill = partial(
+                self._prefill.attend,
+                queries,
+                *paged,
+                step.slots[singles:],
+                step.query_starts[singles:],
+                step.context_lens[singles:],
+                plan.longest,
+                self._scale,
+                out,
+            )
+            launches.append(prefill)
+        return launches

@@ -1,0 +1,63 @@
+"""Attention by xformers: encoders only, its paged masks fix the page size."""
+
+from typing import Any
+
+import torch
+
+from workers.attention.backends.optional import imported
+from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
+from workers.step.tensors import StepTensors
+
+
+class XformersBackend:
+    """`memory_efficient_attention` under a block-diagonal mask.
+
+    Written to the documented interface. xformers copies a mask's offsets to the device with a wait.
+    """
+
+    capabilities = Capabilities(
+        causal_paged=False,
+        bidirectional=True,
+        graph_safe=False,
+        devices=("cuda",),
+        dtypes=(torch.bfloat16, torch.float16, torch.float32),
+        head_dims=range(8, 257, 8),
+        requires=Package("xformers", "pip install xformers, built for the installed torch"),
+    )
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        self._scale = needs.head_dim**-0.5
+        self._group = needs.num_heads // needs.num_kv_heads
+        self._mask: Any = imported("xformers.ops.fmha.attn_bias", "BlockDiagonalMask")
+        self._attend = imported("xformers.ops", "memory_efficient_attention_forward")
+
+    def plan(self, step: StepTensors) -> Any:
+        """The step's mask."""
+        return self._mask.from_seqlens(step.query_lens.tolist())
+
+    def write_kv(
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: Any
+    ) -> None:
+        raise TypeError("xformers attends without a cache")
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        cache: LayerCache | None,
+        plan: Any,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        attended: torch.Tensor = self._attend(
+            queries[None],
+            self._every_head(keys)[None],
+            self._every_head(values)[None],
+            attn_bias=plan,
+            scale=self._scale,
+        )
+        return attended[0]
+
+    def _every_head(self, states: torch.Tensor) -> torch.Tensor:
+        """Keys or values [T, Hkv, D] for each query head [T, H, D]."""
+        return states.repeat_interleave(self._group, dim=1) if self._group > 1 else states

@@ -1,0 +1,99 @@
+"""What sentence-transformers' files may ask for that is not done here: it stops the start, by name.
+
+As of its version 6.2. Keys that the library does not know it ignores, and so they are here.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from workers.contract.conventions import Conventions, Neutral, check_neutral
+from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.sentence_files import (
+    MODEL_FILE,
+    MODULES_FILE,
+    TRANSFORMER_FILE,
+    Module,
+    read_model_file,
+)
+
+_LIBRARY = "sentence_transformers."
+_MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
+"""Modules that run a model -> the task for which they do, unless their file has another."""
+
+_NORMALIZE: Neutral = {
+    "module_input_name": ("sentence_embedding",),
+    "module_output_name": ("sentence_embedding", None),
+}
+_ARGUMENTS = "model_args model_kwargs tokenizer_args processor_kwargs config_args config_kwargs"
+_HARMLESS_ARGUMENTS = frozenset(
+    "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
+    "torch_dtype trust_remote_code use_cache use_fast use_safetensors".split()
+)
+"""They change no numbers, or only how these are rounded."""
+
+
+def check_sentence_files(folder: Path, modules: Sequence[Module], conventions: Conventions) -> None:
+    """Raises ModelConfigError, with the file and the module or key, for what is not obeyed."""
+    if modules:
+        _check_modules(folder, modules, conventions)
+    task = _MODELS[modules[0].kind] if modules else conventions.task
+    _check_transformer_file(folder / TRANSFORMER_FILE, task, conventions)
+    _check_model_file(folder / MODEL_FILE, conventions)
+
+
+def _check_modules(folder: Path, modules: Sequence[Module], conventions: Conventions) -> None:
+    """A model in the folder itself, its pooling, and nothing else but what may follow that."""
+    file = folder / MODULES_FILE
+    pooling = [] if conventions.pooling is None else [conventions.pooling]
+    for module in modules:
+        known = module.kind in (*_MODELS, *pooling, *conventions.after_pooling)
+        if not (known and module.type.startswith(_LIBRARY)):
+            raise ModelConfigError(f"{file}: module {module.type} is not supported")
+    kinds = [module.kind for module in modules]
+    start, rest = [kinds[0] in _MODELS, *kinds[1 : 1 + len(pooling)]], kinds[1 + len(pooling) :]
+    if start != [True, *pooling] or not set(rest) <= set(conventions.after_pooling):
+        needed = ", ".join(("Transformer", *pooling))
+        raise ModelConfigError(f"{file}: {', '.join(kinds)} do not begin with {needed}")
+    if Path(modules[0].path) != Path():
+        raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
+    for module in modules:
+        if module.kind == "Normalize":
+            _check_file(folder / module.path / "config.json", _NORMALIZE)
+
+
+def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> None:
+    text = {"method": "forward", "method_output_name": conventions.output}
+    neutral: Neutral = {
+        "transformer_task": (conventions.task,),
+        "modality_config": ({"text": text}, None),
+        "module_output_name": (conventions.output_name, None),
+        "processing_kwargs": ({}, None),
+        "query_length": (None,),
+        "document_length": (None,),
+        "query_expansion": (None,),
+        "tokenizer_name_or_path": (None,),
+    }
+    own = read_json(file) if file.exists() else {}
+    values: dict[str, Any] = {"transformer_task": task, **own}
+    check_neutral(file, values, neutral)
+    for key in _ARGUMENTS.split():
+        arguments: dict[str, Any] = values.get(key) or {}
+        others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
+        check_neutral(file, arguments, others)
+
+
+def _check_model_file(file: Path, conventions: Conventions) -> None:
+    neutral: Neutral = {
+        "model_type": (conventions.library_class,),
+        "truncate_dim": (None,),
+        "max_active_dims": (None,),
+    }
+    _check_file(file, neutral)
+    if conventions.pooling is None and (prompt := read_model_file(file.parent).default_prompt):
+        raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
+
+
+def _check_file(file: Path, neutral: Neutral) -> None:
+    if file.exists():
+        check_neutral(file, read_json(file), neutral)

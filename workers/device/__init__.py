@@ -1,0 +1,1 @@
+"""Between host and device: copies, timing."""

@@ -1,0 +1,159 @@
+"""Which steps of a stage are captured in CUDA graphs, and which graph a step takes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from workers.attention.split_contexts import least_parts
+from workers.attention.stage_attention import StageAttention
+from workers.device.timing import least_milliseconds
+from workers.graphs.full_graph import DecodeGraph, GraphPool, capture_decode
+from workers.graphs.piecewise_graph import AttentionBuffers, PromptCapture, PromptGraph
+from workers.graphs.static_inputs import StaticInputs, StaticRows
+from workers.models.base import StageModel
+from workers.progress import ProgressBar
+from workers.step.rows import StepRows
+from workers.step.slot_table import SlotTable
+
+_MAX_SINGLES, _MAX_CHUNKS = 32, 8
+"""Rows of a step with prompts that is captured whole: those of a service under light load, where
+launching takes as long as the step."""
+
+_CLEARLY = 0.95
+"""A graph goes only if a larger one takes less than this part of its time: timing has its noise."""
+
+_Captured = TypeVar("_Captured", DecodeGraph, PromptGraph)
+_Graph = TypeVar("_Graph")
+
+
+def row_ladder(max_rows: int) -> list[int]:
+    """Decode steps to capture, by rows: every one while it is cheap, then such as waste little."""
+    fine = [1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16)]
+    coarse = range(576, max_rows + 64, 64)
+    return [*(rows for rows in (*fine, *coarse) if rows < max_rows), max_rows]
+
+
+def token_ladder(max_tokens: int) -> list[int]:
+    """Other steps to capture, by tokens. Those of more keep the GPU busy for longer than it takes
+    to launch their kernels one by one."""
+    return [
+        tokens for tokens in (*range(16, 641, 16), *range(672, 1025, 32)) if tokens <= max_tokens
+    ]
+
+
+@dataclass(slots=True)
+class StageGraphs:
+    """The captured steps, smallest first."""
+
+    decodes: list[DecodeGraph] = field(default_factory=list[DecodeGraph])
+    whole: list[PromptGraph] = field(default_factory=list[PromptGraph])
+    pieces: list[PromptGraph] = field(default_factory=list[PromptGraph])
+
+    def fitting(self, rows: StepRows) -> DecodeGraph | PromptGraph | None:
+        """The smallest for a step of these rows; None if there is none.
+
+        Captured attention splits contexts by the number of rows alone: it is not for uneven ones.
+        """
+        if len(rows.slots) == rows.total and least_parts(rows.contexts) == 1:
+            return _smallest(self.decodes, rows)
+        return _smallest(self.whole, rows) or _smallest(self.pieces, rows)
+
+
+class GraphCapture:
+    """Captures the steps of one stage."""
+
+    def __init__(
+        self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_place: int
+    ) -> None:
+        """`scratch_place` is a place in the KV cache that nobody reads."""
+        assert attention.caches, "steps that are captured have a cache"
+        self._model, self._attention, self._caches = model, attention, attention.caches
+        self._slots, self._scratch_place = slots, scratch_place
+        self._pool = GraphPool()
+
+    def capture(
+        self, rows: list[int], tokens: list[int], hidden_like: torch.Tensor | None
+    ) -> StageGraphs:
+        """Capture these, the largest first, and keep those that are worth having. `hidden_like`
+        [1, hidden_size] is what a later stage receives a token, None for the first."""
+        graphs = StageGraphs()
+        buffers = self._buffers(max(tokens, default=0))
+        whole = self._attention.backend.capabilities.chunks_graph_safe
+        count = len(rows) + len(tokens) * (1 + whole)
+        with ProgressBar("capturing CUDA graphs", count) as progress:
+            for size in sorted(tokens, reverse=True):
+                hidden_in, own = _widened(hidden_like, size), buffers.of(size)
+                graphs.pieces.insert(0, self._capture_prompts(size, None, own, hidden_in))
+                progress.advance()
+                if whole:
+                    places = self._places(size)
+                    graphs.whole.insert(0, self._capture_prompts(size, places, own, hidden_in))
+                    progress.advance()
+            for size in sorted(rows, reverse=True):
+                graphs.decodes.insert(0, self._capture_decode(size, _widened(hidden_like, size)))
+                progress.advance()
+        graphs.decodes = worth_having(graphs.decodes, _milliseconds)
+        graphs.whole = worth_having(graphs.whole, _milliseconds)
+        graphs.pieces = worth_having(graphs.pieces, _milliseconds)
+        return graphs
+
+    def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> DecodeGraph:
+        inputs = StaticInputs(size, self._slots, self._scratch_place)
+        return capture_decode(inputs, self._model, self._attention, hidden_in, self._pool)
+
+    def _capture_prompts(
+        self,
+        size: int,
+        rows: StaticRows | None,
+        buffers: AttentionBuffers,
+        hidden_in: torch.Tensor | None,
+    ) -> PromptGraph:
+        inputs = StaticInputs(size, self._slots, self._scratch_place, rows)
+        capture = PromptCapture(inputs, self._model, self._attention, buffers, hidden_in)
+        return capture.capture(self._pool)
+
+    def _places(self, size: int) -> StaticRows:
+        block_size = self._caches[0].keys.shape[1]
+        longest_context = self._slots.block_tables.shape[1] * block_size
+        return StaticRows(min(_MAX_SINGLES, size), _MAX_CHUNKS, longest_context)
+
+    def _buffers(self, size: int) -> AttentionBuffers:
+        num_heads, num_kv_heads = self._attention.head_counts
+        keys, head_dim = self._caches[0].keys, self._caches[0].keys.shape[-1]
+        return AttentionBuffers(
+            heads=keys.new_zeros(size, num_heads + 2 * num_kv_heads, head_dim),
+            attended=keys.new_zeros(size, num_heads, head_dim),
+        )
+
+
+def worth_having(graphs: list[_Graph], measure: Callable[[_Graph], float]) -> list[_Graph]:
+    """Of `graphs`, smallest first, those that none of the larger ones clearly outruns.
+
+    Products by libraries are much slower for some numbers of rows than for slightly more: on an
+    H200, 15 ms for 448 tokens of an 8B Llama, and 12 for 512.
+    """
+    worth: list[_Graph] = []
+    least = math.inf
+    for graph in reversed(graphs):
+        taken = measure(graph)
+        if least > _CLEARLY * taken:
+            worth.insert(0, graph)
+        least = min(least, taken)
+    return worth
+
+
+def _smallest(graphs: list[_Captured], rows: StepRows) -> _Captured | None:
+    """The first of `graphs`, smallest first, that holds these rows."""
+    return next((graph for graph in graphs if graph.inputs.hold(rows)), None)
+
+
+def _milliseconds(graph: DecodeGraph | PromptGraph) -> float:
+    """What a replay takes at best, over inputs that belong to nobody."""
+    return least_milliseconds(graph.replay)
+
+
+def _widened(hidden_like: torch.Tensor | None, size: int) -> torch.Tensor | None:
+    return None if hidden_like is None else hidden_like.expand(size, -1).contiguous()

@@ -1,0 +1,1 @@
+"""What the last stage makes of hidden states: tokens, vectors, scores."""

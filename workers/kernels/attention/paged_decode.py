@@ -1,0 +1,192 @@
+"""Attention of one query a sequence over a paged cache: bound by reading keys and values.
+
+The query heads that share a KV head are the rows of one product, so keys and values are read once
+(grouped queries, Ainslie et al. 2023, arXiv:2305.13245). Where sequences times KV heads are too few
+programs to fill the GPU, each context is split among several and merged by log-sum-exp
+(Flash-Decoding, Dao et al. 2023). How many does not depend on lengths, which each of them finds on
+the device: a CUDA graph of a launch is right for any. Where the caller knows of one that is far
+longer than the others, it may ask for more.
+"""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.kernels.attention.merge import MAX_PARTS, merge
+from workers.kernels.attention.online_softmax import fold_tile
+from workers.kernels.attention.paging import cache_places
+from workers.kernels.launch import pdl, processors
+
+_PROGRAMS_PER_PROCESSOR = 3
+_TILE_BYTES = 16384
+_MANY_PARTS = 16
+"""Of so many each has few tiles: a shorter pipeline fills sooner."""
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+class Launch(NamedTuple):
+    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, programs a context."""
+
+    tile: int
+    warps: int
+    stages: int
+    splits: int
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    out: torch.Tensor | None = None,
+    *,
+    least_parts: int = 1,
+) -> torch.Tensor:
+    """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
+
+    queries      [R, H, D], dense within a row
+    keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
+    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
+    slots, context_lens  int32[R]
+    Returns [R, H, D], contiguous: `out` where given. Nothing is written for a row without tokens.
+    Contexts are split among `least_parts` programs at least.
+    """
+    rows, heads, head_dim = queries.shape
+    if out is None:
+        out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
+    how = _launch(queries, keys, block_tables.shape[1], least_parts)
+    _attend_with(how, queries, keys, values, block_tables, slots, context_lens, scale, out)
+    return out
+
+
+def _launch(
+    queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, least_parts: int = 1
+) -> Launch:
+    """The choice by shapes, for every shape."""
+    _, page, kv_heads, head_dim = keys.shape
+    row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
+    # More would not fit in registers in float32, whose products are no tensor core's.
+    tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
+    tiles = -(-max_blocks * page // tile)
+    wanted = max(_parts(len(queries) * kv_heads, processors(keys.device)), least_parts)
+    splits = min(wanted, tiles, MAX_PARTS)
+    return Launch(tile, warps=4, stages=2 if splits > _MANY_PARTS else 3, splits=splits)
+
+
+def _parts(programs: int, processors: int) -> int:
+    """How many parts of a context: from a program a processor on, merging costs more than parts
+    bring."""
+    return 1 if programs >= processors else _PROGRAMS_PER_PROCESSOR * processors // programs
+
+
+def _attend_with(
+    how: Launch,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """`attend` launched as told."""
+    rows, heads, head_dim = queries.shape
+    page, kv_heads = keys.shape[1:3]
+    partial, sums = out, out
+    if how.splits > 1:
+        shape = (how.splits, rows, heads, head_dim)
+        partial = torch.empty(shape, dtype=torch.float32, device=out.device)
+        sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
+    _attend[(kv_heads, how.splits, rows)](
+        queries,
+        keys,
+        values,
+        block_tables,
+        slots,
+        context_lens,
+        partial,
+        sums,
+        scale,
+        queries.stride(0),
+        block_tables.stride(0),
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        PAGE=page,
+        TILE=how.tile,
+        SPLIT=how.splits > 1,
+        GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
+        DIM_BLOCK=triton.next_power_of_2(head_dim),
+        num_warps=how.warps,
+        num_stages=how.stages,
+        **pdl(queries),
+    )
+    if how.splits > 1:
+        merge(partial, sums, out)
+
+
+@triton.jit(do_not_specialize=["block_tables", "slots", "context_lens", "table_stride"])
+def _attend(
+    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, scale,
+    query_stride, table_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    # KV heads are neighbours in the grid, because they are in memory.
+    kv_head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
+    context = tl.load(context_lens + row)
+    tiles, splits = tl.cdiv(context, TILE), tl.num_programs(1)
+    start = tiles * split // splits * TILE
+    end = tl.minimum(tiles * (split + 1) // splits * TILE, context)
+    here = (split.to(tl.int64) * tl.num_programs(2) + row) * HEADS
+
+    members, dims = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM_BLOCK)
+    heads = kv_head * (HEADS // KV_HEADS) + members
+    present = members < HEADS // KV_HEADS
+    if SPLIT and start >= end:
+        tl.store(log_sum_exps + here + heads, float("-inf"), mask=present)
+        return
+    inside = present[:, None] & (dims < HEAD_DIM)[None, :]
+    within = heads[:, None] * HEAD_DIM + dims[None, :]
+    query = tl.load(queries + row * query_stride + within, mask=inside, other=0.0)
+
+    peak = tl.full((GROUP_BLOCK,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP_BLOCK,), tl.float32)
+    attended = tl.zeros((GROUP_BLOCK, DIM_BLOCK), tl.float32)
+    # Block ids are read a tile ahead, so that no load of keys waits for them.
+    places = cache_places(table, start, end, PAGE, TILE)
+    for tile in range(start, end, TILE):
+        offsets = (places * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
+        visible = tile + tl.arange(0, TILE) < end
+        # Unwritten slots may hold NaN, which a weight of 0 does not silence.
+        known = visible[:, None] & (dims < HEAD_DIM)[None, :]
+        key = tl.load(keys + offsets, mask=known, other=0.0)
+        value = tl.load(values + offsets, mask=known, other=0.0)
+        places = cache_places(table, tile + TILE, end, PAGE, TILE)
+        peak, total, attended = fold_tile(
+            query, key, value, visible[None, :], scale * _LOG2_E, peak, total, attended, True
+        )
+
+    attended /= tl.where(total == 0.0, 1.0, total)[:, None]
+    # An empty place's output is another row's.
+    written = inside & (context > 0)
+    tl.store(out + here * HEAD_DIM + within, attended.to(out.dtype.element_ty), mask=written)
+    if SPLIT:
+        sums = (peak + tl.log2(total)) / _LOG2_E
+        tl.store(log_sum_exps + here + heads, sums, mask=present)

@@ -1,0 +1,216 @@
+"""Attention of several queries a sequence, in tiles (FlashAttention-2, Dao 2023, arXiv:2307.08691).
+
+Over a paged cache it is causal, over a step's own tokens bidirectional. The query heads that share
+a KV head are packed into one tile, query by query, so that short chunks fill it.
+"""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.kernels.attention.online_softmax import fold_tile
+from workers.kernels.attention.paging import cache_places
+from workers.kernels.launch import pdl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+class Launch(NamedTuple):
+    """Packed queries a program and keys a tile (powers of two, at least 16), warps, stages."""
+
+    query_tile: int
+    key_tile: int
+    warps: int
+    stages: int
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    slots: torch.Tensor,
+    query_starts: torch.Tensor,
+    context_lens: torch.Tensor,
+    max_query_len: int,
+    scale: float,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of each row's queries, the last tokens of its context.
+
+    queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
+    keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
+    block_tables int32[S, max_blocks], row slots[r] holds row r's block ids; contiguous
+    slots, context_lens  int32[R]; query_starts int32[R + 1]; max_query_len >= any row's queries
+    Returns [T, H, D], contiguous: `out` where given. Tokens of no row stay as they are.
+    """
+    if out is None:
+        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    how = _launch(queries)
+    _attend_with(
+        how, queries, keys, values, query_starts, max_query_len, scale, out,
+        (block_tables, slots, context_lens),
+    )  # fmt: skip
+    return out
+
+
+def attend_bidirectional(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    query_starts: torch.Tensor,
+    max_query_len: int,
+    scale: float,
+) -> torch.Tensor:
+    """Every token over all tokens of its row, without a cache.
+
+    queries [T, H, D], keys and values [T, Hkv, D] with equal strides, all dense within a token;
+    query_starts int32[R + 1]. Returns [T, H, D], contiguous.
+    """
+    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    how = _launch(queries)
+    _attend_with(how, queries, keys, values, query_starts, max_query_len, scale, out, None)
+    return out
+
+
+def _launch(queries: torch.Tensor) -> Launch:
+    """The choice by shapes: by head size and dtype only, so that one variant serves every step."""
+    if queries.dtype == torch.float32:
+        # No tensor core multiplies in float32: what a thread holds must fit in its registers.
+        return Launch(16, 16, warps=4, stages=2)
+    if queries.shape[2] > 128:
+        return Launch(64, 32, warps=4, stages=2)
+    return Launch(128, 64, warps=8, stages=3)
+
+
+def _attend_with(
+    how: Launch,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    query_starts: torch.Tensor,
+    max_query_len: int,
+    scale: float,
+    out: torch.Tensor,
+    paging: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
+) -> None:
+    """Launched as told: over a cache by `paging` (block tables, slots, context lengths) or none."""
+    heads, head_dim = queries.shape[1:]
+    kv_heads = keys.shape[-2]
+    tables, slots, context_lens = paging or (query_starts,) * 3
+    query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), how.query_tile)
+    _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
+        queries,
+        keys,
+        values,
+        query_starts,
+        tables,
+        slots,
+        context_lens,
+        out,
+        scale,
+        queries.stride(0),
+        keys.stride(-3),
+        tables.stride(0),
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        PAGE=keys.shape[1] if paging else 0,
+        QUERY_TILE=how.query_tile,
+        KEY_TILE=how.key_tile,
+        DIM_BLOCK=triton.next_power_of_2(head_dim),
+        num_warps=how.warps,
+        num_stages=how.stages,
+        **pdl(queries),
+    )
+
+
+_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride"]
+"""What may be a view at any offset, which must not mean another compilation."""
+
+
+@triton.jit(do_not_specialize=_UNALIGNED)
+def _attend(
+    queries, keys, values, query_starts, block_tables, slots, context_lens, out, scale,
+    query_stride, key_stride, table_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    kv_head, row = tl.program_id(0), tl.program_id(1)
+    # The last queries of a causal row have the most to do: they start first.
+    first = (tl.num_programs(2) - 1 - tl.program_id(2)) * QUERY_TILE
+    start = tl.load(query_starts + row).to(tl.int64)
+    count = tl.load(query_starts + row + 1).to(tl.int32) - start.to(tl.int32)
+    if first >= count * GROUP:
+        return
+    packed, dims = first + tl.arange(0, QUERY_TILE), tl.arange(0, DIM_BLOCK)
+    inside = (packed < count * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    tokens, heads = start + packed // GROUP, kv_head * GROUP + packed % GROUP
+    query = tl.load(
+        queries + (tokens * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :],
+        mask=inside, other=0.0,
+    )  # fmt: skip
+    # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
+    if PAGE:
+        table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
+        cached = tl.load(context_lens + row) - count
+        seen = cached + packed // GROUP + 1
+        common = cached + first // GROUP + 1
+        end = cached + tl.minimum((first + QUERY_TILE - 1) // GROUP + 1, count)
+        base = kv_head.to(tl.int64) * HEAD_DIM
+    else:
+        table = block_tables
+        seen = tl.zeros((QUERY_TILE,), tl.int32) + count
+        common, end = count, count
+        base = start * key_stride + kv_head * HEAD_DIM
+    common = common // KEY_TILE * KEY_TILE
+
+    peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERY_TILE,), tl.float32)
+    attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
+    for masked in tl.static_range(2):
+        peak, total, attended = _fold_tiles(
+            query, keys + base, values + base, key_stride, table, masked * common,
+            end if masked else common, seen, scale * _LOG2_E, peak, total, attended,
+            masked == 1, HEAD_DIM, PAGE, KEY_TILE, DIM_BLOCK,
+        )  # fmt: skip
+    attended /= total[:, None]
+    places = (tokens * HEADS + heads)[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out + places, attended.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _fold_tiles(
+    query, keys, values, key_stride, table, start, end, seen, scale, peak, total, attended,
+    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fold the keys [start, end) into a running softmax; without MASKED, all see whole tiles."""
+    dims = tl.arange(0, DIM_BLOCK)
+    # Block ids are read a tile ahead, so that no load of keys waits for them.
+    places = cache_places(table, start, end, PAGE, KEY_TILE)
+    for tile in range(start, end, KEY_TILE):
+        tokens = tile + tl.arange(0, KEY_TILE)
+        known = (dims < HEAD_DIM)[None, :]
+        if MASKED:
+            # Unwritten slots may hold NaN, which a weight of 0 does not silence.
+            known = known & (tokens < end)[:, None]
+        offsets = places[:, None] * key_stride + dims[None, :]
+        key = tl.load(keys + offsets, mask=known, other=0.0)
+        value = tl.load(values + offsets, mask=known, other=0.0)
+        places = cache_places(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
+        visible = tokens[None, :] < seen[:, None]
+        peak, total, attended = fold_tile(
+            query, key, value, visible, scale, peak, total, attended, MASKED
+        )
+    return peak, total, attended

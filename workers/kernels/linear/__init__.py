@@ -1,0 +1,1 @@
+"""Triton kernels of the layers: products, norms, embedding lookup."""

@@ -1,0 +1,204 @@
+"""Linear layers of a few rows, whose time is that of reading the weight.
+
+A program owns some of the outputs and streams their weights once, for all rows. What stands before
+and after the product is done on the way: the normalisation of its input, the gate, the residual.
+Programmatic dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights
+while the kernel before it still runs: that gap, some 3 us, is a tenth of a small layer's time.
+"""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.kernels.launch import pdl
+from workers.kernels.linear.rms_norm import rms_norm
+
+_MOST_ROWS = 32
+"""Beyond, the product is no longer bound by reading the weight, and the library's is as good."""
+
+
+class Tile(NamedTuple):
+    """Outputs a program, inputs an iteration, warps and pipeline stages; how many bytes of each
+    output's weights go to the L2 cache before the rows are there (for several rows)."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+    ahead: int = 0
+
+
+def prefers(rows: int, *, normed: bool) -> bool:
+    """Whether `linear` beats cuBLAS and separate kernels, measured on an H200 (RESULTS.md)."""
+    return rows <= 16 or (rows <= _MOST_ROWS and not normed)
+
+
+def linear(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    norm: tuple[torch.Tensor, float] | None = None,
+    residual: torch.Tensor | None = None,
+    gated: bool = False,
+    tile: Tile | None = None,
+) -> torch.Tensor:
+    """[N, in] -> [N, out]: `norm(rows) @ weight.T`, plus `residual` [N, out], which is overwritten
+    with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
+
+    `gated`: the weight's first half are gates, the result is silu(gate) * up, [N, out / 2].
+    """
+    count, in_features = rows.shape
+    out_features = weight.shape[0] // 2 if gated else weight.shape[0]
+    tile = tile or _tile(rows, out_features, gated=gated)
+    if norm is not None and count > 1:
+        # Once, not in every program; meanwhile the programs of the product fetch their weights.
+        rows, norm = rms_norm(rows, *norm), None
+    out = residual if residual is not None else rows.new_empty(count, out_features)
+    arguments: list[object] = [rows, weight, out, out_features, in_features]
+    options: dict[str, object] = {"RESIDUAL": residual is not None, "GATED": gated}
+    if count == 1:
+        kernel = _one_row
+        arguments += norm or (weight, 0.0)
+        options["NORM"] = norm is not None
+    else:
+        kernel = _few_rows
+        arguments += [count, rows.stride(0)]
+        row_bytes = in_features * weight.itemsize
+        whole = tile.ahead <= row_bytes and row_bytes % 16 == 0  # what a request must be aligned to
+        options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": tile.ahead * whole}
+    kernel[(triton.cdiv(out_features, tile.outputs),)](
+        *arguments,
+        **options,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **pdl(rows),
+    )
+    return out
+
+
+def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> Tile:
+    """Measured on an H200 over the layers of an 8B Llama (RESULTS.md)."""
+    count = len(rows)
+    if count == 1:
+        return Tile(8, 512 if gated else 1024, 4, 1)
+    if rows.itemsize > 2:
+        return Tile(32, 64, 4, 4)  # more does not fit in shared memory
+    if gated:
+        return Tile(32, 256, 4, 3) if count <= 16 else Tile(64, 128, 4, 3)
+    if out_features > 1 << 14:
+        return Tile(128, 128, 8, 4, ahead=512) if count <= 16 else Tile(64, 128, 4, 3)
+    return Tile(64, 128, 4, 8, ahead=512 if count <= 16 else 0)
+
+
+@triton.jit
+def _one_row(
+    rows, weight, out, out_features, in_features, norm_weight, eps,
+    NORM: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inputs = tl.arange(0, INPUTS)
+    inside = outputs < out_features
+    first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
+    second = first + out_features.to(tl.int64) * in_features
+    mask = inside[:, None] & (inputs[None, :] < in_features)
+    tile = tl.load(first, mask=mask, other=0.0)
+    up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
+    up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
+    squares = tl.zeros((INPUTS,), tl.float32)
+    for start in range(0, in_features, INPUTS):
+        here = start + inputs
+        row = tl.load(rows + here, mask=here < in_features, other=0.0).to(tl.float32)
+        if NORM:
+            squares += row * row
+            row *= tl.load(norm_weight + here, mask=here < in_features, other=0.0).to(tl.float32)
+        total += tile.to(tl.float32) * row[None, :]
+        if GATED:
+            up_total += up_tile.to(tl.float32) * row[None, :]
+        mask = inside[:, None] & (here[None, :] + INPUTS < in_features)
+        tile = tl.load(first + start + INPUTS, mask=mask, other=0.0)
+        if GATED:
+            up_tile = tl.load(second + start + INPUTS, mask=mask, other=0.0)
+    result = tl.sum(total, axis=1)
+    up = tl.sum(up_total, axis=1)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(squares) / in_features + eps)
+        result *= scale
+        up *= scale
+    if GATED:
+        result = result / (1 + tl.exp(-result)) * up
+    places = out + outputs
+    if RESIDUAL:
+        result += tl.load(places, mask=inside, other=0.0).to(tl.float32)
+    tl.store(places, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr):
+    """Asks the L2 cache for the first BYTES of these outputs' weights, 256 a request."""
+    size: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8
+    pieces = tl.arange(0, BYTES // 256) * (256 // size)
+    owned = tl.minimum(outputs, out_features - 1).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], 256; mov.u32 $0, 0;",
+        "=r,l",
+        [(weight + owned[:, None] * in_features + pieces[None, :]).to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _few_rows(
+    rows, weight, out, out_features, in_features, count, stride,
+    RESIDUAL: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inputs = tl.arange(0, INPUTS)
+    which = tl.arange(0, ROWS)
+    inside, present = outputs < out_features, which < count
+    half = out_features.to(tl.int64) * in_features
+    first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
+    if PDL:
+        if AHEAD:
+            _fetch_ahead(weight, outputs, out_features, in_features, AHEAD)
+            if GATED:
+                _fetch_ahead(weight + half, outputs, out_features, in_features, AHEAD)
+        gdc_launch_dependents()
+        gdc_wait()
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    for start in range(0, in_features, INPUTS):
+        here = start + inputs
+        known = here < in_features
+        columns = tl.load(
+            rows + which[None, :] * stride + here[:, None],
+            mask=known[:, None] & present[None, :], other=0.0,
+        )  # fmt: skip
+        mask = inside[:, None] & known[None, :]
+        tile = tl.load(first + start, mask=mask, other=0.0)
+        total = tl.dot(tile, columns, total, input_precision="ieee")
+        if GATED:
+            tile = tl.load(first + half + start, mask=mask, other=0.0)
+            up_total = tl.dot(tile, columns, up_total, input_precision="ieee")
+    if GATED:
+        total = total / (1 + tl.exp(-total)) * up_total
+    places = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
+    mask = inside[:, None] & present[None, :]
+    if RESIDUAL:
+        total += tl.load(places, mask=mask, other=0.0).to(tl.float32)
+    tl.store(places, total.to(out.dtype.element_ty), mask=mask)

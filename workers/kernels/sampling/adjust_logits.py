@@ -1,0 +1,133 @@
+"""Masks, biases and penalties on the rows that have any."""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 1024
+
+_UNALIGNED = [
+    *("rows", "slots", "penalties", "mask_rows"),
+    *("bias_places", "bias_ids", "bias_values"),
+]
+"""As `workers.kernels.sampling.logit_rows.UNALIGNED`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustedRows:
+    """`workers.sampling.adjustments.Adjustments` on the device.
+
+    rows, slots int32[A]; penalties float32[3, A]: presence, frequency, repetition. `counts`
+    int16[max_slots, V] where a slot is given. `words` int32[M, W] with `mask_rows` int32[A], and
+    the N entries of all biases (`bias_places` among the A, `bias_ids` int32[N], `bias_values`
+    float32[N]), are None where the step has none.
+    """
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    penalties: torch.Tensor
+    counts: torch.Tensor | None = None
+    mask_rows: torch.Tensor | None = None
+    words: torch.Tensor | None = None
+    bias_places: torch.Tensor | None = None
+    bias_ids: torch.Tensor | None = None
+    bias_values: torch.Tensor | None = None
+
+
+def adjusted_logits(logits: torch.Tensor, rows: AdjustedRows) -> torch.Tensor:
+    """float32[A, V]: the rows' logits after mask, bias and penalties, in this order.
+
+    In float32 whatever the logits are: a penalty of 0.1 on a bfloat16 logit of 20 would be lost.
+    """
+    vocabulary = logits.shape[1]
+    count = len(rows.rows)
+    out = torch.empty((count, vocabulary), dtype=torch.float32, device=logits.device)
+    words = rows.words
+    arguments = (
+        logits, rows.rows, rows.slots, rows.penalties, rows.counts, rows.mask_rows, words, out,
+        count, 0 if words is None else words.shape[1],
+    )  # fmt: skip
+    flags = {
+        "VOCABULARY": vocabulary,
+        "TILE": TILE,
+        "COUNTED": rows.counts is not None,
+        "MASKED": words is not None,
+    }
+    _adjust[(count, triton.cdiv(vocabulary, TILE))](*arguments, **flags, num_warps=4)
+    if rows.bias_ids is not None:
+        entries = len(rows.bias_ids)
+        _adjust_biased[(triton.cdiv(entries, TILE),)](
+            *arguments, rows.bias_places, rows.bias_ids, rows.bias_values, entries, **flags
+        )
+    return out
+
+
+@triton.jit
+def _adjusted(
+    values, places, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
+    VOCABULARY: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """`values`, biased, of tokens `ids` in the rows at `places` of the A, masked and penalised."""
+    if MASKED:
+        mask_row = tl.load(mask_rows + places, mask=inside, other=-1).to(tl.int64)
+        masked = mask_row >= 0
+        word = tl.load(words + mask_row * width + ids // 32, mask=inside & masked, other=0)
+        forbidden = masked & (((word >> (ids % 32)) & 1) == 0)
+        values = tl.where(forbidden, float("-inf"), values)
+    if COUNTED:
+        slot = tl.load(slots + places, mask=inside, other=-1).to(tl.int64)
+        seen = tl.load(counts + slot * VOCABULARY + ids, mask=inside & (slot >= 0), other=0).to(
+            tl.int32
+        )
+        presence = tl.load(penalties + places, mask=inside, other=0.0)
+        frequency = tl.load(penalties + count + places, mask=inside, other=0.0)
+        repetition = tl.load(penalties + 2 * count + places, mask=inside, other=1.0)
+        repeated = tl.where(values > 0, values / repetition, values * repetition)
+        sampled = seen >> 1
+        repeated -= frequency * sampled.to(tl.float32)
+        repeated -= tl.where(sampled > 0, presence, 0.0)
+        values = tl.where(seen != 0, repeated, values)
+    return values
+
+
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=_UNALIGNED)
+def _adjust(
+    logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
+    VOCABULARY: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0)
+    ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = ids < VOCABULARY
+    row = tl.load(rows + place).to(tl.int64)
+    values = tl.load(logits + row * VOCABULARY + ids, mask=inside, other=0.0).to(tl.float32)
+    values = _adjusted(
+        values, place + tl.zeros_like(ids), ids, inside, slots, penalties, counts, mask_rows,
+        words, count, width, VOCABULARY, COUNTED, MASKED,
+    )  # fmt: skip
+    tl.store(out + place.to(tl.int64) * VOCABULARY + ids, values, mask=inside)
+
+
+@triton.jit(do_not_specialize=["count", "entries"], do_not_specialize_on_alignment=_UNALIGNED)
+def _adjust_biased(
+    logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
+    bias_places, bias_ids, bias_values, entries,
+    VOCABULARY: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The same, once more, for the tokens that a bias names: it comes before the penalties."""
+    entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = entry < entries
+    places = tl.load(bias_places + entry, mask=inside, other=0)
+    ids = tl.load(bias_ids + entry, mask=inside, other=0)
+    row = tl.load(rows + places, mask=inside, other=0).to(tl.int64)
+    values = tl.load(logits + row * VOCABULARY + ids, mask=inside, other=0.0).to(tl.float32)
+    values += tl.load(bias_values + entry, mask=inside, other=0.0)
+    values = _adjusted(
+        values, places, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
+        VOCABULARY, COUNTED, MASKED,
+    )  # fmt: skip
+    tl.store(out + places.to(tl.int64) * VOCABULARY + ids, values, mask=inside)

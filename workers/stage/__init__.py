@@ -1,0 +1,1 @@
+"""One pipeline stage: its process, its memory, its steps."""

@@ -1,0 +1,28 @@
+"""A worker's heartbeat: from a thread, so that it goes on however long a step takes."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from workers.contract.messages import WorkerBeat
+from workers.contract.supervision import BEAT_SECONDS
+from workers.links.engine_link import EngineLink
+
+
+@contextmanager
+def beating(engine: EngineLink, stage: int, finished: Callable[[], int]) -> Generator[None]:
+    """Beat for as long as the block runs. `engine` is a link of the heartbeat's own; `finished` is
+    the last step that the stage has done its share of."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_SECONDS):
+            engine.send(WorkerBeat(stage, finished()))
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

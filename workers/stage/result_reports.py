@@ -1,0 +1,106 @@
+"""How the last stage's results reach the engine core: at once, or when the device has them."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import torch
+
+from workers.contract.messages import StepOutput
+from workers.heads.base import HeadResult
+from workers.links.engine_link import EngineLink
+
+
+class Reports(Protocol):
+    """Takes each step's result, in order, and sees to it that the engine core gets it."""
+
+    def begin(self) -> None:
+        """The next step is prepared, and about to be computed (or its work queued)."""
+        ...
+
+    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> StepOutput | None:
+        """Report the step's result. `waited` are seconds since `begin` spent waiting for others.
+
+        Returns what was reported, None where that lies in the future.
+        """
+        ...
+
+
+class ImmediateReports:
+    """For results that are there when they are returned: the CPU's."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+        self._started = 0.0
+
+    def begin(self) -> None:
+        self._started = time.perf_counter()
+
+    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> StepOutput:
+        busy = time.perf_counter() - self._started - waited
+        output = _timed(result.to_output(step), busy)
+        self._engine.send(output)
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A step on the device: its result in pinned memory from `finished` on."""
+
+    step: int
+    result: HeadResult
+    started: torch.cuda.Event
+    finished: torch.cuda.Event
+
+
+class QueuedReports:
+    """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
+    that the launching thread never waits for the device."""
+
+    def __init__(self, engine: EngineLink, on_failure: Callable[[Exception], None]) -> None:
+        """`engine` is a link of the thread's own; `on_failure` ends the process."""
+        self._engine = engine
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
+        self._started = torch.cuda.Event(enable_timing=True)
+        threading.Thread(target=self._run, name="reports", daemon=True).start()
+
+    def begin(self) -> None:
+        self._started = torch.cuda.Event(enable_timing=True)
+        self._started.record()
+
+    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> None:
+        on_host = result.to_host()
+        finished = torch.cuda.Event(enable_timing=True)
+        finished.record()
+        self._queue.put(_Queued(step, on_host, self._started, finished))
+
+    def _run(self) -> None:
+        try:
+            before: torch.cuda.Event | None = None
+            while True:
+                queued = self._queue.get()
+                queued.finished.synchronize()
+                self._engine.send(_output(queued, before))
+                before = queued.finished
+        except Exception as error:  # the device's own errors surface here
+            self._on_failure(error)
+
+
+def _output(queued: _Queued, before: torch.cuda.Event | None) -> StepOutput:
+    busy = queued.started.elapsed_time(queued.finished) / 1e3
+    idle = before.elapsed_time(queued.started) / 1e3 if before is not None else 0.0
+    return _timed(queued.result.to_output(queued.step), busy, idle)
+
+
+def _timed(output: StepOutput, busy: float, idle: float | None = None) -> StepOutput:
+    """The output with its times, given in seconds."""
+    return msgspec.structs.replace(
+        output,
+        busy_us=round(busy * 1e6),
+        idle_us=-1 if idle is None else round(idle * 1e6),
+    )

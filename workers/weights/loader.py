@@ -1,0 +1,110 @@
+"""A stage's model with its weights, from a checkpoint or made up."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from workers.contract.config import Dtype, WorkerConfig
+from workers.layers.placement import Placement
+from workers.models.base import StageModel
+from workers.models.registry import model_class
+from workers.weights.checkpoint import Checkpoint, CheckpointError
+
+__all__ = ["CheckpointError", "LoadedModel", "load_model"]
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+_DUMMY_GAIN = 2.0
+"""Standard deviation of a dummy layer's outputs for inputs of 1, and so of the logits."""
+
+_REPORT_SECONDS = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A stage that is ready to run, the bytes its weights take, and how long they took to load."""
+
+    model: StageModel
+    weight_bytes: int
+    seconds: float
+
+
+def load_model(config: WorkerConfig) -> LoadedModel:
+    """Build the stage that `config` describes on its device, and fill its weights.
+
+    Raises CheckpointError, UnknownArchitectureError, or ModelConfigError for a shape that cannot
+    be built (more stages than layers, an unknown activation).
+    """
+    start = time.monotonic()
+    placement = Placement(torch.device(config.device), TORCH_DTYPES[config.dtype])
+    architecture = model_class(config.model.architecture)
+    model = architecture(config.model, config.stage, config.num_stages, placement)
+    weights = model.weights()
+    weight_bytes = sum(weight.nbytes for weight in weights.values())
+    if config.load_format == "dummy":
+        fill_randomly(weights)
+    else:
+        checkpoint = Checkpoint(Path(config.model.path), model.canonical_name)
+        whole = _whole_model(config)
+        checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
+        checkpoint.check_copies(model.copies())
+        checkpoint.read(weights, Progress(config.stage, weight_bytes).add)
+    del weights
+    model.pack()
+    return LoadedModel(model, weight_bytes, time.monotonic() - start)
+
+
+def _whole_model(config: WorkerConfig) -> StageModel:
+    """The model in one stage, without memory: to know what all stages read between them."""
+    device = torch.device("meta")
+    architecture = model_class(config.model.architecture)
+    with device:
+        return architecture(config.model, 0, 1, Placement(device, TORCH_DTYPES[config.dtype]))
+
+
+def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
+    """Give every tensor values that depend on its name, shape and device alone.
+
+    Matrices get a gain of `_DUMMY_GAIN` from inputs of unit variance, so that logits differ;
+    norms stay near the identity and biases near zero.
+    """
+    for name, weight in weights.items():
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        random = torch.Generator(device=weight.device)
+        random.manual_seed(int.from_bytes(digest, "little") >> 1)
+        if weight.dim() > 1:
+            weight.normal_(0.0, _DUMMY_GAIN * weight.shape[-1] ** -0.5, generator=random)
+        else:
+            mean = 1.0 if name.endswith(".weight") else 0.0
+            weight.normal_(mean, 0.1, generator=random)
+
+
+class Progress:
+    """Logs how much of a stage's weights is read, every few seconds."""
+
+    def __init__(self, stage: int, total: int) -> None:
+        self._stage, self._total, self._done = stage, total, 0
+        self._reported = time.monotonic()
+
+    def add(self, weight: torch.Tensor) -> None:
+        self._done += weight.nbytes
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            _logger.info(
+                "stage %d: %.1f of %.1f GB of weights read",
+                self._stage,
+                self._done / 1e9,
+                self._total / 1e9,
+            )
