@@ -1,7 +1,7 @@
 """Whole generations on the GPU against a float32 reference on the CPU, in every way to run them.
 
-tests/workers/models/test_equivalence.py holds the CPU to the same. Each test prints a line that says
-how well the two agree: `-rP` shows it.
+tests/workers/models/test_equivalence.py holds the CPU to the same. Each test prints a line that
+says how well the two agree: `-rP` shows it.
 """
 
 from collections.abc import Generator
