@@ -5,10 +5,10 @@ import importlib
 from engine_core.workflows.base import Workflow
 
 _WORKFLOW_OF = {
-    "LlamaForCausalLM": "decoder",
-    "BertModel": "encoder",
-    "BertForMaskedLM": "sparse_encoder",
-    "BertForSequenceClassification": "cross_encoder",
+    "LlamaForCausalLM": "generate",
+    "BertModel": "embed",
+    "BertForMaskedLM": "embed_sparse",
+    "BertForSequenceClassification": "classify",
 }
 
 
