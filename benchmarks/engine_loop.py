@@ -18,16 +18,16 @@ _BLOCKS_A_ROW = 64
 
 
 def measure() -> list[Figure]:
-    """A turn's median time for each number of rows, its parts, and the line through the times."""
+    """An iteration's median time by number of rows, its parts, and the line through the times."""
     times: dict[int, float] = {}
     early: dict[int, float] = {}
     figures: list[Figure] = []
     for rows in _ROWS:
         core = _generating(rows)
         for _ in range(_TURNS):
-            core.turn()
+            core.iterate()
         core.close()
-        times[rows] = core.stopwatch.median("turn")
+        times[rows] = core.stopwatch.median("iteration")
         early[rows] = sum(map(core.stopwatch.median, ("schedule", "build", "submit")))
         budget = Budget(_STEP_US + _ROW_US * rows)
         name = f"a step, rows: {rows:,}"
@@ -53,19 +53,19 @@ def _generating(rows: int) -> MemoryCore:
     for row in range(rows):
         core.put(_job(row, _PROMPT + row % 16))
     while (step := core.newest_step) is None or _count(step.query_lens) != rows or _prompts(step):
-        core.turn()
+        core.iterate()
     core.stopwatch.forget()
     return core
 
 
 def _admission() -> float:
-    """µs of the turn in which 16 requests arrive and are scheduled, for each of them."""
+    """µs of the iteration in which 16 requests arrive and are scheduled, for each of them."""
     core = _core(16)
     for row in range(16):
         core.put(_job(row, _PROMPT))
-    core.turn()
+    core.iterate()
     core.close()
-    return core.stopwatch.total("turn") / 16
+    return core.stopwatch.total("iteration") / 16
 
 
 def _core(max_running: int) -> MemoryCore:
@@ -96,5 +96,5 @@ def _prompts(step: StepInput) -> bool:
 def _parts(core: MemoryCore) -> str:
     parts = ("schedule", "build", "submit", "update", "send")
     times = {part: core.stopwatch.median(part) for part in parts}
-    times["rest"] = core.stopwatch.median("turn") - sum(times.values())
+    times["rest"] = core.stopwatch.median("iteration") - sum(times.values())
     return ", ".join(f"{part} {time:.0f}" for part, time in times.items())

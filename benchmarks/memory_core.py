@@ -79,10 +79,10 @@ class _Executor:
 
 
 class MemoryCore:
-    """An EngineCore turned by hand; `answer` plays the stages, one step between two turns.
+    """An EngineCore iterated by hand; `answer` plays the stages, one step between two iterations.
 
-    The stopwatch knows the parts of a turn: prepare, schedule, build, submit, update, send. What
-    is left is the loop's own: receiving and decoding, admission, polling.
+    The stopwatch times the parts of an iteration: prepare, schedule, build, submit, update, send.
+    The rest is the loop's own: receiving and decoding, admission, polling.
     """
 
     PARTS = ("prepare", "schedule", "build", "submit", "update", "send")
@@ -112,7 +112,7 @@ class MemoryCore:
             # Time stands still: no step is ever worth holding back.
             clock=lambda: 0.0,
         )
-        self._turn = self.stopwatch.wrap("turn", core.turn)
+        self._iterate = self.stopwatch.wrap("iteration", core.iterate)
         # As the engine core's process does.
         gc.collect()
         gc.freeze()
@@ -123,15 +123,15 @@ class MemoryCore:
         return self._executor.submitted[-1] if self._executor.submitted else None
 
     def put(self, message: ToCore) -> None:
-        """`message` arrives in the next turn."""
+        """`message` arrives in the next iteration."""
         self._clients.put(message)
 
-    def turn(self) -> None:
-        """The oldest step in flight finishes, then the loop turns once."""
+    def iterate(self) -> None:
+        """The oldest step in flight finishes, then the loop iterates once."""
         if self._executor.submitted:
             output = self._answer(self._executor.submitted.popleft())
             self._executor.finished.append(output)
-        self._turn()
+        self._iterate()
         self.stopwatch.lap()
 
     def close(self) -> None:

@@ -31,22 +31,22 @@ def _figure(jobs: int, step_tokens: int) -> Figure:
     core = MemoryCore(config, 0, answer)
     times = [_embed_all(core, jobs, repeat) for repeat in range(_REPEATS)]
     core.close()
-    middle = sorted(times, key=lambda parts: parts["turn"])[_REPEATS // 2]
+    middle = sorted(times, key=lambda parts: parts["iteration"])[_REPEATS // 2]
     name = f"{jobs} job{'s' * (jobs > 1)}, steps of {step_tokens:,} tokens"
-    return Figure(name, middle.pop("turn"), "µs a text", Budget(_SEQUENCE_US), _list(middle))
+    return Figure(name, middle.pop("iteration"), "µs a text", Budget(_SEQUENCE_US), _list(middle))
 
 
 def _embed_all(core: MemoryCore, jobs: int, repeat: int) -> dict[str, float]:
-    """Put all texts in and turn until nothing is left: µs a text of the turn and of its parts."""
+    """Put all texts in and iterate until none is left: µs a text of the loop and of its parts."""
     ids = np.arange(_TEXT_TOKENS, dtype=np.int32).tobytes()
     for job in range(jobs):
         core.put(EncodeJob(repeat * jobs + job, ids=[ids] * (_TEXTS // jobs)))
     core.stopwatch.forget()
-    core.turn()
+    core.iterate()
     while core.newest_step is not None:
-        core.turn()
-    parts = {part: core.stopwatch.total(part) / _TEXTS for part in ("turn", *core.PARTS)}
-    return parts | {"rest": 2 * parts["turn"] - sum(parts.values())}
+        core.iterate()
+    parts = {part: core.stopwatch.total(part) / _TEXTS for part in ("iteration", *core.PARTS)}
+    return parts | {"rest": 2 * parts["iteration"] - sum(parts.values())}
 
 
 def _list(parts: dict[str, float]) -> str:

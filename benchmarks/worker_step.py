@@ -129,12 +129,12 @@ def _step_times(
         ids = np.random.default_rng(row).integers(8, 4000, _PROMPT, np.int32)
         core.put(GenerateJob(row, params, ids=[ids.tobytes()]))
     while (step := core.newest_step) is None or step.sample.count(1) < rows:
-        core.turn()
+        core.iterate()
     for _ in range(2):
-        core.turn()
+        core.iterate()
     worker.stopwatch.forget()
     for _ in range(_STEPS):
-        core.turn()
+        core.iterate()
     core.close()
     return _figures(f"{kind}, rows: {rows}", worker.stopwatch)
 

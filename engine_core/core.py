@@ -1,4 +1,4 @@
-"""The two-stage loop (vLLM RFC 11945, option 2, in a thread of its own).
+"""The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
 Submitting (schedule, build, send) is separate from finishing (receive, update). The loop submits
 while it may and there is work (to a single stage: as late as it allows, see `pace`), takes
@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 import zmq
 
+from engine_core.admission.budget import Budget
+from engine_core.admission.queue_bound import QueueBound
 from engine_core.config import EngineConfig
-from engine_core.executor.base import Capacity, Executor, Pollable, WorkerLostError
-from engine_core.job import Budget, Job, JobKey, RefusalError
+from engine_core.executor.base import Capacity, Executor, WorkerLostError
+from engine_core.job import Job, JobKey, RefusalError
 from engine_core.messages import (
     Abort,
     Beat,
@@ -33,10 +35,9 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
-from engine_core.queue_bound import QueueBound
 from engine_core.structured.compiler_threads import CompilingThreads
 from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizingThreads, given_ids
-from engine_core.transport import Clients
+from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import Workflow
 from workers.contract.supervision import BEAT_SECONDS
 
@@ -52,7 +53,7 @@ class _InFlight:
 
 
 class EngineCore:
-    """One model's engine. `run` returns never: it raises WorkerLostError when a stage is lost."""
+    """One model's engine. `run` never returns: it raises WorkerLostError when a stage is lost."""
 
     def __init__(
         self,
@@ -108,20 +109,20 @@ class EngineCore:
     def run(self, on_beat: Callable[[], None]) -> None:
         """Serve until a worker is lost; every open job has then been failed.
 
-        `on_beat` is called every BEAT_SECONDS, if the loop turns. Raises WorkerLostError.
+        `on_beat` is called every BEAT_SECONDS while the loop iterates. Raises WorkerLostError.
         """
         self._on_beat = on_beat
         try:
             while True:
-                self.turn()
+                self.iterate()
         except WorkerLostError as error:
             for job in list(self._jobs.values()):
                 self._outbox.fail(job, RefusalError("engine_dead", f"the engine stopped: {error}"))
             self._flush()
             raise
 
-    def turn(self) -> None:
-        """One turn of the loop."""
+    def iterate(self) -> None:
+        """One iteration of the loop."""
         self._receive()
         self._finish()
         self._submit()
@@ -218,7 +219,7 @@ class EngineCore:
                 self._admit(client, message)
             case EndRow(job=job_id, row=row):
                 if (job := self._jobs.get((client, job_id))) is not None:
-                    self._outbox.close_rows(job, self._scheduler.drop(job, row))
+                    self._outbox.close_rows(job, self._scheduler.abort(job, row))
             case Abort(ids=ids):
                 for job_id in ids:
                     self._abort((client, job_id))
@@ -266,8 +267,8 @@ class EngineCore:
 
     def _abort(self, key: JobKey) -> None:
         if (job := self._jobs.get(key)) is not None:
-            self._scheduler.drop(job)
-            self._outbox.drop(job)
+            self._scheduler.abort(job)
+            self._outbox.abort(job)
 
     def _job_ended(self, job: Job) -> None:
         del self._jobs[job.key]

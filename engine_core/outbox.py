@@ -54,7 +54,7 @@ class Outbox:
         if job.open_rows == 0:
             self._end(job)
 
-    def drop(self, job: Job) -> None:
+    def abort(self, job: Job) -> None:
         """The client wants no more of this job: end it silently."""
         if not job.ended:
             self._end(job)

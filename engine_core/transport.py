@@ -8,9 +8,10 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from engine_core.executor.base import Pollable
-
 _RECONNECT_MS = 20
+
+Pollable = zmq.Socket[bytes] | int
+"""A ZMQ socket or a file descriptor, for the loop's poller."""
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:

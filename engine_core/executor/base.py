@@ -3,12 +3,8 @@
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-import zmq
-
+from engine_core.transport import Pollable
 from workers.contract.messages import StepInput, StepMask, StepOutput
-
-Pollable = zmq.Socket[bytes] | int
-"""A ZMQ socket or a file descriptor, for the loop's poller."""
 
 
 class WorkerLostError(Exception):

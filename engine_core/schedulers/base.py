@@ -44,7 +44,7 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         (without one: of the last priority there is). 0 if none wait."""
         ...
 
-    def drop(self, job: Job, row: int | None = None) -> int:
+    def abort(self, job: Job, row: int | None = None) -> int:
         """End a job's open rows (or one of them) silently; what is in flight is ignored.
 
         Returns how many were open.

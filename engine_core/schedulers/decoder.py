@@ -65,7 +65,7 @@ class DecoderScheduler:
     def ahead(self, priority: int | None = None) -> int:
         return self._unsubmitted() + self._waiting.tokens_ahead(priority)
 
-    def drop(self, job: Job, row: int | None = None) -> int:
+    def abort(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
         if row is not None:
             requests = requests[row : row + 1] if row >= 0 else []
@@ -116,7 +116,7 @@ class DecoderScheduler:
         mask, failed = self._masks.take()
         for request in failed:
             fail_off_grammar(request, outbox)
-            self.drop(request.job)
+            self.abort(request.job)
         return mask
 
     def update(self, batch: DecoderBatch, output: StepOutput, outbox: Outbox) -> None:
@@ -128,7 +128,7 @@ class DecoderScheduler:
         for request in confirm_rows(batch, output, self.kv, outbox):
             self._end(request)
             if request.job.ended:
-                self.drop(request.job)
+                self.abort(request.job)
 
     def _add_decodes(self, batch: DecoderBatch, oldest_step: int) -> None:
         """One token of each generating request whose last token is confirmed, or on its way in the
@@ -161,7 +161,7 @@ class DecoderScheduler:
             return False
         while (blocks := self.kv.allocate(1)) is None:
             youngest = next(reversed(self._running))
-            # An ahead row never preempts: it can wait until its turn is certain.
+            # An ahead row never preempts: it can wait until it is certain to go on.
             if request.unresolved or youngest is request:
                 return False
             self._preempt(youngest)

@@ -86,7 +86,7 @@ class PrefillOnlyScheduler:
         """The first row of every job of which none has begun: further rows share steps with it."""
         return self._jobs.first_tokens.up_to(priority)
 
-    def drop(self, job: Job, row: int | None = None) -> int:
+    def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
         if (rows := self._jobs.remove(job)) is not None:
             self._waiting_rows -= rows.num_left
@@ -142,7 +142,7 @@ class PrefillOnlyScheduler:
                 outbox.vectors(job, part, len(rows))
             else:
                 outbox.fail_not_finite(job)
-                self.drop(job)
+                self.abort(job)
 
     def _account(self, batch: EncoderBatch) -> None:
         self._waiting_rows -= len(batch.lens)

@@ -97,7 +97,7 @@ class TokenizingThreads:
 
 
 class _Lane:
-    """One thread. Jobs take turns slice by slice, and a call encodes the slices of all of them:
+    """One thread. Jobs are served slice by slice in rotation, and one call encodes a slice of each:
     the tokenizer fans a batch out over its own threads.
     """
 
@@ -118,9 +118,9 @@ class _Lane:
                 if (job := self._queue.get()) is None:
                     return
                 active.append(job)
-            self._turn(active)
+            self._encode_slices(active)
 
-    def _turn(self, active: deque[TokenizedJob]) -> None:
+    def _encode_slices(self, active: deque[TokenizedJob]) -> None:
         """Encode one slice of as many jobs as fill a call, and put the unfinished ones back."""
         jobs: list[TokenizedJob] = []
         slices: list[list[Text]] = []

@@ -1,4 +1,4 @@
-"""A decoder's scheduler with a pipeline of simulated stages, turned by hand."""
+"""A decoder's scheduler with a pipeline of simulated stages, iterated by hand."""
 
 from array import array
 from collections import deque
@@ -16,7 +16,7 @@ from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 
 
 class Driver:
-    """A scheduler with a pipeline of simulated stages, turned by hand."""
+    """A scheduler with a pipeline of simulated stages, iterated by hand."""
 
     def __init__(
         self, num_blocks: int, stages: int = 1, max_running: int = 8, max_step_tokens: int = 32

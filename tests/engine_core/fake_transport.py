@@ -21,7 +21,7 @@ from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 from workers.contract.messages import StepInput, StepMask, StepOutput
 
-_TURN_SECONDS = 1e-4
+_ITERATION_SECONDS = 1e-4
 
 
 def open_event(owner: object, value: int) -> int:
@@ -117,8 +117,8 @@ class SimulatedEncoder:
 
 
 class Engine:
-    """An EngineCore over fakes, turned by hand. Unless it is given a clock, a turn takes it 0.1 ms
-    of simulated time, so that what a turn gets done does not depend on the machine."""
+    """An EngineCore over fakes, iterated by hand. Unless it is given a clock, an iteration takes
+    0.1 ms of simulated time, so that its work does not depend on the machine."""
 
     def __init__(
         self,
@@ -151,13 +151,13 @@ class Engine:
             clock or (lambda: self._now),
         )
 
-    def turn(self) -> None:
-        self.core.turn()
-        self._now += _TURN_SECONDS
+    def iterate(self) -> None:
+        self.core.iterate()
+        self._now += _ITERATION_SECONDS
 
-    def turn_until(self, done, turns: int = 20_000) -> None:
-        for _ in range(turns):
+    def iterate_until(self, done, iterations: int = 20_000) -> None:
+        for _ in range(iterations):
             if done():
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError("the loop came to no end")

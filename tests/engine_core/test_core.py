@@ -86,7 +86,7 @@ def idle(engine: Engine) -> bool:
 
 def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
     decoder.clients.put(A, Hello())
-    decoder.turn()
+    decoder.iterate()
     info = decoder.clients.sent[A][0]
     assert isinstance(info, EngineInfo)
     assert info.tasks == ["generate"]
@@ -96,7 +96,7 @@ def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
 def test_text_is_tokenized_and_rows_are_prompt_times_n(decoder: Engine) -> None:
     params = SamplingParams(max_tokens=3)
     decoder.clients.put(A, GenerateJob(7, params, texts=["w1 w2", "w3"], n=2))
-    decoder.turn_until(lambda: len(Ledger(decoder, A).finished) == 4)
+    decoder.iterate_until(lambda: len(Ledger(decoder, A).finished) == 4)
     ledger = Ledger(decoder, A)
     assert decoder.clients.outputs(A)[0].accepted[0].prompt_tokens == [2, 1]
     assert ledger.tokens[7, 0] == ledger.tokens[7, 1] == reference([1, 2], 3)
@@ -107,7 +107,7 @@ def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
     params = SamplingParams(max_tokens=2)
     decoder.clients.put(A, GenerateJob(1, params, ids=[ids(4)]))
     decoder.clients.put(B, GenerateJob(1, params, ids=[ids(5)]))
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate_until(lambda: idle(decoder))
     assert Ledger(decoder, A).tokens[1, 0] == reference([4], 2)
     assert Ledger(decoder, B).tokens[1, 0] == reference([5], 2)
 
@@ -132,7 +132,7 @@ def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
 )  # fmt: skip
 def test_what_is_wrong_with_a_job_is_said_at_once(decoder, job, code, param, numbers) -> None:
     decoder.clients.put(A, job)
-    decoder.turn_until(lambda: 1 in Ledger(decoder, A).failed)
+    decoder.iterate_until(lambda: 1 in Ledger(decoder, A).failed)
     failed = Ledger(decoder, A).failed[1]
     assert (failed.code, failed.param) == (code, param)
     assert all(number in failed.message for number in numbers)
@@ -144,7 +144,7 @@ def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
     for job, max_tokens in ((1, 86), (2, 87)):
         params = SamplingParams(max_tokens=max_tokens)
         decoder.clients.put(A, GenerateJob(job, params, ids=[ids(*range(10))]))
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate_until(lambda: idle(decoder))
     ledger = Ledger(decoder, A)
     assert ledger.tokens[1, 0] == reference(list(range(10)), 86)
     expected = "this model's KV cache is 96 tokens; prompt has 10 and 87 to generate"
@@ -155,7 +155,7 @@ def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine
     cached = []
     for job in (1, 2, 3):
         decoder.clients.put(A, GenerateJob(job, SamplingParams(max_tokens=1), ids=[ids(*[7] * 9)]))
-        decoder.turn_until(lambda: idle(decoder))
+        decoder.iterate_until(lambda: idle(decoder))
         cached.append(decoder.clients.outputs(A)[-1].rows[0].cached)
         if job == 2:
             decoder.clients.put(A, ResetCache())
@@ -166,12 +166,12 @@ def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     decoder.executor.allowed = 0
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
     decoder.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
-    decoder.turn()
+    decoder.iterate()
     assert Ledger(decoder, A).failed[2].code == "overloaded"
     decoder.executor.allowed = 1_000_000
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate_until(lambda: idle(decoder))
     decoder.clients.put(A, GenerateJob(3, SamplingParams(max_tokens=2), ids=[ids(1)], n=64))
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate_until(lambda: idle(decoder))
     assert len(Ledger(decoder, A).finished) == 124
 
 
@@ -179,11 +179,11 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
     decoder.executor.allowed = 3
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=30), ids=[ids(1)], n=2))
     for _ in range(6):
-        decoder.turn()
+        decoder.iterate()
     decoder.clients.put(A, EndRow(1, 0))
     decoder.clients.put(A, EndRow(1, 0))
     decoder.executor.allowed = 1_000_000
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate_until(lambda: idle(decoder))
     ledger = Ledger(decoder, A)
     assert set(ledger.finished) == {(1, 1)}
     assert ledger.tokens[1, 1] == reference([1], 30)
@@ -193,8 +193,8 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
 def test_a_dead_client_is_aborted(decoder: Engine) -> None:
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
     decoder.clients.gone.add(A)
-    decoder.turn()
-    decoder.turn_until(lambda: idle(decoder))
+    decoder.iterate()
+    decoder.iterate_until(lambda: idle(decoder))
     assert decoder.core._scheduler.usage().kv_blocks_used == 0
 
 
@@ -202,7 +202,7 @@ def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine
     decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)], n=3))
     decoder.clients.put(B, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
     for _ in range(3):
-        decoder.turn()
+        decoder.iterate()
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
         decoder.core.run(on_beat=lambda: None)
@@ -213,7 +213,7 @@ def test_vectors_come_back_by_row(encoder: Engine) -> None:
     items = [ids(*range(1, n + 1)) for n in (3, 12, 1, 12, 7)]
     encoder.clients.put(A, EncodeJob(1, ids=items))
     encoder.clients.put(B, EncodeJob(1, texts=["w1 w2", "w5"]))
-    encoder.turn_until(lambda: idle(encoder))
+    encoder.iterate_until(lambda: idle(encoder))
     ledger = Ledger(encoder, A)
     assert [ledger.vectors[1, row][0] for row in range(5)] == [3, 12, 1, 12, 7]
     assert Ledger(encoder, B).vectors[1, 1].tolist() == [1, 5]
@@ -222,7 +222,7 @@ def test_vectors_come_back_by_row(encoder: Engine) -> None:
 def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
     encoder.clients.put(A, EncodeJob(1, ids=[ids(1), ids(13)]))
     encoder.clients.put(A, EncodeJob(2, ids=[ids(2)]))
-    encoder.turn_until(lambda: idle(encoder))
+    encoder.iterate_until(lambda: idle(encoder))
     ledger = Ledger(encoder, A)
     assert ledger.failed[1].code == "row_failed"
     assert ledger.vectors[2, 0].tolist() == [1, 2]
@@ -238,18 +238,18 @@ def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
 )
 def test_a_wrong_item_is_named(encoder: Engine, job: EncodeJob, param: str) -> None:
     encoder.clients.put(A, job)
-    encoder.turn_until(lambda: 1 in Ledger(encoder, A).failed)
+    encoder.iterate_until(lambda: 1 in Ledger(encoder, A).failed)
     assert Ledger(encoder, A).failed[1].param == param
 
 
 def test_a_large_job_does_not_hold_up_a_small_one(encoder: Engine) -> None:
     encoder.executor.allowed = 0
     encoder.clients.put(A, EncodeJob(1, ids=[ids(*([1] * 16))] * 40))
-    encoder.turn()
+    encoder.iterate()
     encoder.clients.put(B, EncodeJob(1, ids=[ids(2)]))
     encoder.executor.allowed = 3
     for _ in range(6):
-        encoder.turn()
+        encoder.iterate()
     assert (1, 0) in Ledger(encoder, B).vectors
     assert len(Ledger(encoder, A).vectors) < 40
 
@@ -262,7 +262,7 @@ def test_a_large_job_does_not_hold_up_a_small_one(encoder: Engine) -> None:
 )
 @given(data=st.data())
 def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architecture, data) -> None:
-    """Random jobs of two clients, good and bad, with aborts at random turns."""
+    """Random jobs of two clients, good and bad, with aborts at random iterations."""
     decoding = architecture == "LlamaForCausalLM"
     stages = data.draw(st.integers(1, 3))
     engine = Engine(
@@ -288,11 +288,11 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
         engine.clients.put(client, job)
         rows[client, job_id] = len(prompts) * n
         for _ in range(data.draw(st.integers(0, 3))):
-            engine.turn()
+            engine.iterate()
         if data.draw(st.integers(0, 3)) == 0:
             engine.clients.put(client, Abort([job_id]))
             aborted.add((client, job_id))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     for (client, job_id), count in rows.items():
         ledger = Ledger(engine, client)
         ends = ledger.finished if decoding else ledger.vectors

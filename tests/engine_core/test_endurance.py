@@ -29,11 +29,11 @@ class Guests:
             for _ in range(_AT_ONCE):
                 self._engine.clients.put(CLIENT, self._job())
             for _ in range(3):
-                self._engine.turn()
+                self._engine.iterate()
             for job in range(self._next - _AT_ONCE, self._next, 10):
                 leave = Abort([job]) if job % 20 else EndRow(job, 0)
                 self._engine.clients.put(CLIENT, leave)
-            self._engine.turn_until(lambda: not self._engine.core._jobs)
+            self._engine.iterate_until(lambda: not self._engine.core._jobs)
             self._read()
 
     def _job(self) -> GenerateJob:

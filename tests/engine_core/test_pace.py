@@ -26,7 +26,7 @@ def tokens_of(step: StepInput) -> int:
 
 def joined(timed: TimedEngine, arrival: int) -> int:
     """How many steps after `arrival`, the running one, the next prompt was computed."""
-    timed.turn_until_step(arrival + 4)
+    timed.iterate_until_step(arrival + 4)
     steps = timed.worker.submitted[arrival:]
     return next(index for index, step in enumerate(steps) if tokens_of(step) > 4)
 
@@ -35,14 +35,14 @@ def generating(tokenizer, rows: int = 3, seconds=constant, **changes) -> TimedEn
     timed = TimedEngine(tokenizer, seconds, **changes)
     for _ in range(rows):
         timed.put(prompt_len=2, max_tokens=240)
-    timed.turn_until_step(_LEARNT)
+    timed.iterate_until_step(_LEARNT)
     return timed
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.7])
 def test_an_arrival_joins_the_next_step(word_tokenizer, fraction: float) -> None:
     timed = generating(word_tokenizer)
-    timed.turn_until_step(_LEARNT, fraction)
+    timed.iterate_until_step(_LEARNT, fraction)
     timed.put(prompt_len=12, max_tokens=4)
     assert joined(timed, _LEARNT) == 1
 
@@ -51,8 +51,8 @@ def test_without_pacing_it_is_a_step_later(word_tokenizer) -> None:
     """The control: the next step is submitted at once."""
     timed = generating(word_tokenizer)
     timed.engine.core._pacer = None
-    timed.turn_until_step(_LEARNT + 2)
-    timed.turn_until_step(_LEARNT + 2, 0.5)
+    timed.iterate_until_step(_LEARNT + 2)
+    timed.iterate_until_step(_LEARNT + 2, 0.5)
     timed.put(prompt_len=12, max_tokens=4)
     assert joined(timed, _LEARNT + 2) == 2
 
@@ -71,7 +71,7 @@ def test_the_worker_is_not_kept_waiting_in_steady_decode(word_tokenizer, lead: f
         return STEP * (1 + step.step / 1000) * float(noise[step.step])
 
     timed = generating(word_tokenizer, seconds=seconds, lead=always(lead))
-    timed.turn_until_step(200)
+    timed.iterate_until_step(200)
     worker = timed.worker
     assert sum(worker.idle[_LEARNT:200]) < 0.005 * (worker.ends[199] - worker.ends[_LEARNT])
     early = [worker.ends[step - 1] - worker.submit_times[step] for step in range(150, 200)]
@@ -81,7 +81,7 @@ def test_the_worker_is_not_kept_waiting_in_steady_decode(word_tokenizer, lead: f
 def test_the_margin_follows_what_the_worker_needs(word_tokenizer) -> None:
     """A lead of almost twice the first margin is learnt, at the cost of some gaps."""
     timed = generating(word_tokenizer, lead=always(1.8e-3))
-    timed.turn_until_step(230)
+    timed.iterate_until_step(230)
     worker = timed.worker
     assert sum(worker.idle[_LEARNT:30]) > 2e-3, "gaps at first"
     assert sum(worker.idle[180:230]) < 4e-3
@@ -99,9 +99,9 @@ def test_steps_with_prompts_have_a_margin_of_their_own(word_tokenizer) -> None:
     timed = generating(word_tokenizer, lead=lead_of_prompts, max_running=16)
     early = range(_LEARNT + 3, 170, 3)
     for step in early:
-        timed.turn_until_step(step, 0.3)
+        timed.iterate_until_step(step, 0.3)
         timed.put(prompt_len=12, max_tokens=2)
-    timed.turn_until_step(175)
+    timed.iterate_until_step(175)
     worker = timed.worker
     assert np.mean([worker.idle[step + 1] for step in early[-10:]]) < 0.1e-3
     lead = [worker.ends[step] - worker.submit_times[step + 1] for step in early[-10:]]
@@ -109,7 +109,7 @@ def test_steps_with_prompts_have_a_margin_of_their_own(word_tokenizer) -> None:
     assert timed.engine.core._pacer is not None
     margins = list(timed.engine.core._pacer._margins)
     for step in range(180, 220, 4):
-        timed.turn_until_step(step, 0.8)
+        timed.iterate_until_step(step, 0.8)
         timed.put(prompt_len=12, max_tokens=2)
         assert joined(timed, step) == 1
         assert 0.4e-3 < worker.idle[step + 1] < 1.2e-3
@@ -128,10 +128,10 @@ def test_a_burst_of_arrivals_does_not_keep_the_worker_waiting(
         max_pending_rows=500,
         max_pending_tokens=4096,
     )
-    timed.turn_until_step(_LEARNT, fraction)
+    timed.iterate_until_step(_LEARNT, fraction)
     for _ in range(400):
         timed.put(prompt_len=2, max_tokens=2)
-    timed.turn_until_step(_LEARNT + 8)
+    timed.iterate_until_step(_LEARNT + 8)
     worker = timed.worker
     rows = len(worker.submitted[_LEARNT + 1].slots) // 4
     assert in_time <= rows - 3 < 100, "those that could be received in time"
@@ -145,23 +145,23 @@ def test_estimates_recover_from_another_regime(word_tokenizer) -> None:
     slower, faster = 60, 100
     speed = {"seconds": STEP}
     timed = generating(word_tokenizer, seconds=lambda step: speed["seconds"])
-    timed.turn_until_step(slower)
+    timed.iterate_until_step(slower)
     speed["seconds"] = 2 * STEP
-    timed.turn_until_step(faster)
+    timed.iterate_until_step(faster)
     speed["seconds"] = STEP / 2
-    timed.turn_until_step(140)
+    timed.iterate_until_step(140)
     worker = timed.worker
     assert max(worker.idle[slower:faster]) == 0
     assert worker.ends[faster - 2] - worker.submit_times[faster - 1] < 0.3 * STEP
     gaps = [idle for idle in worker.idle[faster:140] if idle > 50e-6]
     assert len(gaps) <= 2
-    timed.turn_until_step(140, 0.2)
+    timed.iterate_until_step(140, 0.2)
     timed.put(prompt_len=12, max_tokens=4)
     assert joined(timed, 140) == 1
 
 
 def submitted_at_once(timed: TimedEngine, step: int) -> bool:
-    timed.turn_until_step(step)
+    timed.iterate_until_step(step)
     worker = timed.worker
     return worker.submit_times[step] - worker.ends[step - 2] <= 2 * TICK
 
@@ -173,13 +173,13 @@ def test_nothing_is_held_when_no_slot_is_free(word_tokenizer) -> None:
 
 def test_nothing_is_held_when_what_waits_fills_the_step(word_tokenizer) -> None:
     timed = generating(word_tokenizer, rows=3)
-    timed.turn_until_step(_LEARNT, 0.1)
+    timed.iterate_until_step(_LEARNT, 0.1)
     before = len(timed.worker.submitted)
     timed.put(prompt_len=40, max_tokens=2)
-    timed.turn()
+    timed.iterate()
     assert len(timed.worker.submitted) == before, "another prompt fits"
     timed.put(prompt_len=40, max_tokens=2)
-    timed.turn()
+    timed.iterate()
     assert len(timed.worker.submitted) == before + 1
 
 

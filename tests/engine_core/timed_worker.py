@@ -64,7 +64,7 @@ class TimedWorker:
 
 
 class TimedEngine:
-    """A core over a `TimedWorker`, turned every `tick` simulated seconds. Nothing that it does
+    """A core over a `TimedWorker`, iterated every `tick` simulated seconds. Nothing that it does
     takes time, but for each arrival."""
 
     def __init__(
@@ -114,19 +114,19 @@ class TimedEngine:
     def _arrive(self, job: GenerateJob | EncodeJob) -> None:
         self.engine.clients.put(b"client", job)
 
-    def turn_until_step(self, number: int, fraction: float = 0.0) -> None:
+    def iterate_until_step(self, number: int, fraction: float = 0.0) -> None:
         """Until step `number` has been computed to this fraction."""
         worker = self.worker
         while len(worker.ends) <= number or worker.now < self._moment(number, fraction):
-            self.turn()
+            self.iterate()
 
     def _take_arrival(self) -> tuple[bytes, bytes] | None:
         arrival = self._receive()
         self.worker.now += 0 if arrival is None else ARRIVAL
         return arrival
 
-    def turn(self) -> None:
-        self.engine.core.turn()
+    def iterate(self) -> None:
+        self.engine.core.iterate()
         self.worker.now += self.tick
 
     def _moment(self, number: int, fraction: float) -> float:

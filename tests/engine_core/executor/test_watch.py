@@ -8,7 +8,7 @@ from workers.contract.messages import WorkerBeat
 from workers.contract.supervision import SILENT_BEATS
 
 
-def turn(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
+def tick(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
     """So many ticks with that oldest step in flight; `beating` stages tell their last step."""
     for _ in range(ticks):
         for stage, finished in beating.items():
@@ -18,18 +18,18 @@ def turn(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, i
 
 def test_an_idle_stage_that_is_silent_stands_still() -> None:
     watch = StageWatch("m", 2, stall_timeout=60)
-    turn(watch, 100, None, {0: 5, 1: 5})
-    turn(watch, SILENT_BEATS - 1, None, {0: 5})
+    tick(watch, 100, None, {0: 5, 1: 5})
+    tick(watch, SILENT_BEATS - 1, None, {0: 5})
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: no heartbeat for 8 s"):
-        turn(watch, 1, None, {0: 5})
+        tick(watch, 1, None, {0: 5})
 
 
 def test_silence_means_nothing_while_a_step_is_in_flight_and_counts_from_its_end() -> None:
     watch = StageWatch("m", 1, stall_timeout=60)
-    turn(watch, 59, 0, {})
-    turn(watch, SILENT_BEATS, None, {})
-    turn(watch, 59, 1, {})
-    turn(watch, 59, 2, {})
+    tick(watch, 59, 0, {})
+    tick(watch, SILENT_BEATS, None, {})
+    tick(watch, 59, 1, {})
+    tick(watch, 59, 2, {})
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_of_a_step_that_does_not_end_the_first_stage_that_is_behind_is_named(
     finished: dict[int, int], stage: int
 ) -> None:
     watch = StageWatch("m", 2, stall_timeout=60)
-    turn(watch, 60, 7, finished)
+    tick(watch, 60, 7, finished)
     why = r"step 7 has not ended in 60 s \(--stall-timeout\)"
     with pytest.raises(WorkerLostError, match=f"worker {stage} of m stands still: {why}"):
-        turn(watch, 1, 7, finished)
+        tick(watch, 1, 7, finished)
 
 
 def test_the_stage_that_is_silent_meanwhile_is_named_though_another_waits_for_its_tokens() -> None:
     watch = StageWatch("m", 2, stall_timeout=60)
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: step 7"):
-        turn(watch, 61, 7, {0: 6})
+        tick(watch, 61, 7, {0: 6})
 
 
 def test_with_a_timeout_of_0_nothing_is_watched() -> None:
     watch = StageWatch("m", 1, stall_timeout=0)
-    turn(watch, 1000, None, {})
-    turn(watch, 1000, 7, {})
+    tick(watch, 1000, None, {})
+    tick(watch, 1000, 7, {})

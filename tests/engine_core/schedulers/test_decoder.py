@@ -213,11 +213,11 @@ def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() ->
     rows = [Request(job, row, sampling, array("i", [3]), max_len=6, seed=0) for row in range(3)]
     driver.scheduler.add(job, rows)
     for row in (-1, 3):
-        assert driver.scheduler.drop(job, row) == 0
+        assert driver.scheduler.abort(job, row) == 0
     for row in (0, 2, 1):
         driver.submit()
-        driver.outbox.close_rows(job, driver.scheduler.drop(job, row))
-        assert driver.scheduler.drop(job, row) == 0
+        driver.outbox.close_rows(job, driver.scheduler.abort(job, row))
+        assert driver.scheduler.abort(job, row) == 0
     driver.drain()
     assert driver.ended == [job]
     assert not driver.scheduler._jobs
@@ -245,8 +245,8 @@ def test_an_aborted_request_leaves_no_trace() -> None:
     driver.add(2, prompt_of(9, seed=2), max_tokens=12)
     driver.submit()
     driver.submit()
-    assert driver.scheduler.drop(job) == 1
-    assert driver.scheduler.drop(job) == 0
+    assert driver.scheduler.abort(job) == 1
+    assert driver.scheduler.abort(job) == 0
     driver.drain()
     assert 1 not in driver.news
     assert driver.text(2) == reference(prompt_of(9, seed=2), 12)
@@ -299,7 +299,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             driver.finish()
         elif action == "abort" and jobs:
             chosen = data.draw(st.sampled_from(sorted(jobs)))
-            if driver.scheduler.drop(jobs[chosen][0]):
+            if driver.scheduler.abort(jobs[chosen][0]):
                 aborted.add(chosen)
         driver.scheduler.kv.check_integrity()
         driver.assert_ordered()

@@ -86,8 +86,8 @@ def test_a_dropped_job_leaves_its_priority() -> None:
     steps.add(1, [16] * 4, priority=-1)
     steps.add(2, [16] * 2)
     assert steps.step()
-    assert steps.scheduler.drop(steps.jobs[1]) == 2
-    assert steps.scheduler.drop(steps.jobs[1]) == 2  # it waits no longer: nothing happens
+    assert steps.scheduler.abort(steps.jobs[1]) == 2
+    assert steps.scheduler.abort(steps.jobs[1]) == 2  # it waits no longer: nothing happens
     steps.drain()
     assert steps.order == [[(1, 0), (1, 1)], [(2, 0), (2, 1)]]
     usage = steps.scheduler.usage()
@@ -137,7 +137,7 @@ def answers(word_tokenizer, job: EncodeJob, architecture: str = "BertModel"):
     """(accepted or failed, vectors by row) of one job; a vector is (length, sum of ids)."""
     engine = Engine(word_tokenizer, architecture, 0, max_model_len=16, max_pending_rows=100)
     engine.clients.put(A, job)
-    engine.turn_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
+    engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
     answer: Accepted | Failed | None = None
     vectors: dict[int, list[float]] = {}
     parts: deque[Vectors] = deque()

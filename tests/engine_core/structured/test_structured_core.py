@@ -43,7 +43,7 @@ def assert_nothing_left(engine: Engine) -> None:
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
     assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
-    engine.turn_until(lambda: not engine.core._compiling._waiting)
+    engine.iterate_until(lambda: not engine.core._compiling._waiting)
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -52,7 +52,7 @@ def test_rows_are_compiled_for_masked_and_ended(folder: Path, as_text: bool) -> 
     texts, token_ids = (["3a"], []) if as_text else ([], [ids(3, 10)])
     for job, grammar in enumerate(GRAMMARS):
         engine.clients.put(A, GenerateJob(job, constrained(grammar), texts, token_ids, n=2))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     for job, grammar in enumerate(GRAMMARS):
         tokens, finish = reference_within(COMPILER, [3, 10], constrained(grammar))
@@ -66,7 +66,7 @@ def test_a_bad_grammar_is_refused_before_it_is_accepted(folder: Path) -> None:
     engine = engine_of(folder)
     engine.clients.put(A, GenerateJob(1, constrained(BAD), ids=[ids(3)]))
     engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     assert 1 not in ledger.accepted
     assert (ledger.failed[1].code, ledger.failed[1].param) == ("invalid_request", "regex")
@@ -79,7 +79,7 @@ def test_a_model_without_a_tokenizer_refuses_grammars_alone(tmp_path: Path, word
     engine = engine_of(tmp_path, word_tokenizer)
     engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[0]), ids=[ids(3)]))
     engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     failed = Ledger(engine, A).failed[1]
     assert (failed.code, failed.param) == ("invalid_request", "choice")
     assert "no tokenizer" in failed.message
@@ -91,7 +91,7 @@ def test_a_job_aborted_while_it_is_compiled_leaves_no_trace(folder: Path) -> Non
     engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[3]), ids=[ids(3)]))
     engine.clients.put(A, Abort([1]))
     engine.clients.put(A, GenerateJob(2, constrained(GRAMMARS[3]), ids=[ids(3)]))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     assert ledger.accepted == {2}
     assert set(ledger.finished) == {(2, 0)}
@@ -106,7 +106,7 @@ def test_a_job_aborted_while_it_is_compiled_leaves_no_trace(folder: Path) -> Non
 )
 @given(data=st.data())
 def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.DataObject) -> None:
-    """Free, constrained and impossible jobs of two clients, with aborts at random turns."""
+    """Free, constrained and impossible jobs of two clients, with aborts at random iterations."""
     engine = engine_of(folder, num_stages=stages, max_model_len=64)
     jobs: dict[tuple[bytes, int], tuple[SamplingParams, int]] = {}
     aborted: set[tuple[bytes, int]] = set()
@@ -118,11 +118,11 @@ def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.Data
         engine.clients.put(client, GenerateJob(job_id, params, ids=[ids(1, job_id)], n=n))
         jobs[client, job_id] = (params, n)
         for _ in range(data.draw(st.integers(0, 3))):
-            engine.turn()
+            engine.iterate()
         if data.draw(st.integers(0, 3)) == 0:
             engine.clients.put(client, Abort([job_id]))
             aborted.add((client, job_id))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     for (client, job_id), (params, n) in jobs.items():
         ledger = Ledger(engine, client)
         if params.grammar == BAD:
@@ -147,7 +147,7 @@ def test_the_schema_of_the_tests_is_followed_to_the_letter(folder: Path) -> None
     engine = engine_of(folder)
     for job in range(8):
         engine.clients.put(A, GenerateJob(job, constrained(GRAMMARS[3], 60), ids=[ids(job)]))
-    engine.turn_until(lambda: idle(engine))
+    engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     whole = [job for job in range(8) if ledger.finished[job, 0] == "stop"]
     assert whole

@@ -254,7 +254,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             driver.finish()
         elif action == "abort" and jobs:
             chosen = data.draw(st.sampled_from(sorted(jobs)))
-            if driver.scheduler.drop(jobs[chosen][0]):
+            if driver.scheduler.abort(jobs[chosen][0]):
                 aborted.add(chosen)
     driver.drain()
     driver.assert_idle()

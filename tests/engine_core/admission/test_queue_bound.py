@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from engine_core.admission.queue_bound import QueueBound
 from engine_core.job import RefusalError
 from engine_core.messages import Abort, Beat, Failed, Hello
-from engine_core.queue_bound import QueueBound
 from tests.engine_core.timed_worker import TimedEngine, always
 from workers.contract.messages import StepInput
 
@@ -41,10 +41,10 @@ class Crowd:
             while due <= self.now:
                 self.arrived[put()] = due
                 due += 1 / a_second
-            self.turn()
+            self.iterate()
 
-    def turn(self) -> None:
-        self.timed.turn()
+    def iterate(self) -> None:
+        self.timed.iterate()
         sent = self.timed.engine.clients.sent
         for outputs in self.timed.engine.clients.outputs(CLIENT):
             for failed in outputs.failed:
@@ -128,7 +128,7 @@ def test_before_anything_is_measured_nothing_is_refused(word_tokenizer) -> None:
     jobs = [timed.put_texts(TEXT) for _ in range(1000)]
     crowd = Crowd(timed, arrived=dict.fromkeys(jobs, 0.0))
     while len(crowd.began) < 1000:
-        crowd.turn()
+        crowd.iterate()
     assert not crowd.refused
 
 
@@ -159,17 +159,17 @@ def measured(timed: TimedEngine, put: Callable[[], int]) -> Crowd:
     crowd = Crowd(timed)
     crowd.run(3, 1.5 * CAPACITY, put)
     while len(crowd.began) + len(crowd.refused) < len(crowd.arrived):
-        crowd.turn()
+        crowd.iterate()
     for _ in range(50):
-        crowd.turn()
+        crowd.iterate()
     return crowd
 
 
 def answer(crowd: Crowd, job: int) -> Failed | None:
-    """What becomes of a job that has just been put: refused, or not within 100 turns."""
+    """What becomes of a job that has just been put: refused, or not within 100 iterations."""
     crowd.arrived[job] = crowd.now
     for _ in range(100):
-        crowd.turn()
+        crowd.iterate()
     return crowd.refused.get(job)
 
 
@@ -237,7 +237,7 @@ def test_the_heartbeat_tells_the_expected_wait(word_tokenizer) -> None:
     until = crowd.now + 2.5
     told: list[float] = []
     while crowd.now < until:
-        timed.turn()
+        timed.iterate()
         beats = timed.engine.clients.beats(CLIENT)
         told += [beat.expected_wait_s for beat in beats if isinstance(beat, Beat)]
         timed.engine.clients.sent[CLIENT] = []
