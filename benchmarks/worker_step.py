@@ -95,7 +95,7 @@ class _Worker:
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap
-        model.head = timed("head", model.head)
+        model.compute_logits = timed("head", model.compute_logits)
         backend.plan = timed("plan", backend.plan)
         runner = ModelRunner(config, model, backend, _MAX_BLOCKS)
         runner.prepare = timed("prepare", runner.prepare)

@@ -15,7 +15,7 @@ from workers.attention import backend_selection
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
-from workers.attention.fit import misfit
+from workers.attention.capability_check import unmet_need
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -57,7 +57,7 @@ def needs(
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:
     """The backend, where it is installed and fits."""
     implementation = backend_selection._implementation(IMPLEMENTATIONS[name])
-    if why := misfit(implementation.capabilities, want):
+    if why := unmet_need(implementation.capabilities, want):
         pytest.skip(f"{name}: {why}")
     return implementation(want)
 

@@ -179,7 +179,7 @@ def directions(vectors: np.ndarray) -> np.ndarray:
 def backends_for(name: str) -> dict[str, str]:
     """The backend called `name` for the models that it is for, "auto" for the other, and the reason
     of a skip where it is for neither."""
-    reasons = {model: backend_selection._misfits(name, needs) for model, needs in NEEDS.items()}
+    reasons = {model: backend_selection._unmet_needs(name, needs) for model, needs in NEEDS.items()}
     fits = {model: does(name, model) for model in NEEDS}
     if not any(fits.values()):
         pytest.skip(f"{name}: {reasons['embedder']}")
@@ -188,7 +188,7 @@ def backends_for(name: str) -> dict[str, str]:
 
 def does(name: str, model: str) -> bool:
     return any(
-        not backend_selection._misfit(path, NEEDS[model])
+        not backend_selection._unmet_need(path, NEEDS[model])
         for path in backend_selection._BACKENDS[name]
     )
 

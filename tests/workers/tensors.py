@@ -42,7 +42,7 @@ def paged_step(rows: Sequence[PagedRow], block_size: int) -> StepTensors:
         # Slots in reverse: a backend that takes a row's number for its slot reads another's blocks.
         block_tables=torch.tensor(tables[::-1], dtype=torch.int32),
         slots=torch.arange(len(rows) - 1, -1, -1, dtype=torch.int32),
-        slot_mapping=torch.tensor(
+        kv_indices=torch.tensor(
             [
                 row.table[place // block_size] * block_size + place % block_size
                 for row, own in zip(rows, places, strict=True)
@@ -77,7 +77,7 @@ def _step(
         query_lens=np.array(lens, np.int32),
         contexts=np.array(contexts, np.int32),
         token_types=optional.get("token_types"),
-        slot_mapping=optional.get("slot_mapping"),
+        kv_indices=optional.get("kv_indices"),
         block_tables=optional.get("block_tables"),
         slots=optional.get("slots"),
     )
@@ -163,4 +163,4 @@ class Stages:
     def logits(self, step: StepTensors) -> list[torch.Tensor]:
         """Logits of each row's tokens, [query_len, vocab_size]."""
         with torch.inference_mode():
-            return [self.models[-1].head(hidden) for hidden in self.run(step)]
+            return [self.models[-1].compute_logits(hidden) for hidden in self.run(step)]

@@ -7,7 +7,7 @@ from importlib import import_module
 import torch
 
 from workers.attention.base import AttentionBackend, AttentionNeeds
-from workers.attention.fit import misfit
+from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
 
 _BACKENDS: dict[str, tuple[str, ...]] = {
@@ -51,9 +51,9 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
         )
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
     fitting = [(known, path) for known in names for path in _BACKENDS[known]]
-    fitting = [(known, path) for known, path in fitting if not _misfit(path, needs)]
+    fitting = [(known, path) for known, path in fitting if not _unmet_need(path, needs)]
     if not fitting:
-        why = "" if name == "auto" else f" ({_misfits(name, needs)})"
+        why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
         raise AttentionBackendError(
             f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_would_do(needs)}"
         )
@@ -96,13 +96,13 @@ def _implementation(path: str) -> type[AttentionBackend]:
     return backend
 
 
-def _misfit(path: str, needs: AttentionNeeds) -> str:
-    return misfit(_implementation(path).capabilities, needs)
+def _unmet_need(path: str, needs: AttentionNeeds) -> str:
+    return unmet_need(_implementation(path).capabilities, needs)
 
 
-def _misfits(name: str, needs: AttentionNeeds) -> str:
+def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
     """Why none of a name's implementations fits, each by itself where they differ."""
-    reasons = {_label(path): _misfit(path, needs) for path in _BACKENDS[name]}
+    reasons = {_label(path): _unmet_need(path, needs) for path in _BACKENDS[name]}
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
     return "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
@@ -117,7 +117,7 @@ def _would_do(needs: AttentionNeeds, tried: frozenset[str] | set[str] = frozense
     able = [
         name
         for name, paths in _BACKENDS.items()
-        if name not in tried and not all(_misfit(path, needs) for path in paths)
+        if name not in tried and not all(_unmet_need(path, needs) for path in paths)
     ]
     return f"these would do: {', '.join(able)}" if able else "no other would do"
 

@@ -64,10 +64,10 @@ class LayerCache:
     keys: torch.Tensor
     values: torch.Tensor
 
-    def write(self, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-        """Put keys and values [T, num_kv_heads, head_dim] where `slot_mapping` int64[T] says."""
-        self.keys.flatten(0, 1).index_copy_(0, slot_mapping, keys)
-        self.values.flatten(0, 1).index_copy_(0, slot_mapping, values)
+    def write(self, keys: torch.Tensor, values: torch.Tensor, kv_indices: torch.Tensor) -> None:
+        """Put keys and values [T, num_kv_heads, head_dim] where `kv_indices` int64[T] says."""
+        self.keys.flatten(0, 1).index_copy_(0, kv_indices, keys)
+        self.values.flatten(0, 1).index_copy_(0, kv_indices, values)
 
 
 class AttentionBackend(Protocol):

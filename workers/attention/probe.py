@@ -112,12 +112,12 @@ class Probe:
         tokens, places, query_starts, context_lens = to_device(
             [np.zeros_like(positions), positions, starts, contexts], self._device
         )
-        slot_mapping, block_tables, slots = self._paging(contexts, row, positions)
+        kv_indices, block_tables, slots = self._paging(contexts, row, positions)
         return StepTensors(
             tokens=tokens,
             positions=places,
             token_types=None,
-            slot_mapping=slot_mapping,
+            kv_indices=kv_indices,
             block_tables=block_tables,
             slots=slots,
             query_starts=query_starts,
@@ -129,7 +129,7 @@ class Probe:
     def _paging(
         self, contexts: IntArray, row: LongArray, positions: LongArray
     ) -> Sequence[torch.Tensor | None]:
-        """slot_mapping, block_tables and slots, by each token's row and position."""
+        """kv_indices, block_tables and slots, by each token's row and position."""
         if not self._needs.paged:
             return None, None, None
         size = self._needs.block_size

@@ -1,4 +1,4 @@
-"""A step's attention between the halves of a layer: from packed, unturned heads to what was
+"""A step's attention between the halves of a layer: from packed, unrotated heads to what was
 attended."""
 
 from functools import cached_property
@@ -12,20 +12,20 @@ from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
 from workers.step.tensors import Ends, StepTensors
 
 
-class Heads(NamedTuple):
+class QKV(NamedTuple):
     """Queries [T', H, D], keys and values [T', Hkv, D]."""
 
     queries: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
 
-    def first(self, count: int) -> "Heads":
+    def first(self, count: int) -> "QKV":
         """Those of the first `count` tokens."""
-        return Heads(self.queries[:count], self.keys[:count], self.values[:count])
+        return QKV(self.queries[:count], self.keys[:count], self.values[:count])
 
-    def at(self, tokens: torch.Tensor) -> "Heads":
+    def at(self, tokens: torch.Tensor) -> "QKV":
         """Those of the tokens int64[N], [N, ...] each."""
-        return Heads(*(part.index_select(0, tokens) for part in self))
+        return QKV(*(part.index_select(0, tokens) for part in self))
 
 
 class StageAttention:
@@ -49,10 +49,10 @@ class StageAttention:
         """This attention over the rows of a step."""
         return StepAttention(self, step)
 
-    def split(self, heads: torch.Tensor) -> Heads:
+    def split_qkv(self, heads: torch.Tensor) -> QKV:
         """[T', H + 2 Hkv, D] by kind."""
         queries, keys = self.head_counts[0], sum(self.head_counts)
-        return Heads(heads[:, :queries], heads[:, queries:keys], heads[:, keys:])
+        return QKV(heads[:, :queries], heads[:, queries:keys], heads[:, keys:])
 
 
 class StepAttention:
@@ -63,7 +63,9 @@ class StepAttention:
         self._stage, self._step = stage, step
         self._rotation: Rotation | None = None
 
-    def turn(self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None) -> Heads:
+    def rotate_and_cache(
+        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+    ) -> QKV:
         """Turn queries and keys [T', H + 2 Hkv, D] by their positions if there is a rotary
         embedding, and write keys and values to the layer's cache if there is one.
 
@@ -72,19 +74,19 @@ class StepAttention:
         stage, step = self._stage, self._step
         cache = self._cache(layer)
         if heads.is_cuda and stage.rotary is not None and cache is not None:
-            assert step.slot_mapping is not None, "a cache comes with places in it"
+            assert step.kv_indices is not None, "a cache comes with places in it"
             out = heads if out is None else out
-            _turn_into_cache(heads, stage, cache, step.positions, step.slot_mapping, out)
-            return stage.split(out)
-        turned = self._turned(heads)
+            _rotate_and_cache_fused(heads, stage, cache, step.positions, step.kv_indices, out)
+            return stage.split_qkv(out)
+        rotated = self._rotated(heads)
         if cache is not None:
             total = step.num_tokens
-            _, keys, values = turned.first(total)
+            _, keys, values = rotated.first(total)
             stage.backend.write_kv(keys, values, cache, self._plan)
-        return turned
+        return rotated
 
-    def attend(self, layer: int, heads: Heads, out: torch.Tensor | None = None) -> torch.Tensor:
-        """[T', H, D], zeros for padding: what the turned `heads` attend to, all of the step.
+    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[T', H, D], zeros for padding: what the rotated `heads` attend to, all of the step.
 
         `out` [T, H, D] takes it where given; only for backends that are graph-safe.
         """
@@ -94,8 +96,8 @@ class StepAttention:
         attended = self._stage.backend.forward(queries, keys, values, cache, self._plan, out)
         return attended if out is not None else _lengthened(attended, len(heads.queries))
 
-    def attend_ends(self, layer: int, heads: Heads, ends: Ends) -> torch.Tensor:
-        """[E', H, D]: the same for `ends` alone, of all of the step's turned `heads`."""
+    def attend_last_tokens(self, layer: int, heads: QKV, ends: Ends) -> torch.Tensor:
+        """[E', H, D]: the same for `ends` alone, of all of the step's rotated `heads`."""
         own = heads.at(ends.positions)
         if not ends.rows.num_tokens:
             return own.queries
@@ -111,15 +113,15 @@ class StepAttention:
     def _cache(self, layer: int) -> LayerCache | None:
         return self._stage.caches[layer] if self._stage.caches else None
 
-    def _turned(self, heads: torch.Tensor) -> Heads:
+    def _rotated(self, heads: torch.Tensor) -> QKV:
         rotary = self._stage.rotary
         if rotary is None:
-            return self._stage.split(heads)
+            return self._stage.split_qkv(heads)
         if self._rotation is None:
             self._rotation = rotary(self._step.positions)
         num_heads, num_kv_heads = self._stage.head_counts
-        turned = rotate(heads[:, :-num_kv_heads], self._rotation)
-        return Heads(turned[:, :num_heads], turned[:, num_heads:], heads[:, -num_kv_heads:])
+        rotated = rotate(heads[:, :-num_kv_heads], self._rotation)
+        return QKV(rotated[:, :num_heads], rotated[:, num_heads:], heads[:, -num_kv_heads:])
 
 
 def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
@@ -128,12 +130,12 @@ def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
     return F.pad(attended, (0, 0, 0, 0, 0, missing)) if missing else attended
 
 
-def _turn_into_cache(
+def _rotate_and_cache_fused(
     heads: torch.Tensor,
     stage: StageAttention,
     cache: LayerCache,
     positions: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    kv_indices: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
     """On CUDA, in one kernel: turn queries and keys, and write keys and values to the cache."""
@@ -143,4 +145,4 @@ def _turn_into_cache(
     assert stage.rotary is not None
     num_heads = stage.head_counts[0]
     caches = cache.keys, cache.values
-    rotate_and_cache(heads, stage.rotary.table, positions, slot_mapping, *caches, num_heads, out)
+    rotate_and_cache(heads, stage.rotary.table, positions, kv_indices, *caches, num_heads, out)

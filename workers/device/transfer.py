@@ -20,27 +20,27 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[
     is queued on the current stream and waits for nothing."""
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    moved = stage(arrays).to(device, non_blocking=True)
+    moved = pin(arrays).to(device, non_blocking=True)
     return [
         part[: array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
         for part, array in zip(moved.split(_sizes(arrays)), arrays, strict=True)
     ]
 
 
-def stage(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+def pin(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     """The arrays one after another in pinned memory, uint8, each aligned for its elements.
 
     torch's host allocator gives the memory out again only once every copy from it that was queued
     is done: a ring of staging buffers, guarded by events, that is already there.
     """
     sizes = _sizes(arrays)
-    staged = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
-    host: npt.NDArray[np.uint8] = staged.numpy()
+    pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    host: npt.NDArray[np.uint8] = pinned.numpy()
     start = 0
     for array, size in zip(arrays, sizes, strict=True):
         host[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         start += size
-    return staged
+    return pinned
 
 
 @cache

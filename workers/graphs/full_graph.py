@@ -40,7 +40,7 @@ class GraphPool:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeGraph:
+class FullGraph:
     """A captured step of `inputs.size` rows of one token each."""
 
     inputs: StaticInputs
@@ -62,13 +62,13 @@ class DecodeGraph:
         self.graph.replay()
 
 
-def capture_decode(
+def capture_full_graph(
     inputs: StaticInputs,
     model: StageModel,
     attention: StageAttention,
     hidden_in: torch.Tensor | None,
     pool: GraphPool,
-) -> DecodeGraph:
+) -> FullGraph:
     """Capture a step whose rows are the tokens of `inputs`.
 
     `hidden_in` [size, hidden_size] is where a later stage finds what the one before sent.
@@ -84,4 +84,4 @@ def capture_decode(
         graph = pool.begin()
         hidden_out = run()
         graph.capture_end()
-    return DecodeGraph(inputs, step, hidden_in, hidden_out, graph)
+    return FullGraph(inputs, step, hidden_in, hidden_out, graph)

@@ -7,36 +7,36 @@ from typing import TypeVar
 
 import torch
 
-from workers.attention.split_contexts import least_parts
+from workers.attention.context_splits import min_splits
 from workers.attention.stage_attention import StageAttention
 from workers.device.timing import least_milliseconds
-from workers.graphs.full_graph import DecodeGraph, GraphPool, capture_decode
-from workers.graphs.piecewise_graph import AttentionBuffers, PromptCapture, PromptGraph
+from workers.graphs.full_graph import FullGraph, GraphPool, capture_full_graph
+from workers.graphs.piecewise_graph import AttentionBuffers, PiecewiseCapture, PiecewiseGraph
 from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.models.base import StageModel
 from workers.progress import ProgressBar
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
-_MAX_SINGLES, _MAX_CHUNKS = 32, 8
+_MAX_DECODE_ROWS, _MAX_CHUNKS = 32, 8
 """Rows of a step with prompts that is captured whole: those of a service under light load, where
 launching takes as long as the step."""
 
 _CLEARLY = 0.95
 """A graph goes only if a larger one takes less than this part of its time: timing has its noise."""
 
-_Captured = TypeVar("_Captured", DecodeGraph, PromptGraph)
+_Captured = TypeVar("_Captured", FullGraph, PiecewiseGraph)
 _Graph = TypeVar("_Graph")
 
 
-def row_ladder(max_rows: int) -> list[int]:
+def decode_graph_sizes(max_rows: int) -> list[int]:
     """Decode steps to capture, by rows: every one while it is cheap, then such as waste little."""
     fine = [1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16)]
     coarse = range(576, max_rows + 64, 64)
     return [*(rows for rows in (*fine, *coarse) if rows < max_rows), max_rows]
 
 
-def token_ladder(max_tokens: int) -> list[int]:
+def prompt_graph_sizes(max_tokens: int) -> list[int]:
     """Other steps to capture, by tokens. Those of more keep the GPU busy for longer than it takes
     to launch their kernels one by one."""
     return [
@@ -48,16 +48,16 @@ def token_ladder(max_tokens: int) -> list[int]:
 class StageGraphs:
     """The captured steps, smallest first."""
 
-    decodes: list[DecodeGraph] = field(default_factory=list[DecodeGraph])
-    whole: list[PromptGraph] = field(default_factory=list[PromptGraph])
-    pieces: list[PromptGraph] = field(default_factory=list[PromptGraph])
+    decodes: list[FullGraph] = field(default_factory=list[FullGraph])
+    whole: list[PiecewiseGraph] = field(default_factory=list[PiecewiseGraph])
+    pieces: list[PiecewiseGraph] = field(default_factory=list[PiecewiseGraph])
 
-    def fitting(self, rows: StepRows) -> DecodeGraph | PromptGraph | None:
+    def fitting(self, rows: StepRows) -> FullGraph | PiecewiseGraph | None:
         """The smallest for a step of these rows; None if there is none.
 
         Captured attention splits contexts by the number of rows alone: it is not for uneven ones.
         """
-        if len(rows.slots) == rows.total and least_parts(rows.contexts) == 1:
+        if len(rows.slots) == rows.total and min_splits(rows.contexts) == 1:
             return _smallest(self.decodes, rows)
         return _smallest(self.whole, rows) or _smallest(self.pieces, rows)
 
@@ -66,12 +66,12 @@ class GraphCapture:
     """Captures the steps of one stage."""
 
     def __init__(
-        self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_place: int
+        self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_kv_index: int
     ) -> None:
-        """`scratch_place` is a place in the KV cache that nobody reads."""
+        """`scratch_kv_index` is a place in the KV cache that nobody reads."""
         assert attention.caches, "steps that are captured have a cache"
         self._model, self._attention, self._caches = model, attention, attention.caches
-        self._slots, self._scratch_place = slots, scratch_place
+        self._slots, self._scratch_kv_index = slots, scratch_kv_index
         self._pool = GraphPool()
 
     def capture(
@@ -95,14 +95,14 @@ class GraphCapture:
             for size in sorted(rows, reverse=True):
                 graphs.decodes.insert(0, self._capture_decode(size, _widened(hidden_like, size)))
                 progress.advance()
-        graphs.decodes = worth_having(graphs.decodes, _milliseconds)
-        graphs.whole = worth_having(graphs.whole, _milliseconds)
-        graphs.pieces = worth_having(graphs.pieces, _milliseconds)
+        graphs.decodes = drop_slow_graphs(graphs.decodes, _milliseconds)
+        graphs.whole = drop_slow_graphs(graphs.whole, _milliseconds)
+        graphs.pieces = drop_slow_graphs(graphs.pieces, _milliseconds)
         return graphs
 
-    def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> DecodeGraph:
-        inputs = StaticInputs(size, self._slots, self._scratch_place)
-        return capture_decode(inputs, self._model, self._attention, hidden_in, self._pool)
+    def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> FullGraph:
+        inputs = StaticInputs(size, self._slots, self._scratch_kv_index)
+        return capture_full_graph(inputs, self._model, self._attention, hidden_in, self._pool)
 
     def _capture_prompts(
         self,
@@ -110,15 +110,15 @@ class GraphCapture:
         rows: StaticRows | None,
         buffers: AttentionBuffers,
         hidden_in: torch.Tensor | None,
-    ) -> PromptGraph:
-        inputs = StaticInputs(size, self._slots, self._scratch_place, rows)
-        capture = PromptCapture(inputs, self._model, self._attention, buffers, hidden_in)
+    ) -> PiecewiseGraph:
+        inputs = StaticInputs(size, self._slots, self._scratch_kv_index, rows)
+        capture = PiecewiseCapture(inputs, self._model, self._attention, buffers, hidden_in)
         return capture.capture(self._pool)
 
     def _places(self, size: int) -> StaticRows:
         block_size = self._caches[0].keys.shape[1]
-        longest_context = self._slots.block_tables.shape[1] * block_size
-        return StaticRows(min(_MAX_SINGLES, size), _MAX_CHUNKS, longest_context)
+        max_context = self._slots.block_tables.shape[1] * block_size
+        return StaticRows(min(_MAX_DECODE_ROWS, size), _MAX_CHUNKS, max_context)
 
     def _buffers(self, size: int) -> AttentionBuffers:
         num_heads, num_kv_heads = self._attention.head_counts
@@ -129,7 +129,7 @@ class GraphCapture:
         )
 
 
-def worth_having(graphs: list[_Graph], measure: Callable[[_Graph], float]) -> list[_Graph]:
+def drop_slow_graphs(graphs: list[_Graph], measure: Callable[[_Graph], float]) -> list[_Graph]:
     """Of `graphs`, smallest first, those that none of the larger ones clearly outruns.
 
     Products by libraries are much slower for some numbers of rows than for slightly more: on an
@@ -150,7 +150,7 @@ def _smallest(graphs: list[_Captured], rows: StepRows) -> _Captured | None:
     return next((graph for graph in graphs if graph.inputs.hold(rows)), None)
 
 
-def _milliseconds(graph: DecodeGraph | PromptGraph) -> float:
+def _milliseconds(graph: FullGraph | PiecewiseGraph) -> float:
     """What a replay takes at best, over inputs that belong to nobody."""
     return least_milliseconds(graph.replay)
 

@@ -16,7 +16,7 @@ from workers.attention.stage_attention import StageAttention
 from workers.graphs.full_graph import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
-from workers.models.layer_loop import finish
+from workers.models.layer_loop import finish_last_layer
 from workers.step.tensors import Ends, StepTensors
 
 
@@ -24,7 +24,7 @@ from workers.step.tensors import Ends, StepTensors
 class AttentionBuffers:
     """Device memory on both sides of an attention, shared by all layers of all captured steps.
 
-    heads     [N, H + 2 Hkv, D], where a layer leaves its turned heads
+    heads     [N, H + 2 Hkv, D], where a layer leaves its rotated heads
     attended  [N, H, D], where it finds what they attended to
     """
 
@@ -37,7 +37,7 @@ class AttentionBuffers:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptGraph:
+class PiecewiseGraph:
     """A captured step of `inputs.size` tokens: in the rows that `inputs.rows` has places for, or,
     where it has none, in any. `pieces` is one graph, or one a layer, each up to the layer's
     attention. `hidden` [size, hidden_size] is where the last layer's input is left."""
@@ -59,13 +59,13 @@ class PromptGraph:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
             self.hidden_in[: len(hidden)] = hidden
         attention, total = self.attention.of(step), step.num_tokens
-        heads = self.attention.split(self.buffers.heads).first(total)
+        heads = self.attention.split_qkv(self.buffers.heads).first(total)
         last = len(self.pieces) - 1
         for layer, piece in enumerate(self.pieces):
             piece.replay()
             if layer < last:
                 attention.attend(layer, heads, out=self.buffers.attended[:total])
-        return finish(self.model, self.hidden[:total], heads, attention, ends())
+        return finish_last_layer(self.model, self.hidden[:total], heads, attention, ends())
 
     def replay(self) -> None:
         """Replay it over what its inputs hold, without any attention that was not captured."""
@@ -73,7 +73,7 @@ class PromptGraph:
             piece.replay()
 
 
-class PromptCapture:
+class PiecewiseCapture:
     """Captures one step of a stage over `inputs`: whole if these have rows. `hidden_in`
     [size, hidden_size] is where a later stage finds what the one before sent."""
 
@@ -88,7 +88,7 @@ class PromptCapture:
         self._inputs, self._model, self._attention = inputs, model, attention
         self._buffers, self._hidden_in = buffers, hidden_in
 
-    def capture(self, pool: GraphPool) -> PromptGraph:
+    def capture(self, pool: GraphPool) -> PiecewiseGraph:
         """Run once to compile what is not yet, which a capture must not, then capture."""
         whole = self._inputs.rows is not None
         step = self._inputs.as_step_of_rows() if whole else self._inputs.as_decode_step()
@@ -102,7 +102,7 @@ class PromptCapture:
                 hidden = next(running)
                 pieces[-1].capture_end()
         assert hidden is not None, "a stage has layers"
-        return PromptGraph(
+        return PiecewiseGraph(
             self._inputs,
             self._model,
             self._attention,
@@ -116,11 +116,11 @@ class PromptCapture:
         """Each layer's input once all is done up to its attention; of a step whose attention is run
         too the last layer's alone."""
         model, hidden = self._model, self._hidden_in
-        attention, heads = self._attention.of(step), self._attention.split(self._buffers.heads)
+        attention, heads = self._attention.of(step), self._attention.split_qkv(self._buffers.heads)
         last = len(model.layers) - 1
         for layer in range(last + 1):
             hidden = self._enter(layer, step, hidden)
-            attention.turn(layer, model.layers[layer].heads(hidden), self._buffers.heads)
+            attention.rotate_and_cache(layer, model.layers[layer].qkv(hidden), self._buffers.heads)
             if self._inputs.rows is None or layer == last:
                 yield hidden
             else:

@@ -115,7 +115,7 @@ class GenerateHead:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[N, V]: float32 on the CPU, elsewhere in the model's dtype."""
-        logits = self._model.head(hidden)
+        logits = self._model.compute_logits(hidden)
         return logits.float() if logits.device.type == "cpu" else logits
 
     def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> TokenLogprobs:
@@ -162,7 +162,7 @@ class SparseHead:
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
         lens = batch.tensors.query_lens.tolist()
-        vectors = sparse_vectors(hidden, lens, self._model.head, self._pooling)
+        vectors = sparse_vectors(hidden, lens, self._model.compute_logits, self._pooling)
         return HeadResult(pooled=vectors.entries, counts=vectors.counts)
 
 
@@ -175,4 +175,6 @@ class ClassifyHead:
     def __call__(
         self, batch: ModelInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        return HeadResult(pooled=self._model.head(first_tokens(hidden, batch.tensors)).float())
+        return HeadResult(
+            pooled=self._model.compute_logits(first_tokens(hidden, batch.tensors)).float()
+        )

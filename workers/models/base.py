@@ -15,7 +15,7 @@ from workers.step.tensors import StepTensors
 class StageLayer(Protocol):
     """A layer, in two halves around attention, for any number of tokens."""
 
-    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+    def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, not turned yet."""
         ...
 
@@ -51,11 +51,11 @@ class StageModel(Protocol):
         """First stage: the step's tokens [T'] -> [T', hidden_size]."""
         ...
 
-    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+    def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """What follows this stage's last layer: on the last stage the final norm."""
         ...
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], or scores [N, num_labels] of
         first tokens for a classifier; a dense embedder's states pass unchanged. Padded inside to at
         least four rows on the CPU."""

@@ -63,7 +63,7 @@ class BertLayer(Layer):
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
         self._activation = activation(config.hidden_act)
 
-    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+    def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,10 @@ class BertModel(Layer):
         assert self._embeddings is not None, "only the first stage has the embeddings"
         return self._embeddings(step)
 
-    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+    def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
 
     def parts(self) -> Sequence[Layer]:
@@ -128,7 +128,7 @@ class BertForSequenceClassification(BertModel):
         self._pooler = Linear(size, pooler, placement, bias=True) if last else None
         self._classifier = Linear(size, classifier, placement, bias=True) if last else None
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         assert self._pooler is not None, "only the last stage has the head"
         assert self._classifier is not None
         pooled = torch.tanh(self._pooler(pad_rows(hidden)))
@@ -188,7 +188,7 @@ class BertForMaskedLM(BertModel):
         self._head = MaskedLMHead(config, words, placement) if last else None
         self._tied = config.tie_word_embeddings
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         assert self._head is not None, "only the last stage has the head"
         return self._head(pad_rows(hidden))[: hidden.shape[0]]
 

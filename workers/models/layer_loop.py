@@ -7,7 +7,7 @@ with the ends.
 
 import torch
 
-from workers.attention.stage_attention import Heads, StepAttention
+from workers.attention.stage_attention import QKV, StepAttention
 from workers.models.base import StageModel
 from workers.step.tensors import Ends, StepTensors
 
@@ -25,27 +25,27 @@ def forward(
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index, layer in enumerate(model.layers[:last]):
-        heads = attention.turn(index, layer.heads(hidden))
+        heads = attention.rotate_and_cache(index, layer.qkv(hidden))
         hidden = layer.after_attention(hidden, attention.attend(index, heads))
-    heads = attention.turn(last, model.layers[last].heads(hidden))
-    return finish(model, hidden, heads, attention, ends)
+    heads = attention.rotate_and_cache(last, model.layers[last].qkv(hidden))
+    return finish_last_layer(model, hidden, heads, attention, ends)
 
 
-def finish(
+def finish_last_layer(
     model: StageModel,
     hidden: torch.Tensor,
-    heads: Heads,
+    heads: QKV,
     attention: StepAttention,
     ends: Ends | None,
 ) -> torch.Tensor:
-    """What `forward` does from the last layer's attention on: `hidden` and its turned `heads` are
+    """What `forward` does from the last layer's attention on: `hidden` and its rotated `heads` are
     of that layer."""
     last = len(model.layers) - 1
     if ends is None:
         attended = attention.attend(last, heads)
     else:
-        attended = attention.attend_ends(last, heads, ends)
+        attended = attention.attend_last_tokens(last, heads, ends)
         hidden = hidden.index_select(0, ends.positions)
     if not len(hidden):
         return hidden
-    return model.finish(model.layers[last].after_attention(hidden, attended))
+    return model.final_norm(model.layers[last].after_attention(hidden, attended))

@@ -41,7 +41,7 @@ class LlamaLayer(Layer):
         self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=config.mlp_bias)
         self._down = Linear(inner, {down: size}, placement, bias=config.mlp_bias)
 
-    def heads(self, hidden: torch.Tensor) -> torch.Tensor:
+    def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
@@ -82,10 +82,10 @@ class LlamaForCausalLM(Layer):
         assert self._embedding is not None, "only the first stage has the embedding"
         return self._embedding(step.tokens)
 
-    def finish(self, hidden: torch.Tensor) -> torch.Tensor:
+    def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self._norm is None else self._norm(hidden)
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         assert self._head is not None, "only the last stage has the head"
         return self._head(pad_rows(hidden))[: hidden.shape[0]]
 

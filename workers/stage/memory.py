@@ -10,7 +10,7 @@ import torch
 
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
-from workers.graphs.graph_selection import row_ladder, token_ladder
+from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
 from workers.stage.model_runner import ModelRunner
 
 _OUTSIDE_ALLOCATOR = 1 << 30
@@ -127,7 +127,7 @@ def _graph_bytes(config: WorkerConfig, runner: ModelRunner) -> int:
     each further graph adds."""
     if not runner.can_capture():
         return 0
-    rows, tokens = row_ladder(config.max_slots), token_ladder(config.max_step_tokens)
+    rows, tokens = decode_graph_sizes(config.max_slots), prompt_graph_sizes(config.max_step_tokens)
     used: list[int] = []
     for captured in (1, 2):
         before = torch.cuda.mem_get_info()[0]

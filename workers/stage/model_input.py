@@ -8,9 +8,9 @@ import torch
 
 from workers.contract.messages import StepInput
 from workers.device.transfer import to_device
-from workers.graphs.full_graph import DecodeGraph
+from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.piecewise_graph import PromptGraph
+from workers.graphs.piecewise_graph import PiecewiseGraph
 from workers.heads.requested_outputs import Ask, Wanted, Wants
 from workers.sampling.parameters import SamplingTable
 from workers.step.padding import lengthened, padded_count
@@ -27,7 +27,7 @@ class ModelInput:
 
     step: int
     tensors: StepTensors
-    graph: DecodeGraph | PromptGraph | None = None
+    graph: FullGraph | PiecewiseGraph | None = None
     told: torch.Tensor | None = None
     ask: Ask = Wanted
 
@@ -59,7 +59,7 @@ class EncoderInputBuilder:
             tokens=tokens,
             positions=placed,
             token_types=types[0] if types else None,
-            slot_mapping=None,
+            kv_indices=None,
             block_tables=None,
             slots=None,
             query_starts=starts,
@@ -117,24 +117,24 @@ class DecoderInputBuilder:
         ask: Ask = Wanted
         if self._wants is not None:
             self._wants.begin(message.inits)
-            states = isinstance(graph, DecodeGraph)
+            states = isinstance(graph, FullGraph)
             ask = partial(self._wants.of, message, rows, tensors, all_states=states)
         return ModelInput(message.step, tensors, graph, ask=ask)
 
     def _load(
-        self, message: StepInput, rows: StepRows, graph: DecodeGraph | PromptGraph
+        self, message: StepInput, rows: StepRows, graph: FullGraph | PiecewiseGraph
     ) -> StepTensors:
         """Load the graph with the step's tokens; its rows are the graph's, or come along."""
         tokens = np.frombuffer(message.tokens, np.int32)
-        graph.inputs.load(tokens, self._places(rows), rows)
-        if isinstance(graph, DecodeGraph):
+        graph.inputs.load(tokens, self._kv_indices(rows), rows)
+        if isinstance(graph, FullGraph):
             return graph.step
         own, starts, lens = to_device([rows.slots, rows.starts, rows.contexts], self._device)
         return StepTensors(
             tokens=graph.inputs.tokens[: rows.total],
             positions=graph.inputs.positions[: rows.total],
             token_types=None,
-            slot_mapping=graph.inputs.slot_mapping[: rows.total],
+            kv_indices=graph.inputs.kv_indices[: rows.total],
             block_tables=self._slots.device_tables,
             slots=own,
             query_starts=starts,
@@ -151,7 +151,7 @@ class DecoderInputBuilder:
         arrays = [
             tokens,
             lengthened(rows.positions, padded),
-            self._places(rows),
+            self._kv_indices(rows),
             rows.slots,
             rows.starts,
             rows.contexts,
@@ -165,7 +165,7 @@ class DecoderInputBuilder:
             tokens=ids,
             positions=placed,
             token_types=None,
-            slot_mapping=mapping,
+            kv_indices=mapping,
             block_tables=self._slots.device_tables,
             slots=own,
             query_starts=starts,
@@ -174,7 +174,7 @@ class DecoderInputBuilder:
             contexts=rows.contexts,
         )
 
-    def _places(self, rows: StepRows) -> LongArray:
+    def _kv_indices(self, rows: StepRows) -> LongArray:
         """Where the cache holds each of the step's tokens: int64[T], block * size + offset."""
         index, offset = np.divmod(rows.positions, self._block_size)
         blocks = self._slots.block_tables[rows.token_slots, index]

@@ -7,7 +7,7 @@ from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import StepInput
-from workers.graphs.full_graph import DecodeGraph
+from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import GraphCapture, StageGraphs
 from workers.heads.base import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.models.base import StageModel
@@ -69,7 +69,7 @@ class ModelRunner:
     def forward(self, batch: ModelInput, hidden: torch.Tensor | None) -> torch.Tensor:
         """This stage's layers over hidden states of the stage before."""
         step, graph = batch.tensors, batch.graph
-        if isinstance(graph, DecodeGraph):
+        if isinstance(graph, FullGraph):
             return graph.run(hidden)
         if graph is not None:
             return graph.run(step, hidden, lambda: batch.wanted.ends)
@@ -115,8 +115,8 @@ class ModelRunner:
         that were; from now on such steps are replayed. Returns those that were kept."""
         assert isinstance(self._builder, DecoderInputBuilder)
         assert self.kv_cache is not None
-        scratch_place = self.kv_cache.num_blocks * self._config.block_size
-        capture = GraphCapture(self._model, self._attention, self.slots, scratch_place)
+        scratch_kv_index = self.kv_cache.num_blocks * self._config.block_size
+        capture = GraphCapture(self._model, self._attention, self.slots, scratch_kv_index)
         hidden_like = self._hidden_like() if self._config.stage else None
         self._builder.graphs = capture.capture(rows, tokens, hidden_like)
         return self._builder.graphs

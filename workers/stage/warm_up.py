@@ -9,7 +9,7 @@ import torch
 from workers.attention.kv_cache import KVCache
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
-from workers.graphs.graph_selection import row_ladder, token_ladder
+from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.summary import summary
 from workers.heads.base import FEW_ROWS
 from workers.stage.model_runner import ModelRunner
@@ -31,7 +31,7 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     elif cache is not None and config.device == "cuda":
         _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
         # What capturing would have compiled: there are kernels for some numbers of rows.
-        for rows in row_ladder(min(FEW_ROWS, config.max_slots)):
+        for rows in decode_graph_sizes(min(FEW_ROWS, config.max_slots)):
             runner.run_alone(_decode_step(rows))
     runner.clear()
     for layer in cache.layers if cache else ():
@@ -40,7 +40,7 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
 
 
 def _capture(runner: ModelRunner, config: WorkerConfig) -> None:
-    rows, tokens = row_ladder(config.max_slots), token_ladder(config.max_step_tokens)
+    rows, tokens = decode_graph_sizes(config.max_slots), prompt_graph_sizes(config.max_step_tokens)
     started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
     graphs = runner.capture(rows, tokens)
     taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.contract.messages import StepInput
-from workers.step.tensors import IntArray, leading_singles
+from workers.step.tensors import IntArray, leading_decode_rows
 
 LongArray = npt.NDArray[np.int64]
 
@@ -45,9 +45,9 @@ class StepRows(NamedTuple):
         return len(self.token_slots)
 
     @property
-    def singles(self) -> int:
-        """How many rows stand before the first one of several tokens."""
-        return leading_singles(self.query_lens)
+    def decode_rows(self) -> int:
+        """How many rows precede the first one of several tokens."""
+        return leading_decode_rows(self.query_lens)
 
     @property
     def ends(self) -> LongArray:

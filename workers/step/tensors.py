@@ -16,7 +16,7 @@ class StepTensors:
     tokens        int64[T']   T' >= T: on the CPU a step is padded to at least four tokens, because
     positions     int64[T']   a matrix product of fewer rows takes another path and rounds otherwise
     token_types   int64[T'] or None
-    slot_mapping  int64[T]    where each token's K and V go: block * block_size + offset; None
+    kv_indices  int64[T]    where each token's K and V go: block * block_size + offset; None
                               without a KV cache
     block_tables  int32[max_slots + 1, max_blocks]: a row of block ids a slot, of which `slots`
     slots         int32[R] picks this step's; both None without a KV cache
@@ -27,7 +27,7 @@ class StepTensors:
     tokens: torch.Tensor
     positions: torch.Tensor
     token_types: torch.Tensor | None
-    slot_mapping: torch.Tensor | None
+    kv_indices: torch.Tensor | None
     block_tables: torch.Tensor | None
     slots: torch.Tensor | None
     query_starts: torch.Tensor
@@ -41,9 +41,9 @@ class StepTensors:
         return int(self.query_lens.sum())
 
     @property
-    def leading_singles(self) -> int:
+    def leading_decode_rows(self) -> int:
         """How many rows stand before the first one of several queries."""
-        return leading_singles(self.query_lens)
+        return leading_decode_rows(self.query_lens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Ends:
     positions  int64[E'], where they are among the step's tokens; on the CPU E' is at least four,
                if there are any, and padding is the first token
     rows       themselves as a step of E rows of one token each, of which its tokens, positions and
-               slot_mapping are not to be used: their keys and values are cached already
+               kv_indices are not to be used: their keys and values are cached already
     """
 
     positions: torch.Tensor
     rows: StepTensors
 
 
-def leading_singles(query_lens: IntArray) -> int:
+def leading_decode_rows(query_lens: IntArray) -> int:
     """How many rows stand before the first one of several queries."""
     several = np.flatnonzero(query_lens != 1)
     return int(several[0]) if len(several) else len(query_lens)

@@ -156,9 +156,9 @@ def paged_decode(
     scale: float,
     out: torch.Tensor,
     *,
-    least_parts: int,
+    min_splits: int,
 ) -> None:
-    assert least_parts == 1, "contexts are short"
+    assert min_splits == 1, "contexts are short"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
     table = block_tables[slots]
     out.copy_(paged(queries, keys, values, starts, context_lens, table, scale))

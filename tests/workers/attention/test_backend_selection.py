@@ -12,12 +12,12 @@ import torch
 
 import workers
 from tests.workers.attention_problems import attention_needs
-from workers.attention import backend_selection, fit
+from workers.attention import backend_selection, capability_check
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.sdpa import SdpaBackend
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
-from workers.attention.fit import misfit
+from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
 from workers.step.tensors import StepTensors
 
@@ -37,7 +37,7 @@ def _no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(fit, "distribution", missing)
+    monkeypatch.setattr(capability_check, "distribution", missing)
 
 
 def test_an_unknown_backend_is_refused_with_those_that_would_do() -> None:
@@ -103,9 +103,9 @@ def test_a_need_that_is_not_met_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"block_size": 48}, "block size 48 is no multiple of 32"),
         ({}, "the GPU's compute capability 7.5 is none of 8.x, 9.x"),
     ]:
-        assert misfit(able, attention_needs(**needs | changes)) == expected
+        assert unmet_need(able, attention_needs(**needs | changes)) == expected
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert misfit(able, attention_needs(**needs)) == ""
+    assert unmet_need(able, attention_needs(**needs)) == ""
 
 
 class Usable(NaiveBackend):
@@ -270,14 +270,14 @@ def _assert_consistent(step: StepTensors, block_size: int) -> None:
     assert torch.equal(step.positions, torch.cat(positions))
     if step.block_tables is not None:
         assert step.slots is not None
-        assert step.slot_mapping is not None
+        assert step.kv_indices is not None
         tables = [step.block_tables[step.slots[row]] for row in rows]
         places = [
             table[own // block_size] * block_size + own % block_size
             for table, own in zip(tables, positions, strict=True)
         ]
-        assert torch.equal(step.slot_mapping, torch.cat(places))
-        assert len(step.slot_mapping.unique()) == step.num_tokens
+        assert torch.equal(step.kv_indices, torch.cat(places))
+        assert len(step.kv_indices.unique()) == step.num_tokens
 
 
 def test_only_the_chosen_backend_is_imported() -> None:
@@ -294,5 +294,10 @@ def test_only_the_chosen_backend_is_imported() -> None:
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == [
-        f"workers.attention.{name}" for name in ("base", "fit", "naive", "probe", "registry")
+        "workers.attention.backend_selection",
+        "workers.attention.backends",
+        "workers.attention.backends.naive",
+        "workers.attention.base",
+        "workers.attention.capability_check",
+        "workers.attention.probe",
     ]

@@ -7,7 +7,12 @@ import pytest
 
 from tests.workers.step_maker import int32
 from workers.contract.messages import StepInput
-from workers.graphs.graph_selection import StageGraphs, row_ladder, token_ladder, worth_having
+from workers.graphs.graph_selection import (
+    StageGraphs,
+    decode_graph_sizes,
+    drop_slow_graphs,
+    prompt_graph_sizes,
+)
 from workers.graphs.static_inputs import StaticRows
 from workers.graphs.summary import spelled, summary
 from workers.step.rows import StepRows
@@ -15,11 +20,11 @@ from workers.step.rows import StepRows
 
 @pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])
 def test_ladders_rise_to_the_most(most: int) -> None:
-    rows = row_ladder(most)
+    rows = decode_graph_sizes(most)
     assert rows == sorted(set(rows))
     assert rows[-1] == most
     assert rows[0] == 1
-    tokens = token_ladder(most)
+    tokens = prompt_graph_sizes(most)
     assert tokens == sorted(set(tokens))
     assert all(size <= most for size in tokens)
 
@@ -39,7 +44,7 @@ def test_what_a_larger_step_clearly_outruns_is_not_worth_having(
     taken: list[float], kept: list[int]
 ) -> None:
     sizes = list(range(len(taken)))
-    assert worth_having(sizes, taken.__getitem__) == kept
+    assert drop_slow_graphs(sizes, taken.__getitem__) == kept
 
 
 @pytest.mark.parametrize(
@@ -47,8 +52,8 @@ def test_what_a_larger_step_clearly_outruns_is_not_worth_having(
     [
         ([7], "7"),
         ([1, 2], "1, 2"),
-        (row_ladder(512), "1 to 4, 6, 8 to 16 by 4, 24 to 64 by 8, 80 to 512 by 16"),
-        (row_ladder(48), "1 to 4, 6, 8 to 16 by 4, 24 to 48 by 8"),
+        (decode_graph_sizes(512), "1 to 4, 6, 8 to 16 by 4, 24 to 64 by 8, 80 to 512 by 16"),
+        (decode_graph_sizes(48), "1 to 4, 6, 8 to 16 by 4, 24 to 48 by 8"),
         ([16, 32, 64, 80, 96, 112, 500], "16, 32, 64 to 112 by 16, 500"),
     ],
 )

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from workers.graphs.piecewise_graph import AttentionBuffers, PromptCapture
+from workers.graphs.piecewise_graph import AttentionBuffers, PiecewiseCapture
 
 LAYERS = 3
 RUN = [
-    ["resolve", "embed", "heads 0", "turn 0"],
-    ["after 0", "heads 1", "turn 1"],
-    ["after 1", "heads 2", "turn 2"],
+    ["resolve", "embed", "qkv 0", "rotate 0"],
+    ["after 0", "qkv 1", "rotate 1"],
+    ["after 1", "qkv 2", "rotate 2"],
 ]
 
 
@@ -32,7 +32,7 @@ class Recorded:
         self.model = SimpleNamespace(
             embed=lambda step: self.tell("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
-        self.attention = SimpleNamespace(of=self.of, split=lambda heads: heads)
+        self.attention = SimpleNamespace(of=self.of, split_qkv=lambda qkv: qkv)
 
     def tell(self, what: str) -> torch.Tensor:
         self.told.append(what)
@@ -40,14 +40,14 @@ class Recorded:
 
     def layer(self, number: int) -> SimpleNamespace:
         return SimpleNamespace(
-            heads=lambda hidden: self.tell(f"heads {number}"),
+            qkv=lambda hidden: self.tell(f"qkv {number}"),
             after_attention=lambda hidden, attended: self.tell(f"after {number}"),
         )
 
     def of(self, step: str) -> SimpleNamespace:
         assert step == ("rows" if self.inputs.rows else "tokens")
         return SimpleNamespace(
-            turn=lambda layer, heads, out: self.tell(f"turn {layer}"),
+            rotate_and_cache=lambda layer, qkv, out: self.tell(f"rotate {layer}"),
             attend=lambda layer, heads, out: self.tell(f"attend {layer}"),
         )
 
@@ -64,7 +64,7 @@ class Recorded:
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
     buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
-    capture = PromptCapture(stage.inputs, stage.model, stage.attention, buffers, None)
+    capture = PiecewiseCapture(stage.inputs, stage.model, stage.attention, buffers, None)
     captured = capture.capture(stage)
     if with_rows:
         once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]

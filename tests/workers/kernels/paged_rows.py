@@ -79,7 +79,7 @@ class PagedRows:
                 cache.flatten(0, 1)[places] = known[-1]
             mapping.append(places[cached:])
             start += queries
-        self.slot_mapping = torch.cat(mapping)
+        self.kv_indices = torch.cat(mapping)
         self.block_tables = tables.to(device, torch.int32)
         self.slots = torch.arange(len(rows), 0, -1, dtype=torch.int32, device=device)
         self.context_lens = torch.tensor(contexts, dtype=torch.int32, device=device)

@@ -72,7 +72,7 @@ def test_classifier_scores_agree(tmp_path: Path, labels: int, num_stages: int) -
     stages = Stages(tmp_path, head="classify", num_stages=num_stages)
     states = stages.run(encoder_step(TEXTS, TYPES))
     with torch.inference_mode():
-        scores = stages.models[-1].head(torch.stack([own[0] for own in states]))
+        scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
         expected = torch.cat(
             [
                 model(torch.tensor([text]), token_type_ids=torch.tensor([types])).logits

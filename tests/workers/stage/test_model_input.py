@@ -52,8 +52,8 @@ def test_a_decoder_step_is_flat() -> None:
     step = build.build(two_rows([1, 2, 3, 4, 5, 6])).tensors
     assert step.tokens.tolist() == [1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [3, 4, 5, 6, 7, 8]
-    assert step.slot_mapping is not None
-    assert step.slot_mapping.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
+    assert step.kv_indices is not None
+    assert step.kv_indices.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
     assert step.block_tables is not None
     assert step.slots is not None
     assert step.block_tables[step.slots, :3].tolist() == [[11, 5, 0], [9, 8, 4]]
@@ -62,7 +62,7 @@ def test_a_decoder_step_is_flat() -> None:
     assert step.query_lens.tolist() == [5, 1]
     assert step.contexts.tolist() == [8, 9]
     assert step.num_tokens == 6
-    dtypes = (step.tokens, step.positions, step.slot_mapping)
+    dtypes = (step.tokens, step.positions, step.kv_indices)
     assert all(tensor.dtype == torch.int64 for tensor in dtypes)
     assert step.block_tables.dtype == step.query_starts.dtype == torch.int32
 
@@ -168,8 +168,8 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
     step, sampling = batch.tensors, batch.wanted.sampling
     assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four
     assert step.positions.tolist() == [9, 0, 0, 0]
-    assert step.slot_mapping is not None
-    assert step.slot_mapping.tolist() == [4 * 4 + 1]
+    assert step.kv_indices is not None
+    assert step.kv_indices.tolist() == [4 * 4 + 1]
     assert step.block_tables is not None
     assert step.slots is not None
     assert step.block_tables[step.slots, :3].tolist() == [[9, 8, 4]]
@@ -187,7 +187,7 @@ def test_an_encoder_step_starts_every_row_at_0() -> None:
     assert step.token_types.tolist() == [0, 1, 1, 0]
     assert step.query_starts.tolist() == [0, 2, 3]
     assert step.context_lens.tolist() == [2, 1]
-    assert step.slot_mapping is None
+    assert step.kv_indices is None
     assert step.block_tables is None
     assert EncoderInputBuilder(CPU).build(encoder_step([[5]])).tensors.token_types is None
 

@@ -184,7 +184,7 @@ def test_dummy_weights_need_no_files_and_make_no_flat_logits(llama: Path) -> Non
     (llama / FILE).unlink()
     model = load_model(worker_config(llama, load_format="dummy")).model
     states = torch.nn.functional.rms_norm(torch.randn(50, LLAMA["hidden_size"]), (64,))
-    assert model.head(states).std() >= 1
+    assert model.compute_logits(states).std() >= 1
 
 
 @pytest.mark.parametrize("num_stages", [2, 4])

@@ -14,7 +14,7 @@ import torch
 from workers.attention.backends.optional import imported
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
-from workers.attention.split_contexts import least_parts
+from workers.attention.context_splits import min_splits
 from workers.step.tensors import StepTensors
 
 
@@ -63,10 +63,10 @@ class Texts:
 class FlashPlan:
     """A step's rows by the kernel that attends for them; `texts` are an encoder's.
 
-    slot_mapping  int64[T]  where this step's keys and values go
+    kv_indices  int64[T]  where this step's keys and values go
     """
 
-    slot_mapping: torch.Tensor | None
+    kv_indices: torch.Tensor | None
     decodes: DecodeRows | None = None
     chunks: Chunks | None = None
     texts: Texts | None = None
@@ -91,21 +91,21 @@ class FlashAttentionBackend(ABC):
         if step.block_tables is None:
             return FlashPlan(None, texts=Texts(step.query_starts, int(step.query_lens.max())))
         assert step.slots is not None
-        first = step.leading_singles
+        first = step.leading_decode_rows
         decodes = chunks = None
         if first:
             lens = step.context_lens[:first]
-            parts = least_parts(step.contexts[:first])
+            parts = min_splits(step.contexts[:first])
             decodes = DecodeRows(step.block_tables, step.slots[:first], lens, parts)
         if first < len(step.query_lens):
             chunks = self._plan_chunks(step, step.block_tables, step.slots[first:], first)
-        return FlashPlan(step.slot_mapping, decodes, chunks)
+        return FlashPlan(step.kv_indices, decodes, chunks)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashPlan
     ) -> None:
-        assert plan.slot_mapping is not None
-        cache.write(keys, values, plan.slot_mapping)
+        assert plan.kv_indices is not None
+        cache.write(keys, values, plan.kv_indices)
 
     def forward(
         self,
@@ -143,7 +143,7 @@ class FlashAttentionBackend(ABC):
             rows.context_lens,
             self._scale,
             out=out[:count],
-            least_parts=rows.parts,
+            min_splits=rows.parts,
         )
 
     def _plan_chunks(

@@ -17,7 +17,7 @@ _WORKSPACE_BYTES = 128 * 2**20
 class FlashInferPlan(NamedTuple):
     """FlashInfer keeps the plan of a step itself; int64[T] where its tokens are cached."""
 
-    slot_mapping: torch.Tensor | None
+    kv_indices: torch.Tensor | None
 
 
 class FlashInferBackend:
@@ -69,13 +69,13 @@ class FlashInferBackend:
             layout = (starts, page_starts, blocks, last_lens)
             self._wrapper.plan(*layout, *heads, needs.block_size, causal=True, **common)
         self._planned.record()
-        return FlashInferPlan(step.slot_mapping)
+        return FlashInferPlan(step.kv_indices)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashInferPlan
     ) -> None:
-        assert plan.slot_mapping is not None
-        cache.write(keys, values, plan.slot_mapping)
+        assert plan.kv_indices is not None
+        cache.write(keys, values, plan.kv_indices)
 
     def forward(
         self,

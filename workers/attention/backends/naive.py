@@ -27,7 +27,7 @@ class NaivePlan:
     """A step's rows, and where in the cache its tokens go."""
 
     rows: list[_Row]
-    slot_mapping: torch.Tensor | None
+    kv_indices: torch.Tensor | None
 
 
 class NaiveBackend:
@@ -52,13 +52,13 @@ class NaiveBackend:
             blocks = None if tables is None else tables[index]
             rows.append(_Row(start, start + length, int(step.contexts[index]), blocks))
             start += length
-        return NaivePlan(rows, step.slot_mapping)
+        return NaivePlan(rows, step.kv_indices)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: NaivePlan
     ) -> None:
-        assert plan.slot_mapping is not None
-        cache.write(keys, values, plan.slot_mapping)
+        assert plan.kv_indices is not None
+        cache.write(keys, values, plan.kv_indices)
 
     def forward(
         self,

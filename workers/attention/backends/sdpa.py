@@ -30,7 +30,7 @@ class SdpaBackend:
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
     ) -> None:
-        cache.write(keys, values, plan.slot_mapping)
+        cache.write(keys, values, plan.kv_indices)
 
     def forward(
         self,

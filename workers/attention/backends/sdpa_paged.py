@@ -16,17 +16,17 @@ from workers.step.tensors import StepTensors
 _MAX_PADDING = 0.5
 
 
-class _SingleQueries(NamedTuple):
+class _DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
     tokens    int64[rows]           their places in the step; None where they are all of the step
-    slots     int32[rows * length]  cache slots of the contexts; padding repeats the row's last one,
-                                    so that nothing of another request is ever multiplied in
+    kv_indices int32[rows * length] of the contexts; padding repeats the row's last one, so that
+                                    nothing of another request is ever multiplied in
     mask      [rows, 1, 1, length]  None where all contexts are `length` long
     """
 
     tokens: torch.Tensor | None
-    slots: torch.Tensor
+    kv_indices: torch.Tensor
     rows: int
     length: int
     mask: torch.Tensor | None
@@ -35,13 +35,13 @@ class _SingleQueries(NamedTuple):
 class _Chunk(NamedTuple):
     """A row of several queries, the step's tokens [start, stop), at the end of its context.
 
-    slots     int32[context]           None where the chunk is the whole context
+    kv_indices int32[context]          None where the chunk is the whole context
     mask      [stop - start, context]  bottom-right causal; None likewise
     """
 
     start: int
     stop: int
-    slots: torch.Tensor | None
+    kv_indices: torch.Tensor | None
     mask: torch.Tensor | None
 
 
@@ -49,38 +49,38 @@ class _Chunk(NamedTuple):
 class PagedPlan:
     """A step's rows by the way they are attended, and int64[T] where its tokens are cached."""
 
-    singles: list[_SingleQueries]
+    decodes: list[_DecodeBatch]
     chunks: list[_Chunk]
-    slot_mapping: torch.Tensor
+    kv_indices: torch.Tensor
 
     @classmethod
     def of(cls, step: StepTensors, needs: AttentionNeeds) -> Self:
-        assert step.slot_mapping is not None, "causal attention is over a paged cache"
-        single_rows = np.flatnonzero(step.query_lens == 1)
-        batches = padded_batches(step.contexts[single_rows], _MAX_PADDING)
+        assert step.kv_indices is not None, "causal attention is over a paged cache"
+        decode_rows = np.flatnonzero(step.query_lens == 1)
+        batches = padded_batches(step.contexts[decode_rows], _MAX_PADDING)
         stops = np.cumsum(step.query_lens, dtype=np.int64)
-        singles = [_plan_singles(step, single_rows[batch], stops, needs) for batch in batches]
+        decodes = [_plan_decodes(step, decode_rows[batch], stops, needs) for batch in batches]
         chunks = [
             _plan_chunk(step, row, int(stops[row]), needs)
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
-        return cls(singles, chunks, step.slot_mapping)
+        return cls(decodes, chunks, step.kv_indices)
 
 
-def _plan_singles(
+def _plan_decodes(
     step: StepTensors,
     rows: npt.NDArray[np.intp],
     stops: npt.NDArray[np.int64],
     needs: AttentionNeeds,
-) -> _SingleQueries:
+) -> _DecodeBatch:
     device = step.tokens.device
     contexts = step.contexts[rows]
     tokens = None
     if len(rows) < len(step.query_lens):
         (tokens,) = to_device([stops[rows] - 1], device)
-    return _SingleQueries(
+    return _DecodeBatch(
         tokens=tokens,
-        slots=_context_slots(step, rows, needs.block_size),
+        kv_indices=_context_kv_indices(step, rows, needs.block_size),
         rows=len(rows),
         length=int(contexts.max()),
         mask=padding_mask(contexts, needs.dtype, device),
@@ -91,13 +91,15 @@ def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -
     length, context = int(step.query_lens[row]), int(step.contexts[row])
     if length == context:
         return _Chunk(stop - length, stop, None, None)
-    slots = _context_slots(step, np.array([row]), needs.block_size)
-    hidden = torch.full((length, context), -torch.inf, dtype=needs.dtype, device=slots.device)
-    return _Chunk(stop - length, stop, slots, hidden.triu_(context - length + 1))
+    kv_indices = _context_kv_indices(step, np.array([row]), needs.block_size)
+    hidden = torch.full((length, context), -torch.inf, dtype=needs.dtype, device=kv_indices.device)
+    return _Chunk(stop - length, stop, kv_indices, hidden.triu_(context - length + 1))
 
 
-def _context_slots(step: StepTensors, rows: npt.NDArray[np.intp], block_size: int) -> torch.Tensor:
-    """Cache slots of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
+def _context_kv_indices(
+    step: StepTensors, rows: npt.NDArray[np.intp], block_size: int
+) -> torch.Tensor:
+    """KV indices of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
     assert step.block_tables is not None
     assert step.slots is not None
     last = step.contexts[rows, None] - 1
@@ -106,8 +108,8 @@ def _context_slots(step: StepTensors, rows: npt.NDArray[np.intp], block_size: in
     which, index, offsets = to_device([rows, places, within], step.tokens.device)
     width = int(last.max()) // block_size + 1
     blocks = step.block_tables[:, :width].index_select(0, step.slots.index_select(0, which))
-    slots = torch.add(offsets, blocks[:, :, None], alpha=block_size)
-    return slots.flatten(1).gather(1, index).flatten()
+    kv_indices = torch.add(offsets, blocks[:, :, None], alpha=block_size)
+    return kv_indices.flatten(1).gather(1, index).flatten()
 
 
 def attend_paged(
@@ -118,29 +120,27 @@ def attend_paged(
     plan: PagedPlan,
 ) -> torch.Tensor:
     """Each query over its row's context up to itself. [T, H, D] -> [T, H, D]"""
-    if len(plan.singles) == 1 and not plan.chunks:
-        return _attend_singles(queries, cache, plan.singles[0])
+    if len(plan.decodes) == 1 and not plan.chunks:
+        return _attend_decodes(queries, cache, plan.decodes[0])
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    for batch in plan.singles:
+    for batch in plan.decodes:
         assert batch.tokens is not None, "part of a step knows its places"
-        single_queries = queries.index_select(0, batch.tokens)
-        out.index_copy_(0, batch.tokens, _attend_singles(single_queries, cache, batch))
+        decode_queries = queries.index_select(0, batch.tokens)
+        out.index_copy_(0, batch.tokens, _attend_decodes(decode_queries, cache, batch))
     for chunk in plan.chunks:
         part = slice(chunk.start, chunk.stop)
-        if chunk.slots is None:
+        if chunk.kv_indices is None:
             out[part] = _attend_chunk(queries[part], keys[part], values[part], None)
         else:
-            seen = _gather(cache, chunk.slots)
+            seen = _gather(cache, chunk.kv_indices)
             out[part] = _attend_chunk(queries[part], *seen, chunk.mask)
     return out
 
 
-def _attend_singles(
-    queries: torch.Tensor, cache: LayerCache, batch: _SingleQueries
-) -> torch.Tensor:
+def _attend_decodes(queries: torch.Tensor, cache: LayerCache, batch: _DecodeBatch) -> torch.Tensor:
     """[rows, H, D] -> the same. Query heads that share a KV head act as that head's queries."""
     kv_heads, head_dim = cache.keys.shape[2:]
-    keys, values = _gather(cache, batch.slots)
+    keys, values = _gather(cache, batch.kv_indices)
     shape = (batch.rows, batch.length, kv_heads, head_dim)
     attended = F.scaled_dot_product_attention(
         queries.view(batch.rows, kv_heads, -1, head_dim),
@@ -151,15 +151,15 @@ def _attend_singles(
     return attended.flatten(1, 2)
 
 
-def _gather(cache: LayerCache, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values at `slots` [N]: [N, Hkv, D] each.
+def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each.
 
     As matrices: index_select copies the rows of those at once, and anything else piecemeal.
     """
     kv_heads, head_dim = cache.keys.shape[2:]
     matrix = (-1, kv_heads * head_dim)
-    keys = cache.keys.view(matrix).index_select(0, slots)
-    values = cache.values.view(matrix).index_select(0, slots)
+    keys = cache.keys.view(matrix).index_select(0, kv_indices)
+    values = cache.values.view(matrix).index_select(0, kv_indices)
     return keys.view(-1, kv_heads, head_dim), values.view(-1, kv_heads, head_dim)
 
 

@@ -11,17 +11,17 @@ import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
-from workers.attention.split_contexts import least_parts
+from workers.attention.context_splits import min_splits
 from workers.step.tensors import StepTensors
 
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """A step whose first `singles` rows have one query each, over contexts that are split into
+    """A step whose first `decode_rows` rows have one query each, over contexts that are split into
     `parts` at least; `longest` is the others' most queries."""
 
     step: StepTensors
-    singles: int
+    decode_rows: int
     longest: int
     parts: int = 1
 
@@ -54,15 +54,15 @@ class TritonBackend:
     def plan(self, step: StepTensors) -> TritonPlan:
         if not self._needs.paged:
             return TritonPlan(step, 0, int(step.query_lens.max()))
-        singles = step.leading_singles
-        longest = int(step.query_lens[singles:].max(initial=0))
-        return TritonPlan(step, singles, longest, least_parts(step.contexts[:singles]))
+        decode_rows = step.leading_decode_rows
+        longest = int(step.query_lens[decode_rows:].max(initial=0))
+        return TritonPlan(step, decode_rows, longest, min_splits(step.contexts[:decode_rows]))
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: TritonPlan
     ) -> None:
-        assert plan.step.slot_mapping is not None, "a step with a cache says where its tokens go"
-        self._write(keys, values, plan.step.slot_mapping, cache.keys, cache.values)
+        assert plan.step.kv_indices is not None, "a step with a cache says where its tokens go"
+        self._write(keys, values, plan.step.kv_indices, cache.keys, cache.values)
 
     def forward(
         self,
@@ -87,21 +87,21 @@ class TritonBackend:
         self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
     ) -> list[Callable[[], object]]:
         """The kernels of a step over its cache: for rows of one query, and for the others."""
-        step, singles = plan.step, plan.singles
+        step, decode_rows = plan.step, plan.decode_rows
         assert step.slots is not None
         assert step.block_tables is not None
         paged = cache.keys, cache.values, step.block_tables
         launches: list[Callable[[], object]] = []
-        if singles:
+        if decode_rows:
             decode = partial(
                 self._decode.attend,
-                queries[:singles],
+                queries[:decode_rows],
                 *paged,
-                step.slots[:singles],
-                step.context_lens[:singles],
+                step.slots[:decode_rows],
+                step.context_lens[:decode_rows],
                 self._scale,
-                out[:singles],
-                least_parts=plan.parts,
+                out[:decode_rows],
+                min_splits=plan.parts,
             )
             launches.append(decode)
         if plan.longest:
@@ -109,9 +109,9 @@ class TritonBackend:
                 self._prefill.attend,
                 queries,
                 *paged,
-                step.slots[singles:],
-                step.query_starts[singles:],
-                step.context_lens[singles:],
+                step.slots[decode_rows:],
+                step.query_starts[decode_rows:],
+                step.context_lens[decode_rows:],
                 plan.longest,
                 self._scale,
                 out,

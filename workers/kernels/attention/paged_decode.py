@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.kernels.attention.merge import MAX_PARTS, merge
 from workers.kernels.attention.online_softmax import fold_tile
-from workers.kernels.attention.paging import cache_places
+from workers.kernels.attention.paging import tile_kv_indices
 from workers.kernels.launch import pdl, processors
 
 _PROGRAMS_PER_PROCESSOR = 3
@@ -50,7 +50,7 @@ def attend(
     scale: float,
     out: torch.Tensor | None = None,
     *,
-    least_parts: int = 1,
+    min_splits: int = 1,
 ) -> torch.Tensor:
     """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
 
@@ -59,18 +59,18 @@ def attend(
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
     Returns [R, H, D], contiguous: `out` where given. Nothing is written for a row without tokens.
-    Contexts are split among `least_parts` programs at least.
+    Contexts are split among `min_splits` programs at least.
     """
     rows, heads, head_dim = queries.shape
     if out is None:
         out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
-    how = _launch(queries, keys, block_tables.shape[1], least_parts)
+    how = _launch(queries, keys, block_tables.shape[1], min_splits)
     _attend_with(how, queries, keys, values, block_tables, slots, context_lens, scale, out)
     return out
 
 
 def _launch(
-    queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, least_parts: int = 1
+    queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, min_splits: int = 1
 ) -> Launch:
     """The choice by shapes, for every shape."""
     _, page, kv_heads, head_dim = keys.shape
@@ -78,7 +78,7 @@ def _launch(
     # More would not fit in registers in float32, whose products are no tensor core's.
     tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
     tiles = -(-max_blocks * page // tile)
-    wanted = max(_parts(len(queries) * kv_heads, processors(keys.device)), least_parts)
+    wanted = max(_parts(len(queries) * kv_heads, processors(keys.device)), min_splits)
     splits = min(wanted, tiles, MAX_PARTS)
     return Launch(tile, warps=4, stages=2 if splits > _MANY_PARTS else 3, splits=splits)
 
@@ -170,7 +170,7 @@ def _attend(
     total = tl.zeros((GROUP_BLOCK,), tl.float32)
     attended = tl.zeros((GROUP_BLOCK, DIM_BLOCK), tl.float32)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
-    places = cache_places(table, start, end, PAGE, TILE)
+    places = tile_kv_indices(table, start, end, PAGE, TILE)
     for tile in range(start, end, TILE):
         offsets = (places * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
         visible = tile + tl.arange(0, TILE) < end
@@ -178,7 +178,7 @@ def _attend(
         known = visible[:, None] & (dims < HEAD_DIM)[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
-        places = cache_places(table, tile + TILE, end, PAGE, TILE)
+        places = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
         peak, total, attended = fold_tile(
             query, key, value, visible[None, :], scale * _LOG2_E, peak, total, attended, True
         )

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.kernels.attention.online_softmax import fold_tile
-from workers.kernels.attention.paging import cache_places
+from workers.kernels.attention.paging import tile_kv_indices
 from workers.kernels.launch import pdl
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -198,7 +198,7 @@ def _fold_tiles(
     """Fold the keys [start, end) into a running softmax; without MASKED, all see whole tiles."""
     dims = tl.arange(0, DIM_BLOCK)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
-    places = cache_places(table, start, end, PAGE, KEY_TILE)
+    places = tile_kv_indices(table, start, end, PAGE, KEY_TILE)
     for tile in range(start, end, KEY_TILE):
         tokens = tile + tl.arange(0, KEY_TILE)
         known = (dims < HEAD_DIM)[None, :]
@@ -208,7 +208,7 @@ def _fold_tiles(
         offsets = places[:, None] * key_stride + dims[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
-        places = cache_places(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
+        places = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
         visible = tokens[None, :] < seen[:, None]
         peak, total, attended = fold_tile(
             query, key, value, visible, scale, peak, total, attended, MASKED

@@ -8,7 +8,7 @@ import triton.language as tl
 
 
 @triton.jit
-def cache_places(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
+def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
     """int64[TILE]: cache slots of the tokens from `start`, a multiple of TILE, on.
 
     `table` points to the row's block ids. What it holds for tokens from `end` on is not read. A

@@ -17,7 +17,7 @@ def rotate_and_cache(
     heads: torch.Tensor,
     table: torch.Tensor,
     positions: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    kv_indices: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     num_heads: int,
@@ -29,7 +29,7 @@ def rotate_and_cache(
                  are left in `out`, which may be `heads`.
     table        float32[max_position, D]: cosines of the D / 2 pairs (i, i + D / 2), then sines
                  (Su et al. 2021, arXiv:2104.09864); contiguous
-    positions    int64[T'], slot_mapping int64[T]: block * page + offset
+    positions    int64[T'], kv_indices int64[T]: block * page + offset
     keys, values [blocks, page, Hkv, D], contiguous
     Of `out`, tokens from T on, a step's padding, stay as they are. Values that are not finite are
     cached as 0.
@@ -37,18 +37,18 @@ def rotate_and_cache(
     new_keys = heads[:, num_heads : num_heads + keys.shape[2]]
     new_values = heads[:, num_heads + keys.shape[2] :]
     rotation = Rotation(heads, table, positions, out)
-    _launch(num_heads, rotation, new_keys, new_values, slot_mapping, keys, values)
+    _launch(num_heads, rotation, new_keys, new_values, kv_indices, keys, values)
 
 
 def write_kv(
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    kv_indices: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
     """Write keys and values as they are, [T, Hkv, D] each, dense within a token, to their slots."""
-    _launch(0, None, new_keys, new_values, slot_mapping, keys, values)
+    _launch(0, None, new_keys, new_values, kv_indices, keys, values)
 
 
 class Rotation(NamedTuple):
@@ -65,21 +65,21 @@ def _launch(
     rotation: Rotation | None,
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    kv_indices: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
     """A program a token; without a rotation keys and values only."""
     kv_heads, head_dim = new_keys.shape[1:]
-    turned = rotation or Rotation(new_keys, new_keys, slot_mapping, new_keys)
-    _write[(len(slot_mapping),)](
+    turned = rotation or Rotation(new_keys, new_keys, kv_indices, new_keys)
+    _write[(len(kv_indices),)](
         turned.heads,
         new_keys,
         new_values,
         turned.table,
         turned.positions,
         turned.out,
-        slot_mapping,
+        kv_indices,
         keys,
         values,
         new_keys.stride(0),
@@ -97,9 +97,9 @@ def _launch(
     )
 
 
-@triton.jit(do_not_specialize=["positions", "slot_mapping"])
+@triton.jit(do_not_specialize=["positions", "kv_indices"])
 def _write(
-    queries, new_keys, new_values, table, positions, out, slot_mapping, keys, values,
+    queries, new_keys, new_values, table, positions, out, kv_indices, keys, values,
     key_stride, value_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTATE: tl.constexpr,
     IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
@@ -110,7 +110,7 @@ def _write(
         gdc_launch_dependents()
     HALF: tl.constexpr = HEAD_DIM // 2
     token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slot_mapping + token)
+    slot = tl.load(kv_indices + token)
     kv_heads, pairs = tl.arange(0, KV_HEAD_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
     first = kv_heads * HEAD_DIM + pairs
     inside = (kv_heads < KV_HEADS) & (pairs < HALF)

@@ -35,13 +35,13 @@ def test_rotate_and_cache(
     angles = 6 * torch.rand(9, head_dim // 2, generator=numbers)
     table = torch.cat((angles.cos(), angles.sin()), dim=1).to(device)
     positions = torch.tensor([3, 0, 8, 8, 0], device=device)
-    slot_mapping = torch.tensor([11, 2, 7, 0], device=device)
+    kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
     values = torch.full_like(keys, -7.0)
     before = heads.clone()
 
     out = heads if in_place else torch.full_like(heads, 9.0)
-    rotate_and_cache(heads, table, positions, slot_mapping, keys, values, num_heads, out)
+    rotate_and_cache(heads, table, positions, kv_indices, keys, values, num_heads, out)
     if not in_place:
         assert torch.equal(heads, before)
         assert out[4].eq(9).all()
@@ -53,8 +53,8 @@ def test_rotate_and_cache(
     assert torch.equal(heads[:, turning:], before[:, turning:])
     assert torch.equal(heads[4], before[4])
     expected_keys, expected_values = torch.full_like(keys, 7.0), torch.full_like(keys, -7.0)
-    expected_keys.flatten(0, 1)[slot_mapping] = heads[:4, num_heads:turning]
-    expected_values.flatten(0, 1)[slot_mapping] = before[:4, turning:]
+    expected_keys.flatten(0, 1)[kv_indices] = heads[:4, num_heads:turning]
+    expected_values.flatten(0, 1)[kv_indices] = before[:4, turning:]
     assert torch.equal(keys, expected_keys)
     assert torch.equal(values, expected_values)
 
@@ -63,10 +63,10 @@ def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
     numbers = torch.Generator().manual_seed(0)
     packed = torch.randn(3, 9, 80, generator=numbers).to(device, dtype)
     new_keys, new_values = packed[:, 3:6], packed[:, 6:]
-    slot_mapping = torch.tensor([5, 6, 1], device=device)
+    kv_indices = torch.tensor([5, 6, 1], device=device)
     keys, values = torch.zeros(2, 2, PAGE, 3, 80, device=device, dtype=dtype)
-    write_kv(new_keys, new_values, slot_mapping, keys, values)
+    write_kv(new_keys, new_values, kv_indices, keys, values)
     for cache, new in ((keys, new_keys), (values, new_values)):
         expected = torch.zeros_like(cache)
-        expected.flatten(0, 1)[slot_mapping] = new
+        expected.flatten(0, 1)[kv_indices] = new
         assert torch.equal(cache, expected)

@@ -41,7 +41,7 @@ def step_of(rows: PagedRows, *, paged: bool) -> StepTensors:
         tokens=unread,
         positions=unread,
         token_types=None,
-        slot_mapping=rows.slot_mapping if paged else None,
+        kv_indices=rows.kv_indices if paged else None,
         block_tables=rows.block_tables if paged else None,
         slots=rows.slots if paged else None,
         query_starts=rows.query_starts,
@@ -58,7 +58,7 @@ def solve(backend: AttentionBackend, rows: PagedRows, *, paged: bool) -> torch.T
     if paged:
         cache = LayerCache(rows.keys.clone(), rows.values.clone())
         for blocks in (cache.keys, cache.values):
-            blocks.flatten(0, 1)[rows.slot_mapping] = torch.nan
+            blocks.flatten(0, 1)[rows.kv_indices] = torch.nan
         backend.write_kv(rows.new_keys, rows.new_values, cache, plan)
     return backend.forward(rows.queries, rows.new_keys, rows.new_values, cache, plan)
 

@@ -8,7 +8,7 @@ import torch
 from workers.attention.base import AttentionNeeds, Capabilities
 
 
-def misfit(capabilities: Capabilities, needs: AttentionNeeds) -> str:
+def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
     """The first need that is not met, "" where all are.
 
     An absent package is a need like any other. The GPU is asked last, and only where the rest fits.
@@ -29,7 +29,7 @@ def misfit(capabilities: Capabilities, needs: AttentionNeeds) -> str:
     package = capabilities.requires
     if package and not _installed(package.name):
         return f"package {package.name} is not installed ({package.source})"
-    return _compute_misfit(capabilities.compute_majors, needs.device)
+    return _unmet_compute(capabilities.compute_majors, needs.device)
 
 
 def _one_of(allowed: Sequence[int]) -> str:
@@ -46,7 +46,7 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _compute_misfit(majors: tuple[int, ...] | None, device: str) -> str:
+def _unmet_compute(majors: tuple[int, ...] | None, device: str) -> str:
     if majors is None:
         return ""
     major, minor = torch.cuda.get_device_capability(device)

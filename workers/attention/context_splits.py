@@ -11,7 +11,7 @@ _LONG = 4096
 _PART, _MOST_PARTS = 1024, 16
 
 
-def least_parts(contexts: IntArray) -> int:
+def min_splits(contexts: IntArray) -> int:
     """Into how many parts the contexts int32[R] of rows of one query are to be split at least, lest
     one that is longer than a processor's share of them all hold up the step; 1 where none is."""
     longest = int(contexts.max(initial=0))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.attention.split_contexts import least_parts
+from workers.attention.context_splits import min_splits
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from workers.attention.split_contexts import least_parts
     ],
 )
 def test_least_parts(contexts: list[int], parts: int) -> None:
-    assert least_parts(np.array(contexts, np.int32)) == parts
+    assert min_splits(np.array(contexts, np.int32)) == parts
