@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,17 +12,38 @@ from benchmarks.report import CaseReport, NotMeasuredError, table
 from server.bench.machine import Machine, this_machine
 from server.demo import DemoModelMissingError
 
-# Each is a module of this package with a function `measure() -> list[Figure]`.
+
+class _Case(NamedTuple):
+    """A module with a function `measure() -> list[Figure]`, in a folder of this package."""
+
+    folder: str
+    title: str
+
+
 _CASES = {
-    "engine_loop": "Engine core: one step of the loop, over an executor that computes nothing",
-    "prefill_loop": "Engine core: texts to embed, over an executor that computes nothing",
-    "worker_step": "Worker: one step of the demo generator, and its part outside the model's math",
-    "gpu_steps": "Worker on CUDA: steps of an 8B Llama's shape, by attention backend",
-    "round_trips": "Between processes",
-    "http_load": "HTTP: one API process before a fake engine, with wrk as client",
-    "overload": "HTTP: a daemon on one core that is asked for 2 and 10 times what it can do",
-    "start_up": "penstock serve with the demo models: start-up from warm files, and memory",
-    "generation": "The demo generator through the engine client, against transformers' generate",
+    "engine_loop": _Case(
+        "engine", "Engine core: one step of the loop, over an executor that computes nothing"
+    ),
+    "prefill_loop": _Case(
+        "engine", "Engine core: texts to embed, over an executor that computes nothing"
+    ),
+    "worker_step": _Case(
+        "worker", "Worker: one step of the demo generator, and its part outside the model's math"
+    ),
+    "gpu_steps": _Case(
+        "worker", "Worker on CUDA: steps of an 8B Llama's shape, by attention backend"
+    ),
+    "round_trips": _Case("links", "Between processes"),
+    "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
+    "overload": _Case(
+        "http", "HTTP: a daemon on one core that is asked for 2 and 10 times what it can do"
+    ),
+    "start_up": _Case(
+        "daemon", "penstock serve with the demo models: start-up from warm files, and memory"
+    ),
+    "generation": _Case(
+        "generation", "The demo generator through the engine client, against transformers' generate"
+    ),
 }
 
 
@@ -50,16 +72,17 @@ def main() -> None:
 
 
 def _measure(name: str) -> CaseReport:
-    # Imported only when asked for: some cases need torch, and one must not have it loaded.
-    case = importlib.import_module(f"benchmarks.{name}")
+    folder, title = _CASES[name]
+    # Imported only when requested: some cases need torch, and one must not have it loaded.
+    case = importlib.import_module(f"benchmarks.{folder}.{name}")
     try:
-        return CaseReport(name, _CASES[name], case.measure())
+        return CaseReport(name, title, case.measure())
     except (NotMeasuredError, DemoModelMissingError) as error:
-        return CaseReport(name, _CASES[name], not_measured=str(error))
+        return CaseReport(name, title, not_measured=str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
-    cases = "\n".join(f"  {name:14}{title}" for name, title in _CASES.items())
+    cases = "\n".join(f"  {name:14}{case.title}" for name, case in _CASES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         usage="python -m benchmarks [--only CASE ...] [--json FILE]",

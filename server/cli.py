@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from server import __version__
-from server.bench.cli import add_bench
 from server.daemon.daemon import START_ERRORS, serve
 from server.daemon.resolve import resolve
 from server.daemon.welcome import describe
@@ -57,7 +56,8 @@ _LISTS = ("api_key_files", "cors_origins")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: its exit code. Bad usage exits with 2, a start that fails with 1."""
-    parser = _parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(with_bench="bench" in arguments)
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)
@@ -132,7 +132,8 @@ def _models(
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
+    """The flags of `penstock bench` only `with_bench`: no other command imports `server.bench`."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="One daemon for language models, embedding models and rerankers.",
@@ -161,14 +162,15 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
         )
     )
-    add_bench(
-        commands.add_parser(
-            "bench",
-            help="measure speed, beside what others reach and what we aim for",
-            description="Measure the headline workloads, offline or over HTTP.",
-        ),
-        add_engine_flags,
+    bench = commands.add_parser(
+        "bench",
+        help="measure speed, beside what others reach and what we aim for",
+        description="Measure the headline workloads, offline or over HTTP.",
     )
+    if with_bench:
+        from server.bench.bench_flags import add_bench  # noqa: PLC0415
+
+        add_bench(bench, add_engine_flags)
     return parser
 
 

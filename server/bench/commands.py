@@ -12,8 +12,8 @@ import uvloop
 
 from server.bench.cases import HTTPCase, OfflineCase
 from server.bench.errors import BenchError
-from server.bench.http_cases import running_server, started_server
 from server.bench.http_client import Address
+from server.bench.http_runner import running_server, started_server
 from server.bench.machine import this_machine
 from server.bench.offline import offline_runner
 from server.bench.plots import drawing_library, plot

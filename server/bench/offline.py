@@ -17,7 +17,7 @@ from server.bench.engine import RunningEngine, running_engine
 from server.bench.errors import BenchError
 from server.bench.latencies import milliseconds
 from server.bench.progress import Progress
-from server.bench.prompts import offline_prompts
+from server.bench.random_prompts import offline_prompts
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
 

@@ -271,6 +271,31 @@ def test_a_path_too_long_for_sockets(
     assert list(deep.iterdir()) == []
 
 
+def test_only_bench_imports_what_it_needs() -> None:
+    """`penstock bench` alone imports `server.bench`, yet the help of `penstock` lists it."""
+    code = """
+import sys
+import server.cli
+
+def imports_bench(*arguments):
+    try:
+        server.cli.main(arguments)
+    except SystemExit:
+        pass
+    return any(name.startswith("server.bench") for name in sys.modules)
+
+for arguments in (["--help"], ["serve", "--help"], ["serve", "/no/model"], ["config"]):
+    assert not imports_bench(*arguments), arguments
+assert imports_bench("bench", "--help")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "measure speed, beside what others reach" in result.stdout
+    assert "usage: penstock bench [-h] COMMAND ..." in result.stdout
+
+
 def test_the_command_line_stays_light(tmp_path: Path) -> None:
     """`python -m server` answers without torch, and reads the API key from the environment."""
     code = """

@@ -11,7 +11,7 @@ from server.bench.bpe import byte_level_bpe
 from server.bench.cases import GenerationCase, Target, for_gpus
 from server.bench.dummy_models import shape_folder, tokenizer_for, write_model
 from server.bench.errors import BenchError
-from server.bench.prompts import offline_prompts, single_token_words, texts_of
+from server.bench.random_prompts import offline_prompts, single_token_words, texts_of
 from server.bench.workloads import GENERATION, HTTP, PREFILL
 from server.demo import GENERATOR_NAME, demo_models
 from workers.contract.checkpoint_config import read_model_config

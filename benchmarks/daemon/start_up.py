@@ -2,8 +2,8 @@
 
 from statistics import median
 
-from benchmarks.daemon import running_daemon
-from benchmarks.proc import children_of, has_mapped, memory_of
+from benchmarks.daemon.process_stats import children_of, has_mapped, memory_of
+from benchmarks.daemon.running_daemon import running_daemon
 from benchmarks.report import Budget, Figure
 from server.demo import demo_models
 

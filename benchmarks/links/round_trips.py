@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.memory_core import engine_config
+from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
@@ -55,7 +55,7 @@ def measure() -> list[Figure]:
 
 async def _client_round_trips(endpoint: str) -> list[float]:
     """µs from a job's submission to its only token."""
-    with running_module("benchmarks.fake_engine", endpoint, "generate", "0", "7"):
+    with running_module("benchmarks.http.fake_engine", endpoint, "generate", "0", "7"):
         client = EngineClient(endpoint)
         await client.start()
         await client.wait_ready()
@@ -95,7 +95,7 @@ def _run_stages(files: list[Path], rows: int) -> Hops:
         first, _ = [
             running.enter_context(
                 running_module(
-                    "benchmarks.stage_hop",
+                    "benchmarks.links.stage_hop",
                     str(file),
                     *arguments,
                     environment=environment,

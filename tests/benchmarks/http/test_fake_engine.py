@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fake_engine import VECTOR_SIZE
+from benchmarks.http.fake_engine import VECTOR_SIZE
 from benchmarks.processes import running_module
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
@@ -16,7 +16,7 @@ from engine_core.messages import SamplingParams
 @asynccontextmanager
 async def fake_engine(folder: Path, task: str, step_ms: int) -> AsyncGenerator[EngineClient]:
     endpoint = f"ipc://{folder}/fake"
-    with running_module("benchmarks.fake_engine", endpoint, task, str(step_ms), "7", "8", "9"):
+    with running_module("benchmarks.http.fake_engine", endpoint, task, str(step_ms), "7", "8", "9"):
         client = EngineClient(endpoint)
         await client.start()
         await client.wait_ready()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.engine.in_memory_core import InMemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import EncodeJob
 from server.demo import EMBEDDER_NAME, demo_models
@@ -28,7 +28,7 @@ def _figure(jobs: int, step_tokens: int) -> Figure:
         size = len(step.query_lens) * config.model.hidden_size
         return StepOutput(step.step, pooled=vectors if size == len(vectors) else vectors[:size])
 
-    core = MemoryCore(config, 0, answer)
+    core = InMemoryCore(config, 0, answer)
     times = [_embed_all(core, jobs, repeat) for repeat in range(_REPEATS)]
     core.close()
     middle = sorted(times, key=lambda parts: parts["iteration"])[_REPEATS // 2]
@@ -36,7 +36,7 @@ def _figure(jobs: int, step_tokens: int) -> Figure:
     return Figure(name, middle.pop("iteration"), "µs a text", Budget(_SEQUENCE_US), _list(middle))
 
 
-def _embed_all(core: MemoryCore, jobs: int, repeat: int) -> dict[str, float]:
+def _embed_all(core: InMemoryCore, jobs: int, repeat: int) -> dict[str, float]:
     """Put all texts in and iterate until none is left: µs a text of the loop and of its parts."""
     ids = np.arange(_TEXT_TOKENS, dtype=np.int32).tobytes()
     for job in range(jobs):

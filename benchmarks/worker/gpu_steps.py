@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.memory_core import engine_config
+from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
 from server.bench.dummy_models import shape_folder
 from server.daemon.parts import worker_config

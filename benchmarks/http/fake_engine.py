@@ -1,9 +1,9 @@
-"""`python -m benchmarks.fake_engine ENDPOINT TASK STEP_MS TOKEN ...`: an engine core that computes
-nothing, as cheaply as Python can, to measure what is in front of it.
+"""An engine core that computes nothing, as cheaply as Python can: to measure the API process.
 
-Each row to generate says the tokens over and over, one every STEP_MS, or, if that is 0, all of them
-at once; each text to embed gets the same vector. Nothing is tokenized: each prompt is taken for
-one token. Aborts are not obeyed: a row ends by `max_tokens` alone.
+`python -m benchmarks.http.fake_engine ENDPOINT TASK STEP_MS TOKEN ...`: each row to generate
+repeats the tokens, one every STEP_MS, or all at once if that is 0; each text to embed gets the same
+vector. Nothing is tokenized: each prompt counts as one token. Aborts are ignored: a row ends by
+`max_tokens` alone.
 """
 
 import math

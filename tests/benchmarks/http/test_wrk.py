@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import wrk
+from benchmarks.http import wrk
 from benchmarks.report import NotMeasuredError
 
 

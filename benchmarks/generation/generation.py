@@ -58,7 +58,7 @@ def measure() -> list[Figure]:
     """Medians over the rounds."""
     folder, threads = demo_models()[GENERATOR_NAME], available_cores()
     with running_module(
-        "benchmarks.transformers_peer",
+        "benchmarks.generation.transformers_peer",
         str(folder),
         str(threads),
         environment=child_environment(compute_threads=threads),

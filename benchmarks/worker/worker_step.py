@@ -1,7 +1,7 @@
 """Worker: what one decode step costs from message to message, and how much of that is the model.
 
-`python -m benchmarks.worker_step` prints the figures as JSON: it is run as a process of its own, in
-the environment of a worker.
+`python -m benchmarks.worker.worker_step` prints the figures as JSON; `measure` runs it as a process
+of its own, in the environment of a worker.
 """
 
 import tempfile
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import zmq
 
-from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.engine.in_memory_core import InMemoryCore, engine_config
+from benchmarks.engine.stopwatch import Stopwatch
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
-from benchmarks.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
 from server.bench.processes import daemon_of
@@ -53,7 +53,7 @@ def measure() -> list[Figure]:
         parts = daemon_of([model], Path(folder))
     (worker,) = [part for part in parts if part.role == "worker"]
     with running_module(
-        "benchmarks.worker_step", environment=worker.environment, piped=True
+        "benchmarks.worker.worker_step", environment=worker.environment, piped=True
     ) as process:
         assert process.stdout is not None
         return msgspec.json.decode(process.stdout.read(), type=list[Figure])
@@ -124,7 +124,7 @@ class _Worker:
 def _step_times(
     worker: _Worker, rows: int, kind: str, params: SamplingParams
 ) -> tuple[Figure, Figure]:
-    core = MemoryCore(worker.engine, _MAX_BLOCKS, worker.answer)
+    core = InMemoryCore(worker.engine, _MAX_BLOCKS, worker.answer)
     for row in range(rows):
         ids = np.random.default_rng(row).integers(8, 4000, _PROMPT, np.int32)
         core.put(GenerateJob(row, params, ids=[ids.tobytes()]))

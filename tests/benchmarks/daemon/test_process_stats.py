@@ -3,7 +3,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.proc import children_of, cpu_seconds, has_mapped, memory_of
+from benchmarks.daemon.process_stats import children_of, cpu_seconds, has_mapped, memory_of
 
 
 def test_memory_and_mapped_files():

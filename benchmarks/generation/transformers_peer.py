@@ -1,7 +1,8 @@
-"""`python -m benchmarks.transformers_peer FOLDER THREADS`: `generate` of transformers, to compare.
+"""transformers' `generate`, to compare with.
 
-Each line of standard input is a `Task` in JSON; each line of standard output its `Done`. Greedy,
-float32, and exactly as many tokens as asked for: no token ends the text.
+`python -m benchmarks.generation.transformers_peer FOLDER THREADS` reads `Task`s from standard input
+and writes a `Done` for each to standard output, as lines of JSON. Greedy, float32, and exactly
+`new_tokens` tokens: no token ends the text.
 """
 
 import sys
@@ -12,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks.generation import Done, Task
+from benchmarks.generation.generation import Done, Task
 
 
 def main() -> None:

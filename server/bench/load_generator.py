@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 
-from server.bench.answers import Outcome, Reader, WrongAnswerError
 from server.bench.cases import Figures
+from server.bench.http_answers import Outcome, Reader, WrongAnswerError
 from server.bench.http_client import HTTPClient
 from server.bench.latencies import milliseconds
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.answers import reader_of
 from server.bench.cases import Figures, HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.bench.daemon import running_daemon
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.errors import BenchError
+from server.bench.http_answers import reader_of
 from server.bench.http_client import Address, HTTPClient
-from server.bench.load import Load
+from server.bench.load_generator import Load
 from server.bench.progress import Progress
-from server.bench.prompts import SEED, single_token_words, texts_of
+from server.bench.random_prompts import SEED, single_token_words, texts_of
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.memory_core import MemoryCore, engine_config
+from benchmarks.engine.in_memory_core import InMemoryCore, engine_config
 from benchmarks.report import Budget, Figure
 from engine_core.messages import GenerateJob, SamplingParams
 from server.demo import GENERATOR_NAME, demo_models
@@ -47,7 +47,7 @@ def measure() -> list[Figure]:
     ]
 
 
-def _generating(rows: int) -> MemoryCore:
+def _generating(rows: int) -> InMemoryCore:
     """A core in which `rows` sequences generate, a job each, their blocks ending in turn."""
     core = _core(rows)
     for row in range(rows):
@@ -68,7 +68,7 @@ def _admission() -> float:
     return core.stopwatch.total("iteration") / 16
 
 
-def _core(max_running: int) -> MemoryCore:
+def _core(max_running: int) -> InMemoryCore:
     options = EngineOptions(max_running=max_running, max_step_tokens=8192)
     config = engine_config(demo_models()[GENERATOR_NAME], options)
     tokens = np.full(max_running, 7, np.int32).tobytes()
@@ -76,7 +76,7 @@ def _core(max_running: int) -> MemoryCore:
     def answer(step: StepInput) -> StepOutput:
         return StepOutput(step.step, tokens[: 4 * step.sample.count(1)])
 
-    return MemoryCore(config, max_running * _BLOCKS_A_ROW, answer)
+    return InMemoryCore(config, max_running * _BLOCKS_A_ROW, answer)
 
 
 def _job(number: int, prompt_len: int) -> GenerateJob:
@@ -93,7 +93,7 @@ def _prompts(step: StepInput) -> bool:
     return len(step.tokens) > len(step.query_lens)
 
 
-def _parts(core: MemoryCore) -> str:
+def _parts(core: InMemoryCore) -> str:
     parts = ("schedule", "build", "submit", "update", "send")
     times = {part: core.stopwatch.median(part) for part in parts}
     times["rest"] = core.stopwatch.median("iteration") - sum(times.values())

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.stage_hop CONFIG.json ROWS COUNT`: one of two stages that compute nothing.
+"""One of two pipeline stages that compute nothing, over the links that real stages use.
 
-Stage 0 sends hidden states of ROWS tokens, and waits until stage 1 has returned a token message:
-the same links as real stages use. At the end it prints, as JSON, `Hops`.
+`python -m benchmarks.links.stage_hop CONFIG.json ROWS COUNT`: COUNT times, stage 0 sends hidden
+states of ROWS tokens and waits for a token message from stage 1. Then it prints `Hops` as JSON.
 """
 
 import os
@@ -14,7 +14,7 @@ import msgspec
 import torch
 import zmq
 
-from benchmarks.round_trips import Hops
+from benchmarks.links.round_trips import Hops
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SampledTokens
 from workers.contract.supervision import exit_with_parent

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks import wrk
-from benchmarks.proc import cpu_seconds
+from benchmarks.daemon.process_stats import cpu_seconds
+from benchmarks.http import wrk
 from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
@@ -138,7 +138,7 @@ def _fake_engine(model: ServedModel):
     (ids,) = Tokenizer.load(Path(model.path)).encode([_TEXT], add_special_tokens=False)
     tokens = np.frombuffer(ids, np.int32).tolist()
     arguments = (model.engine.client_endpoint, task, step_ms, *tokens)
-    return running_module("benchmarks.fake_engine", *map(str, arguments))
+    return running_module("benchmarks.http.fake_engine", *map(str, arguments))
 
 
 def _wait_ready(url: str) -> None:

@@ -1,4 +1,4 @@
--- wrk: POST the body given after `--`; when done, one line of JSON for benchmarks/wrk.py.
+-- wrk: POST the body given after `--`; when done, one line of JSON for benchmarks/http/wrk.py.
 
 function init(args)
   wrk.method = "POST"

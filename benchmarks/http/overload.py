@@ -5,9 +5,9 @@ from statistics import median
 
 import msgspec
 
-from benchmarks import wrk
-from benchmarks.daemon import RunningDaemon, on_core, running_daemon
-from benchmarks.proc import children_of, cpu_seconds
+from benchmarks.daemon.process_stats import children_of, cpu_seconds
+from benchmarks.daemon.running_daemon import RunningDaemon, on_core, running_daemon
+from benchmarks.http import wrk
 from benchmarks.report import Budget, Figure, NotMeasuredError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import EMBEDDER_NAME, demo_models

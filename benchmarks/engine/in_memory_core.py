@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from benchmarks.stopwatch import Stopwatch
+from benchmarks.engine.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
@@ -78,7 +78,7 @@ class _Executor:
         raise WorkerLostError("nothing can be lost here")
 
 
-class MemoryCore:
+class InMemoryCore:
     """An EngineCore iterated by hand; `answer` plays the stages, one step between two iterations.
 
     The stopwatch times the parts of an iteration: prepare, schedule, build, submit, update, send.

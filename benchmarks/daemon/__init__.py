@@ -1,0 +1,1 @@
+"""`penstock serve` as a whole: start-up and memory."""

@@ -1,0 +1,1 @@
+"""The engine core's loop, over stages that compute nothing."""

@@ -1,0 +1,1 @@
+"""The demo generator beside transformers' `generate`."""
