@@ -1,17 +1,16 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UnsetType
 
 from engine_core.client.pending_jobs import EngineError
+from server.api.chat_choices import ChatFormat
 from server.errors import APIError
-from server.generation.chat.chat_logprobs import ChatSpelling
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.generation.generation import Generation, generation
@@ -22,17 +21,8 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.schemas.chat import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunk,
-    ChatCompletion,
-    ChatLogprobs,
-    ChatRequest,
-    ChunkChoice,
-    Delta,
-)
-from server.schemas.completions import CompletionChoice, CompletionUsage
+from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
+from server.schemas.common import CompletionUsage
 from server.schemas.field_names import given
 from server.service.inputs import text_items
 from server.service.registry import Model
@@ -51,107 +41,56 @@ async def create_chat_completion(request: Request) -> Response:
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
-        answers = _Answers(service, model, plan)
+        job = generation(service, model, plan)
+        as_ids = bool(body.return_tokens_as_token_ids)
+        answer = _Answer(service, model, ChatFormat(model, plan.logprobs, as_ids=as_ids))
         try:
             if body.stream:
-                return await EventStream.begin(answers.events(usage))
-            return json_answer(await _complete(answers))
+                return await EventStream.begin(answer.events(job, usage))
+            return json_answer(await answer.whole(job))
         except EngineError as error:
             raise _of_chat(error, body) from None
 
 
-async def _complete(answers: "_Answers") -> ChatCompletion:
-    async with answers.generation() as job:
-        while await job.news():
-            pass
-        news = [choice.news() for choice in job.choices]
-        return answers.completion([piece for piece in news if piece is not None], job.usage())
+class _Answer:
+    """One answer, whole or as a stream."""
 
-
-class _Answers:
-    """What the parts of one answer share."""
-
-    def __init__(self, service: Service, model: Model, plan: GenerationPlan) -> None:
+    def __init__(self, service: Service, model: Model, form: ChatFormat) -> None:
         self._id = service.new_id("chatcmpl")
         self._created = int(time.time())
-        self._service, self._model = service, model
-        self._spelling: ChatSpelling | None = None
-        if plan.logprobs is not None:
-            self._spelling = ChatSpelling(model, as_ids=plan.tokens_as_ids)
-            # On their way here they are keyed by the token's spelling, which ids alone tell apart.
-            plan = msgspec.structs.replace(plan, tokens_as_ids=True)
-        self._plan = plan
-        self._begun: set[int] = set()
+        self._model = model.name
+        self._form = form
 
-    def generation(self) -> AbstractAsyncContextManager[Generation]:
-        """The job behind the answer."""
-        return generation(self._service, self._model, self._plan)
+    async def whole(self, generation: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
+        """The answer once it has ended."""
+        async with generation as job:
+            return ChatCompletion(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=[self._form.choice(piece) for piece in await job.finished()],
+                usage=job.usage(),
+            )
 
-    def events(self, usage: StreamedUsage) -> AsyncGenerator[bytes]:
+    def events(
+        self, job: AbstractAsyncContextManager[Generation], usage: StreamedUsage
+    ) -> AsyncGenerator[bytes]:
         """The answer as a stream."""
         return stream_events(
-            self.generation(),
+            job,
             usage,
-            lambda piece, used: (self._chunk([choice], used) for choice in self._parts(piece)),
+            lambda piece, used: (
+                self._chunk([choice], used) for choice in self._form.deltas(piece)
+            ),
             partial(self._chunk, []),
-        )
-
-    def completion(self, pieces: list[CompletionChoice], usage: CompletionUsage) -> ChatCompletion:
-        """The whole answer."""
-        choices = [
-            ChatChoice(
-                index=piece.index,
-                message=AssistantMessage(content=piece.text),
-                logprobs=self._logprobs(piece),
-                finish_reason=piece.finish_reason,
-            )
-            for piece in pieces
-        ]
-        return ChatCompletion(
-            id=self._id,
-            created=self._created,
-            model=self._model.name,
-            choices=choices,
-            usage=usage,
         )
 
     def _chunk(
         self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
     ) -> ChatChunk:
         return ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model.name,
-            choices=choices,
-            usage=usage,
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
         )
-
-    def _parts(self, piece: CompletionChoice) -> Iterator[ChunkChoice]:
-        """The role before a message's first piece, the piece, how it ended behind the last."""
-        if piece.index not in self._begun:
-            self._begun.add(piece.index)
-            yield _part(piece, Delta(role="assistant", content="", refusal=None))
-        logprobs = self._logprobs(piece)
-        if piece.text or (logprobs is not None and logprobs.content):
-            yield _part(piece, Delta(content=piece.text), logprobs)
-        if piece.finish_reason is not None:
-            yield ChunkChoice(
-                index=piece.index,
-                delta=Delta(),
-                logprobs=None,
-                finish_reason=piece.finish_reason,
-            )
-
-    def _logprobs(self, piece: CompletionChoice) -> ChatLogprobs | None:
-        if self._spelling is None or piece.logprobs is None:
-            return None
-        return self._spelling.told(piece.logprobs, self._plan.logprobs or 0)
-
-
-def _part(
-    piece: CompletionChoice, delta: Delta, logprobs: ChatLogprobs | None = None
-) -> ChunkChoice:
-    return ChunkChoice(index=piece.index, delta=delta, logprobs=logprobs, finish_reason=None)
 
 
 async def _plan(body: ChatRequest, service: Service, model: Model) -> GenerationPlan:
@@ -194,8 +133,8 @@ def _max_tokens(body: ChatRequest) -> int | None:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """The alternatives to tell beside each token; None is no log-probabilities at all. Raises
-    APIError for alternatives without."""
+    """The alternatives beside each token; None for no log-probabilities at all. Raises APIError
+    for alternatives without log-probabilities."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -210,6 +149,6 @@ def _of_chat(error: EngineError, body: ChatRequest) -> APIError:
         param = "messages"
     elif param == "max_tokens" and body.max_tokens is None:
         param = "max_completion_tokens"
-    told = APIError.from_engine(error)
-    told.param = param
-    return told
+    renamed = APIError.from_engine(error)
+    renamed.param = param
+    return renamed

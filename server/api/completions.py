@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
+from server.api.completion_choices import CompletionFormat
 from server.errors import APIError
 from server.generation.generation import Generation, generation
 from server.generation.plan import GenerationPlan
@@ -25,12 +26,8 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.schemas.completions import (
-    Completion,
-    CompletionChoice,
-    CompletionRequest,
-    CompletionUsage,
-)
+from server.schemas.common import CompletionUsage
+from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import given
 from server.service.inputs import parse_items
 from server.service.registry import Model
@@ -51,31 +48,28 @@ async def create_completion(request: Request) -> Response:
     model = service.find(body.model, "/v1/completions", body.priority or 0)
     usage = streamed_usage(body)
     plan = _plan(body, model, service.limits)
-    answers = _Answers(service, model)
+    answer = _Answer(service, model, CompletionFormat(body, model))
     with CancelOnDisconnect(request.receive):
+        job = generation(service, model, plan)
         if body.stream:
-            job = generation(service, model, plan)
-            return await EventStream.begin(answers.events(job, usage))
-        return json_answer(await _complete(service, model, plan, answers))
+            return await EventStream.begin(answer.events(job, usage))
+        return json_answer(await answer.whole(job))
 
 
-async def _complete(
-    service: Service, model: Model, plan: GenerationPlan, answers: "_Answers"
-) -> Completion:
-    async with generation(service, model, plan) as job:
-        while await job.news():
-            pass
-        news = [choice.news() for choice in job.best()]
-        return answers.completion([piece for piece in news if piece is not None], job.usage())
+class _Answer:
+    """One answer, whole or as a stream."""
 
-
-class _Answers:
-    """What the chunks of one answer share."""
-
-    def __init__(self, service: Service, model: Model) -> None:
+    def __init__(self, service: Service, model: Model, form: CompletionFormat) -> None:
         self._id = service.new_id("cmpl")
         self._created = int(time.time())
         self._model = model.name
+        self._form = form
+
+    async def whole(self, generation: AbstractAsyncContextManager[Generation]) -> Completion:
+        """The answer once all choices have ended."""
+        async with generation as job:
+            choices = [self._form.choice(piece) for piece in await job.finished()]
+            return self._completion(choices, job.usage())
 
     def events(
         self, job: AbstractAsyncContextManager[Generation], usage: StreamedUsage
@@ -84,14 +78,13 @@ class _Answers:
         return stream_events(
             job,
             usage,
-            lambda piece, used: (self.completion([piece], used),),
-            partial(self.completion, []),
+            lambda piece, used: (self._completion([self._form.choice(piece)], used),),
+            partial(self._completion, []),
         )
 
-    def completion(
+    def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None
     ) -> Completion:
-        """An answer, or a chunk of one."""
         return Completion(
             id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
         )
@@ -115,13 +108,12 @@ def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPl
         plan,
         width=best_of,
         echo=bool(body.echo),
-        prompt_logprobs=body.prompt_logprobs,
         return_token_ids=bool(body.return_token_ids),
     )
 
 
 def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingParams:
-    """Where choices are `ranked` the engine tells each token's log-probability."""
+    """Choices are `ranked` by their tokens' log-probabilities, which the engine then reports."""
     scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
     return sampling_params(
         body,

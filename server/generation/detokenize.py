@@ -12,11 +12,11 @@ CONTEXT_TOKENS = 8
 
 
 class Detokenizer:
-    """Incremental text of one row: the pieces together are what decoding all ids would add.
+    """Incremental text of one row: its parts together are what decoding all ids would add.
 
-    `context` is the tail of the prompt. A piece is empty while a character is incomplete, and one
-    that stays so at the end is left out. Bytes that are no UTF-8 have no such text: some decoders
-    change their minds about what came before.
+    `context` is the tail of the prompt. A part is empty while a character is incomplete; a
+    character that is incomplete at the end is left out. Bytes that are not UTF-8 have no such text:
+    some decoders change text that they have already returned.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class Detokenizer:
         self._skips = skip_special_tokens
         self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special_tokens)
         self._ids = context
-        self._untold = 0  # ids at the end whose text is not certain yet
-        # The stream says a context once more that seems to end inside a character.
+        self._uncertain = 0  # ids at the end whose text is not certain yet
+        # The stream repeats a context that seems to end inside a character.
         uncertain = self._decode(context).endswith(REPLACEMENT)
         self._repeated = len(self._finished(context)) if uncertain else 0
 
@@ -35,24 +35,24 @@ class Detokenizer:
         """The text that `token` makes certain."""
         self._ids.append(token)
         try:
-            piece = self._stream.step(self._tokenizer.raw, token)
+            text = self._stream.step(self._tokenizer.raw, token)
         except Exception as error:  # tokenizers raises nothing narrower
             if not str(error).startswith("Invalid prefix"):
                 raise
             self._stream = DecodeStream(ids=[], skip_special_tokens=self._skips)
-            piece = self._stream.step(self._tokenizer.raw, token)
-        if not piece:
-            self._untold += 1
+            text = self._stream.step(self._tokenizer.raw, token)
+        if not text:
+            self._uncertain += 1
             return ""
-        repeated, self._repeated, self._untold = self._repeated, 0, 0
-        return piece[repeated:]
+        repeated, self._repeated, self._uncertain = self._repeated, 0, 0
+        return text[repeated:]
 
     def flush(self) -> str:
-        """What is left at the end, but for half a character."""
-        if not self._untold:
+        """The rest of the text at the end, without an incomplete character."""
+        if not self._uncertain:
             return ""
-        told = self._finished(self._ids[: -self._untold])
-        return self._finished(self._ids)[len(told) :]
+        returned = self._finished(self._ids[: -self._uncertain])
+        return self._finished(self._ids)[len(returned) :]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skips)
@@ -79,38 +79,38 @@ def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: 
         rest -= len(tail.pop())
         kept -= 1
     text = decode(ids[:kept])
-    # What is left of the character ends a token that begins with other text.
+    # The rest of the character ends a token that begins with other text.
     return text.removesuffix(REPLACEMENT) if rest else text
 
 
 class StopStrings:
-    """Finds the first stop string in a text that comes in pieces, however it is split.
+    """Finds the first stop string in a text that comes in parts, however it is split.
 
-    The first is the one that ends first (of two with one end, the longer). Text that may yet
-    become a stop string is held back, unless stop strings are themselves `told`. One
+    The first is the one that ends first; if two end at the same character, the longer. Text that
+    may yet become a stop string is held back, unless stop strings are `included` in the text. One
     Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977): its state is the length
     of its longest prefix that ends the text, so a character costs constant amortised time, whatever
     the lengths.
     """
 
-    def __init__(self, stops: tuple[str, ...], *, told: bool = False) -> None:
-        """`stops` are not empty strings."""
+    def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
+        """No stop string is empty."""
         self._stops = [(stop, _failure_links(stop)) for stop in stops]
         self._states = [0] * len(stops)
-        self._told = told
+        self._included = included
         self._held = ""
         self.found = False
 
-    def push(self, piece: str, *, may_end: bool = True) -> str:
-        """The text that is now certain to come before any stop string. One that is complete within
-        `piece` is text like any other unless it `may_end` the text."""
-        text = self._held + piece
-        for end, char in enumerate(piece, start=len(self._held) + 1):
+    def push(self, added: str, *, may_end: bool = True) -> str:
+        """The text that is now certain to come before any stop string. With `may_end` False, a stop
+        string completed in `added` is ordinary text."""
+        text = self._held + added
+        for end, char in enumerate(added, start=len(self._held) + 1):
             if (matched := self._advance(char)) and may_end:
                 self.found = True
                 self._held = ""
-                return text[: end if self._told else end - matched]
-        keep = 0 if self._told else max(self._states, default=0)
+                return text[: end if self._included else end - matched]
+        keep = 0 if self._included else max(self._states, default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

@@ -1,4 +1,4 @@
-"""A generate job in the house: admitted, accepted by the engine, its choices as they grow."""
+"""A generate job in flight: admitted, accepted by the engine, its choices as they grow."""
 
 import asyncio
 import itertools
@@ -12,11 +12,12 @@ from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice, Prompt
 from server.generation.plan import GenerationPlan
-from server.schemas.completions import CompletionUsage, PromptTokensDetails
+from server.generation.text_piece import TextPiece
+from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
 from server.service.service import Service
 
-# Behind a client that reads slowly news pile up: others have their turn after so many.
+# Updates pile up behind a client that reads slowly: other tasks run after so many of them.
 _AT_ONCE = 512
 
 
@@ -34,11 +35,11 @@ class Generation:
         """`stream` is None if the deadline came before the engine accepted the job; `started` is
         when the request came, by time.perf_counter()."""
         self._metrics = service.metrics.generation(model.name)
-        self._told_at = started
-        self._told_before = False
+        self._counted_at = started
+        self._has_tokens = False
         self._plan = plan
         self._stream = stream
-        self._untold: Iterator[RowOutput] = iter(())
+        self._unread: Iterator[RowOutput] = iter(())
         self._expired = stream is None
         self._prompt_tokens = stream.prompt_tokens if stream is not None else []
         if stream is None:
@@ -47,24 +48,24 @@ class Generation:
         self.choices = _choices(model, plan, prompt_ids)
         self._metrics.prompt_tokens.inc(sum(self._prompt_tokens))
 
-    async def news(self) -> Collection[Choice]:
-        """Wait for the engine's news, or the deadline; the choices that they touched, none once all
-        have ended.
+    async def advance(self) -> Collection[Choice]:
+        """Wait for the engine's updates, or the deadline, and apply them. Returns the choices that
+        have changed, none once all have ended.
 
         Raises EngineError if the job failed.
         """
-        outputs = list(itertools.islice(self._untold, _AT_ONCE))
+        outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs and self._stream is not None:
-            self._untold = iter(await self._stream.next())
-            outputs = list(itertools.islice(self._untold, _AT_ONCE))
+            self._unread = iter(await self._stream.next())
+            outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs and self._expired:
             return self._end_open_choices()
         if len(outputs) == _AT_ONCE:
             await asyncio.sleep(0)
-        touched: dict[int, Choice] = {}
+        updated: dict[int, Choice] = {}
         tokens = 0
         for output in outputs:
-            choice = touched[output.row] = self.choices[output.row]
+            choice = updated[output.row] = self.choices[output.row]
             tokens -= choice.tokens
             choice.take(output)
             tokens += choice.tokens
@@ -72,36 +73,43 @@ class Generation:
                 self._stream.end_row(output.row)
         if tokens:
             self._count(tokens)
-        return touched.values()
+        return updated.values()
+
+    async def finished(self) -> list[TextPiece]:
+        """Wait until all choices have ended. Returns the whole of each that the request gets."""
+        while await self.advance():
+            pass
+        pieces = [choice.next_piece() for choice in self._best()]
+        return [piece for piece in pieces if piece is not None]
 
     def usage(self) -> CompletionUsage:
         """Exact counts, so far."""
         prompt = sum(self._prompt_tokens)
         completion = sum(choice.tokens for choice in self.choices)
-        # What a prompt's later rows find in the cache may be the first one's.
+        # A prompt's later rows may find in the cache what its first row has computed.
         cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
         details = PromptTokensDetails(cached)
         return CompletionUsage(prompt, completion, prompt + completion, details)
 
-    def best(self) -> list[Choice]:
-        """The choices that are told: of each prompt the `n` likeliest, the best first, numbered
-        anew; all as they are where no more were generated."""
-        n, width = self._plan.n, self._plan.width
-        if n == width:
-            return self.choices
-        told: list[Choice] = []
-        for start in range(0, len(self.choices), width):
-            rivals = self.choices[start : start + width]
-            told += sorted(rivals, key=lambda choice: choice.likelihood, reverse=True)[:n]
-        for index, choice in enumerate(told):
-            choice.index = index
-        return told
-
     def expire(self) -> None:
-        """The deadline has come: the engine stops, and `news` ends what has not ended."""
+        """The deadline has come: the engine stops, and `advance` ends the choices still open."""
         self._expired = True
         if self._stream is not None:
             self._stream.abort()
+
+    def _best(self) -> list[Choice]:
+        """The `n` likeliest choices of each prompt, the best first, numbered anew; all choices
+        unchanged if no more were generated."""
+        n, width = self._plan.n, self._plan.width
+        if n == width:
+            return self.choices
+        best: list[Choice] = []
+        for start in range(0, len(self.choices), width):
+            rivals = self.choices[start : start + width]
+            best += sorted(rivals, key=lambda choice: choice.likelihood, reverse=True)[:n]
+        for index, choice in enumerate(best):
+            choice.index = index
+        return best
 
     def _end_open_choices(self) -> list[Choice]:
         late = [choice for choice in self.choices if choice.finish_reason is None]
@@ -112,9 +120,9 @@ class Generation:
     def _count(self, tokens: int) -> None:
         now = time.perf_counter()
         metrics = self._metrics
-        histogram = metrics.next_token_seconds if self._told_before else metrics.first_token_seconds
-        histogram.observe(now - self._told_at)
-        self._told_at, self._told_before = now, True
+        histogram = metrics.next_token_seconds if self._has_tokens else metrics.first_token_seconds
+        histogram.observe(now - self._counted_at)
+        self._counted_at, self._has_tokens = now, True
         metrics.generated_tokens.inc(tokens)
 
 
@@ -125,7 +133,7 @@ async def generation(
     """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
     has come, aborted on the way out.
 
-    Raises APIError or EngineError where the house or the engine refuses it.
+    Raises APIError or EngineError if admission or the engine refuses it.
     """
     started = time.perf_counter()
     limit = model.max_model_len

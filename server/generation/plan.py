@@ -1,4 +1,4 @@
-"""What a request for text comes to, once it has been checked."""
+"""A request for text, once it has been checked."""
 
 import msgspec
 
@@ -7,11 +7,11 @@ from server.service.inputs import Items
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks of a generator, and how its text is to be told.
+    """What is generated for a request, and how much of it is returned.
 
-    `n` choices of each prompt are told, of `width` that are generated.
-    `logprobs` and `prompt_logprobs` count the alternatives to tell, None is none at all; `params`
-    may ask the engine for more. With `tokens_as_ids` log-probabilities spell tokens by their ids.
+    `width` choices of each prompt are generated, and the best `n` of them returned. `logprobs`
+    counts the alternatives returned with each sampled token, None for no log-probabilities at all;
+    `params` may request more from the engine. With `echo` a choice's text begins with its prompt.
     `timeout` is in seconds from the request's arrival.
     """
 
@@ -28,9 +28,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     include_stop: bool = False
     skip_special_tokens: bool = True
-    prompt_logprobs: int | None = None
     return_token_ids: bool = False
-    tokens_as_ids: bool = False
 
     @property
     def rows(self) -> int:
@@ -38,7 +36,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.prompts) * self.width
 
     def tokens(self, prompt_tokens: int, max_model_len: int) -> int:
-        """What the job may come to hold: its prompts, and every row run to its end."""
-        wanted = self.params.max_tokens
-        longest = max_model_len if wanted is None else min(wanted, max_model_len)
+        """The most tokens that the job may hold: its prompts, and every row run to its end."""
+        limit = self.params.max_tokens
+        longest = max_model_len if limit is None else min(limit, max_model_len)
         return prompt_tokens + self.rows * longest

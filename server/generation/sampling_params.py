@@ -44,7 +44,6 @@ def generation_plan(
         timeout=body.timeout,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
-        tokens_as_ids=bool(body.return_tokens_as_token_ids),
     )
 
 

@@ -1,4 +1,4 @@
-"""An answer in parts: the events that tell what a job generates, as it does."""
+"""A streamed answer: events with what a job generates, as it does."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -7,15 +7,16 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from server.generation.generation import Generation
+from server.generation.text_piece import TextPiece
 from server.http.sse import DONE, event
-from server.schemas.completions import CompletionChoice, CompletionUsage
+from server.schemas.common import CompletionUsage
 
 _encode = msgspec.json.Encoder().encode
 
 
 class StreamedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream tells of its usage: all of it in a chunk `at_end`, in every other one what has
-    been used so far."""
+    """Which chunks of a stream carry usage: one more chunk `at_end` the whole, and with
+    `in_pieces` every other chunk the usage so far."""
 
     at_end: bool
     in_pieces: bool
@@ -30,21 +31,21 @@ class StreamedUsage(msgspec.Struct, frozen=True, kw_only=True):
 async def stream_events(
     generation: AbstractAsyncContextManager[Generation],
     usage: StreamedUsage,
-    chunks: Callable[[CompletionChoice, CompletionUsage | UnsetType | None], Iterable[Struct]],
+    chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Iterable[Struct]],
     last: Callable[[CompletionUsage], Struct],
 ) -> AsyncGenerator[bytes]:
-    """An empty item once the engine has accepted the job, then the news of each step in one item.
+    """An empty item once the engine has accepted the job, then the text of each step in one item.
 
-    `chunks` makes events of a choice's news and their usage; `last` makes the one at the end that
-    tells it. Raises APIError or EngineError as `generation` does.
+    `chunks` formats a piece of a choice, with the usage so far; `last` formats the chunk at the end
+    that carries the whole usage. Raises APIError or EngineError as `generation` does.
     """
     async with generation as job:
         yield b""
-        while touched := await job.news():
-            pieces = [piece for choice in touched if (piece := choice.news()) is not None]
+        while updated := await job.advance():
+            pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
             used = usage.so_far(job)
-            told = [event(_encode(chunk)) for piece in pieces for chunk in chunks(piece, used)]
-            if told:
-                yield b"".join(told)
+            events = [event(_encode(chunk)) for piece in pieces for chunk in chunks(piece, used)]
+            if events:
+                yield b"".join(events)
         end = event(_encode(last(job.usage()))) if usage.at_end else b""
     yield end + DONE

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count
-from server.schemas.completions import CompletionUsage, FinishReason
+from server.schemas.common import CompletionUsage, Count, FinishReason
 from server.schemas.sampling import SamplingOptions
 
 

@@ -1,6 +1,6 @@
 """Types that several endpoints share."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,25 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     total_tokens: int
+
+
+FinishReason = Literal["stop", "length", "timeout"]
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """`cached_tokens` counts the tokens of the prompts that had been computed before."""
+
+    cached_tokens: int
+
+
+class CompletionUsage(msgspec.Struct, frozen=True):
+    """Exact counts, with special tokens, a stop token and text cut at a stop string, and with all
+    choices that were generated, returned or not. A prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

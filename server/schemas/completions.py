@@ -1,11 +1,11 @@
 """`/v1/completions`."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, TextOrIds
+from server.schemas.common import CompletionUsage, Count, FinishReason, TextOrIds
 from server.schemas.sampling import SamplingOptions
 
 
@@ -13,7 +13,8 @@ class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     """A request of `/v1/completions`. `max_completion_tokens` is chat's name of `max_tokens`.
 
     `logprobs` counts the alternatives beside each token; with `echo` the prompt's tokens get theirs
-    too. Of `best_of` choices those `n` are told whose tokens are the likeliest on average.
+    too. `best_of` choices are generated, and the `n` whose tokens are the likeliest on average
+    returned.
     """
 
     prompt: TextOrIds
@@ -41,7 +42,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """A token that might stand in a prompt: its place by likelihood from 1, and its text."""
+    """A token that might stand in a prompt: its rank by likelihood, from 1, and its text."""
 
     logprob: float
     rank: int
@@ -49,15 +50,14 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
 
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
-FinishReason = Literal["stop", "length", "timeout"]
 
 
-class CompletionChoice(msgspec.Struct, frozen=True):
-    """One continuation, or, in a stream, its next piece. Choices go prompt by prompt.
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One continuation, or its next piece in a stream. Choices are in the order of the prompts.
 
-    What comes after `finish_reason` is there if the request asks for it; in a stream the prompt's
-    ids come with a choice's first piece. `prompt_logprobs` has an entry, by token id, for each
-    token of the prompt, null for the first.
+    The fields after `finish_reason` are there if the request asks for them; in a stream the
+    prompt's ids come with a choice's first piece. `prompt_logprobs` has an entry, by token id, for
+    each token of the prompt, null for the first.
     """
 
     index: int
@@ -67,22 +67,6 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """`cached_tokens` of the prompts were computed before."""
-
-    cached_tokens: int
-
-
-class CompletionUsage(msgspec.Struct, frozen=True):
-    """Exact counts: special tokens, a stop token and text cut at a stop string included, and all
-    choices that were generated, told or not. A prompt counts once."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
 
 
 class Completion(msgspec.Struct, kw_only=True, frozen=True):

@@ -41,11 +41,6 @@ class TokenIds:
     def __getitem__(self, token: int) -> str:
         return f"token_id:{token}"
 
-    @staticmethod
-    def id_of(spelling: str) -> int:
-        """The token that is spelled so."""
-        return int(spelling.removeprefix("token_id:"))
-
 
 def _escaped(byte: int) -> str:
     return chr(byte) if byte in _PRINTABLE and byte != ord("\\") else f"\\x{byte:02x}"

@@ -57,8 +57,8 @@ def test_text_is_cut_at_the_first_stop_string_however_it_is_split(text, stops, c
     stops=st.lists(words, min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 1000), max_size=12),
 )
-def test_a_stop_string_that_is_told_holds_nothing_back(text, stops, cuts):
-    matcher = StopStrings(tuple(stops), told=True)
+def test_a_stop_string_that_is_included_holds_nothing_back(text, stops, cuts):
+    matcher = StopStrings(tuple(stops), included=True)
     said = ""
     for piece in pieces_of(text, cuts):
         told = matcher.push(piece)

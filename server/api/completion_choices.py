@@ -1,0 +1,76 @@
+"""From text pieces to the choices of `/v1/completions`."""
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from server.generation.text_piece import ScoredToken, TextPiece
+from server.schemas.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    PromptLogprob,
+    PromptLogprobs,
+)
+from server.service.registry import Model
+from server.service.token_text import TokenIds
+
+
+class CompletionFormat:
+    """Formats the pieces of one answer, with the parts that its request asks for."""
+
+    def __init__(self, body: CompletionRequest, model: Model) -> None:
+        self._prompt_text = model.token_text
+        self._text = TokenIds() if body.return_tokens_as_token_ids else model.token_text
+        self._logprobs = body.logprobs
+        self._prompt_logprobs = body.prompt_logprobs
+        self._echo = bool(body.echo)
+        self._has_ids = bool(body.return_token_ids)
+
+    def choice(self, piece: TextPiece) -> CompletionChoice:
+        """One choice, or a piece of it."""
+        return CompletionChoice(
+            index=piece.index,
+            text=piece.text,
+            logprobs=None if self._logprobs is None else self._logprobs_of(piece, self._logprobs),
+            finish_reason=piece.finish_reason,
+            token_ids=piece.token_ids if self._has_ids else UNSET,
+            prompt_token_ids=UNSET if piece.prompt_ids is None else piece.prompt_ids,
+            prompt_logprobs=UNSET
+            if self._prompt_logprobs is None
+            else self._prompt_logprobs_of(piece.prompt_tokens, self._prompt_logprobs),
+        )
+
+    def _logprobs_of(self, piece: TextPiece, width: int) -> CompletionLogprobs:
+        """`width` alternatives for each token; the token itself is always among them."""
+        tokens = piece.prompt_tokens + piece.tokens if self._echo else piece.tokens
+        return CompletionLogprobs(
+            text_offset=[token.offset for token in tokens],
+            token_logprobs=[token.logprob for token in tokens],
+            tokens=[self._text[token.id] for token in tokens],
+            top_logprobs=[self._alternatives(token, width) for token in tokens],
+        )
+
+    def _alternatives(self, token: ScoredToken, width: int) -> dict[str, float] | None:
+        """By text: the likeliest of those that read the same."""
+        if token.logprob is None:
+            return None
+        alternatives: dict[str, float] = {}
+        for other, logprob in token.top[:width]:
+            alternatives.setdefault(self._text[other], logprob)
+        alternatives.setdefault(self._text[token.id], token.logprob)
+        return alternatives
+
+    def _prompt_logprobs_of(self, tokens: Sequence[ScoredToken], width: int) -> PromptLogprobs:
+        """vLLM's: an entry for each token after the first, with the token and `width` others."""
+        entries: PromptLogprobs = [None]
+        for token in tokens:
+            if token.logprob is not None:
+                entry = {token.id: self._entry(token.id, token.logprob, token.rank)}
+                for rank, (other, logprob) in enumerate(token.top[:width], 1):
+                    entry[other] = self._entry(other, logprob, rank)
+                entries.append(entry)
+        return entries
+
+    def _entry(self, token: int, logprob: float, rank: int) -> PromptLogprob:
+        return PromptLogprob(logprob, rank, self._prompt_text[token])
