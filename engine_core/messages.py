@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from workers.contract.messages import Logprobs
+from workers.contract.sampling_parameters import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
 Task = Literal["generate", "embed", "embed_sparse", "score"]
@@ -42,42 +43,32 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """How a row's tokens are chosen and when it ends.
+    """How a row's tokens are sampled, when it ends and which log-probabilities are reported.
 
-    `max_tokens` None runs to the model's length. `eos_token_ids` are the model's own end tokens,
-    which `ignore_eos` disregards, `stop_token_ids` the request's; none of them may come before
-    `min_tokens` others. `seed` None draws one per row. `logprobs` and `prompt_logprobs` count the
-    alternatives to report; None is none at all. The presence and frequency penalties are OpenAI's,
-    over the output; `repetition_penalty` counts the prompt too.
-    `logit_bias` is added to the logits of the token ids that it names.
+    sampling        how each token is chosen from its logits
+    logit_bias      added to the logits of the token ids that it names, before `sampling`
+    grammar         what the text must match
+    seed            None draws one for each row
+    max_tokens      None runs to the model's length
+    min_tokens      how many come before any of `eos_token_ids` and `stop_token_ids` may
+    eos_token_ids   the model's own end tokens
+    ignore_eos      whether `eos_token_ids` are disregarded
+    stop_token_ids  the request's own end tokens
+    logprobs        alternatives reported beside each sampled token; None: no log-probabilities
+    prompt_logprobs the same for the prompt's tokens
     """
 
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    eos_token_ids: frozenset[int] = frozenset()
-    stop_token_ids: frozenset[int] = frozenset()
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    sampling: TokenSampling = TokenSampling()
     logit_bias: dict[int, float] = {}
     grammar: Grammar | None = None
-
-    @property
-    def penalised(self) -> bool:
-        """Whether the tokens that a row has seen change the odds of its next."""
-        return (
-            self.presence_penalty != 0
-            or self.frequency_penalty != 0
-            or self.repetition_penalty != 1
-        )
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):

@@ -22,12 +22,13 @@ from server.bench.engine import running_engine
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.devices import available_cores
 from server.settings.server_config import child_environment
+from workers.contract.sampling_parameters import GREEDY
 
 _ONE_TO_TRANSFORMERS, _MANY_TO_ONE = 0.8, 4.0
 _STREAMS = 16
 _PROMPT, _NEW_TOKENS = 32, 128
 _ROUNDS = 5
-_PARAMS = SamplingParams(max_tokens=_NEW_TOKENS, temperature=0.0, ignore_eos=True)
+_PARAMS = SamplingParams(sampling=GREEDY, max_tokens=_NEW_TOKENS, ignore_eos=True)
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
+from workers.contract.sampling_parameters import GREEDY
 from workers.models.base import StageModel
 from workers.stage.model_runner import ModelRunner, attention_needs
 from workers.stage.warm_up import warm_up
@@ -124,8 +125,10 @@ def _message(rows: Sequence[Rows], *, first: bool) -> StepInput:
         held = range(-(-row.context // _BLOCK_SIZE))
         updates += [(slot, index, len(updates) + index) for index in held]
         tokens += [-1] if row.queries == 1 else range(8, 8 + row.queries)
-    greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
-    inits = [SlotInit(slot, row.context, **greedy) for slot, row in enumerate(each)]
+    inits = [
+        SlotInit(slot=slot, prompt_len=row.context, seed=0, sampling=GREEDY)
+        for slot, row in enumerate(each)
+    ]
     return StepInput(
         0,
         tokens=_int32(tokens),

@@ -25,6 +25,7 @@ from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
 from workers.contract.messages import FromWorker, StepInput, StepOutput, ToWorker
+from workers.contract.sampling_parameters import GREEDY, TokenSampling
 from workers.contract.supervision import exit_with_parent
 from workers.links.activations import Neighbours
 from workers.links.engine_link import EngineLink
@@ -40,8 +41,10 @@ _MAX_BLOCKS = 64 * 64
 # With several threads, whatever else runs on the machine would show in every step.
 _OPTIONS = EngineOptions(device="cpu", threads=1)
 _SAMPLING = {
-    "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
-    "sampled": SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, ignore_eos=True),
+    "greedy": SamplingParams(sampling=GREEDY, ignore_eos=True),
+    "sampled": SamplingParams(
+        sampling=TokenSampling(temperature=0.8, top_k=50, top_p=0.9), seed=1, ignore_eos=True
+    ),
 }
 
 

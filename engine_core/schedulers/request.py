@@ -13,6 +13,7 @@ from engine_core.job import Job
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.kv_cache_manager import BlockHash
 from workers.contract.messages import SlotInit
+from workers.contract.sampling_parameters import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
     from engine_core.structured.grammar import Matcher
@@ -96,21 +97,13 @@ class Request:
         return SlotInit(
             slot=self.slot,
             prompt_len=self.prompt_len,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
             seed=self.seed,
+            sampling=params.sampling,
             logprobs=-1 if params.logprobs is None else params.logprobs,
             prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
-            min_p=params.min_p,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            known=self.tokens.tobytes() if params.penalised else b"",
-            bias_ids=array("i", bias).tobytes(),
-            bias_values=array("f", bias.values()).tobytes(),
-            min_tokens=params.min_tokens,
-            barred_ids=self.barred,
+            known_tokens=self.tokens.tobytes() if params.sampling.penalised else b"",
+            bias=TokenBias(array("i", bias).tobytes(), array("f", bias.values()).tobytes()),
+            barred=BarredTokens(params.min_tokens, self.barred),
         )
 
 

@@ -20,6 +20,7 @@ from server.bench.progress import Progress
 from server.bench.random_prompts import offline_prompts
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
+from workers.contract.sampling_parameters import GREEDY
 
 _PROMPTS_A_JOB = 64
 _SEQUENCES_A_JOB = 1024
@@ -90,7 +91,7 @@ class _Continuations:
     def __init__(self, client: EngineClient, prompts: Sequence[bytes], outputs: int) -> None:
         self.total = len(prompts) * outputs
         self._client, self._prompts, self._outputs = client, prompts, outputs
-        self._params = SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)
+        self._params = SamplingParams(sampling=GREEDY, max_tokens=outputs, ignore_eos=True)
         self._tokens = 0
         self._first = np.zeros(len(prompts))
         self._last = np.zeros(len(prompts))

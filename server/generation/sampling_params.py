@@ -1,5 +1,7 @@
 """From what a request asks of its sampling, its prompt and its text to what the engine is told."""
 
+import msgspec
+
 from engine_core.messages import SamplingParams, Tokenization
 from server.errors import APIError
 from server.generation.plan import GenerationPlan
@@ -55,27 +57,22 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """The engine's parameters; what `body` leaves open is the model's own. Raises APIError."""
-    temperature = defaults.temperature if body.temperature is None else body.temperature
-    top_k = defaults.top_k if body.top_k is None else body.top_k
+    """The engine's parameters: `body` over the model's own `defaults`. Raises APIError."""
+    sampling = defaults.sampling.overridden_by(body)
+    if sampling.top_k < 0:  # as clients switch it off
+        sampling = msgspec.structs.replace(sampling, top_k=0)
     return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        top_k=max(top_k, 0),
-        seed=None if body.seed is None else body.seed & INT64_MAX,
-        eos_token_ids=frozenset(defaults.eos_token_ids),
-        stop_token_ids=frozenset(body.stop_token_ids or ()),
-        min_tokens=_min_tokens(body, max_tokens),
-        ignore_eos=bool(body.ignore_eos),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        min_p=defaults.min_p if body.min_p is None else body.min_p,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=body.repetition_penalty or defaults.repetition_penalty,
+        sampling=sampling,
         logit_bias=body.logit_bias or {},
         grammar=grammar_of(body),
+        seed=None if body.seed is None else body.seed & INT64_MAX,
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(body, max_tokens),
+        eos_token_ids=frozenset(defaults.eos_token_ids),
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 from server.settings.server_config import GenerationDefaults
 from workers.contract.conventions import Neutral, check_neutral
 from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.sampling_parameters import TokenSampling
 
 _NEUTRAL: Neutral = {
     "num_beams": (1, None),
@@ -69,9 +70,8 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
         eos = [eos]
     if raw.do_sample is False:
         raw.temperature = 0.0
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    given = {name: value for name in names if (value := getattr(raw, name)) is not None}
-    return GenerationDefaults(eos_token_ids=tuple(eos or ()), **given)
+    sampling = TokenSampling().overridden_by(raw)
+    return GenerationDefaults(eos_token_ids=tuple(eos or ()), sampling=sampling)
 
 
 def _checked(path: Path, values: dict[str, Any]) -> _GenerationFile:

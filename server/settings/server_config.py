@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from engine_core.config import EngineConfig
+from workers.contract.sampling_parameters import TokenSampling
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
@@ -29,14 +30,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling parameters of a request that names none, and the ids that end a text."""
+    """The ids that end a text, and how a request is sampled that leaves it open."""
 
     eos_token_ids: tuple[int, ...] = ()
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    sampling: TokenSampling = TokenSampling()
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):

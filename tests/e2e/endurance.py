@@ -11,6 +11,7 @@ import numpy as np
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
+from workers.contract.sampling_parameters import TokenSampling
 
 AT_ONCE = 200
 _IDLE_SECONDS = 10
@@ -63,9 +64,11 @@ class Guests:
         draw = self._draw
         return SamplingParams(
             max_tokens=draw.randrange(1, 8),
-            temperature=draw.choice((0.0, 0.8)),
-            top_p=draw.choice((1.0, 0.9)),
-            presence_penalty=draw.choice((0.0, 0.0, 0.5)),
+            sampling=TokenSampling(
+                temperature=draw.choice((0.0, 0.8)),
+                top_p=draw.choice((1.0, 0.9)),
+                presence_penalty=draw.choice((0.0, 0.0, 0.5)),
+            ),
             logprobs=draw.choice((None, None, 2)),
             ignore_eos=True,
         )

@@ -19,6 +19,7 @@ from server.bench.engine import running_engine
 from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
 from tests.workers.equivalence import DEMO
+from workers.contract.sampling_parameters import GREEDY, TokenSampling
 
 pytestmark = pytest.mark.gpu
 
@@ -94,7 +95,7 @@ async def tokens_of(client: EngineClient, prompt: int, **params: Any) -> list[in
     """The tokens of one request whose prompt is `prompt` tokens long."""
     tokens: list[int] = []
     ids = np.full(prompt, 9, np.int32).tobytes()
-    sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True} | params)
+    sampling = SamplingParams(**{"sampling": GREEDY, "ignore_eos": True} | params)
     with await client.generate(sampling, ids=[ids]) as stream:
         while news := await stream.next():
             tokens += [output.token for output in news if output.token >= 0]
@@ -124,7 +125,8 @@ def test_what_does_not_fit_the_cache_is_refused_with_the_numbers() -> None:
 async def structured(client: EngineClient, seed: int) -> str:
     """The text of a sampled answer that must follow SCHEMA."""
     grammar = Grammar("json_schema", json.dumps(SCHEMA), "response_format")
-    params = {"temperature": 1.3, "seed": seed, "max_tokens": 100, "grammar": grammar}
+    sampling = TokenSampling(temperature=1.3)
+    params = {"sampling": sampling, "seed": seed, "max_tokens": 100, "grammar": grammar}
     stops = frozenset({1, 5})
     tokens = await tokens_of(client, 20 + seed, eos_token_ids=stops, ignore_eos=False, **params)
     return Tokenizer.load(DEMO).decode(tokens)

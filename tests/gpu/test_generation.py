@@ -31,6 +31,7 @@ from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from tests.workers.mutations import MUTATIONS
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.config import Dtype
+from workers.contract.sampling_parameters import TokenSampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -166,7 +167,11 @@ def sampled_texts(lesson: Lesson, way: Way, params: SamplingParams) -> list[list
 
 
 DRAWN = SamplingParams(
-    max_tokens=24, temperature=0.9, top_p=0.95, seed=5, ignore_eos=True, logprobs=2
+    sampling=TokenSampling(temperature=0.9, top_p=0.95),
+    max_tokens=24,
+    seed=5,
+    ignore_eos=True,
+    logprobs=2,
 )
 
 
@@ -195,9 +200,8 @@ def test_nothing_is_compiled_once_a_stage_is_warm(
     compiled: list[str] = []
     hook = "triton.knobs.runtime.jit_cache_hook"
     monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))
-    params = SamplingParams(
-        max_tokens=16, temperature=temperature, top_p=0.9, ignore_eos=True, logprobs=1
-    )
+    sampling = TokenSampling(temperature=temperature, top_p=0.9)
+    params = SamplingParams(sampling=sampling, max_tokens=16, ignore_eos=True, logprobs=1)
     engine.generate(lesson.prompts, params, lambda sampled: sampled.token)
     assert compiled == []
 
@@ -205,14 +209,16 @@ def test_nothing_is_compiled_once_a_stage_is_warm(
 @pytest.mark.parametrize("graphs", [False, True])
 def test_no_step_waits_for_the_device(lessons: Lessons, graphs: bool) -> None:
     everything = SamplingParams(
+        sampling=TokenSampling(
+            temperature=1.2,
+            top_k=40,
+            top_p=0.9,
+            min_p=0.01,
+            presence_penalty=0.4,
+            frequency_penalty=0.2,
+            repetition_penalty=1.1,
+        ),
         max_tokens=6,
-        temperature=1.2,
-        top_k=40,
-        top_p=0.9,
-        min_p=0.01,
-        presence_penalty=0.4,
-        frequency_penalty=0.2,
-        repetition_penalty=1.1,
         logit_bias={9: 2.0},
         stop_token_ids=frozenset({3}),
         min_tokens=6,

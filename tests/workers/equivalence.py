@@ -18,6 +18,7 @@ from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, r
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype
 from workers.contract.messages import Logprobs
+from workers.contract.sampling_parameters import GREEDY
 
 DEMO = Path(server.demo.__file__).parent / "generator"
 _GAIN = 1.5
@@ -80,7 +81,7 @@ class Lesson:
     def generate(self, engine: InlineEngine, comparison: Comparison, width: int = 8) -> Comparison:
         """Let the engine answer all prompts greedily, reporting `width` alternatives a token."""
         count = len(self.references[0].tokens)
-        params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True, logprobs=width)
+        params = SamplingParams(sampling=GREEDY, max_tokens=count, ignore_eos=True, logprobs=width)
         engine.generate(self.prompts, params, comparison)
         return comparison
 
@@ -165,7 +166,7 @@ def check_scores(lesson: Lesson, way: Way, report: Callable[[str], None]) -> Non
         prompt + reference.tokens
         for prompt, reference in zip(lesson.prompts, lesson.references, strict=True)
     ]
-    params = SamplingParams(max_tokens=0, temperature=0.0, logprobs=0, prompt_logprobs=1)
+    params = SamplingParams(sampling=GREEDY, max_tokens=0, logprobs=0, prompt_logprobs=1)
     engine.generate(answered, params, lambda sampled: sampled.token)
     worst = 0.0
     for number, reference in enumerate(lesson.references):

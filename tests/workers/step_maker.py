@@ -3,9 +3,11 @@
 import random
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from workers.contract.messages import SlotInit, StepInput
+from workers.contract.sampling_parameters import GREEDY
 
 
 @dataclass
@@ -30,12 +32,29 @@ class StepMaker:
         self._step = 0
         self._slots = 0
 
-    def admit(self, prompt: list[int], slot: int | None = None, **parameters) -> Row:
-        """A new row in the next unused slot, or in one that another row has left."""
+    def admit(
+        self,
+        prompt: list[int],
+        slot: int | None = None,
+        *,
+        seed: int = 0,
+        logprobs: int = -1,
+        prompt_logprobs: int = -1,
+        **sampling,
+    ) -> Row:
+        """A new row in the next unused slot, or in one that another row has left; greedy unless
+        `sampling` says otherwise."""
         if slot is None:
             slot, self._slots = self._slots, self._slots + 1
-        given = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | parameters
-        return Row(slot, list(prompt), SlotInit(slot, len(prompt), **given))
+        init = SlotInit(
+            slot=slot,
+            prompt_len=len(prompt),
+            seed=seed,
+            sampling=msgspec.structs.replace(GREEDY, **sampling),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+        return Row(slot, list(prompt), init)
 
     def release(self, row: Row) -> None:
         self._free += row.blocks

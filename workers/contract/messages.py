@@ -6,39 +6,31 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 
 import msgspec
 
+from workers.contract.sampling_parameters import BarredTokens, TokenBias, TokenSampling
 
-class SlotInit(msgspec.Struct, array_like=True, frozen=True):
+
+class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """A request moves into a slot: everything about it that later steps do not repeat.
 
-    `seed` is in [0, 2**63). `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the
-    distribution whole. `logprobs` is the number of alternatives reported beside each sampled
-    token, -1 for no log-probabilities at all; `prompt_logprobs` the same for scored prompt tokens.
-    `min_p` 0, penalties of 0 and a `repetition_penalty` of 1 change nothing. Before `min_tokens`
-    tokens have been sampled none of `barred_ids` may be.
-
-    known        int32    the known tokens, prompt first; sent only where a penalty counts them
-    bias_ids     int32[N] the token ids that `logit_bias` names, each once
-    bias_values  float32[N]
-    barred_ids   int32    each once
+    prompt_len      tokens of the prompt
+    seed            of the row's random numbers, in [0, 2**63)
+    sampling        how each of its tokens is chosen
+    logprobs        alternatives reported beside each sampled token; -1: no log-probabilities at all
+    prompt_logprobs the same for scored prompt tokens
+    known_tokens    int32, prompt first; empty unless `sampling` has a penalty, which counts them
+    bias            added to its logits (`logit_bias`)
+    barred          tokens that must not come yet (`min_tokens`)
     """
 
     slot: int
     prompt_len: int
-    temperature: float
-    top_k: int
-    top_p: float
     seed: int
+    sampling: TokenSampling
     logprobs: int = -1
     prompt_logprobs: int = -1
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    known: bytes = b""
-    bias_ids: bytes = b""
-    bias_values: bytes = b""
-    min_tokens: int = 0
-    barred_ids: bytes = b""
+    known_tokens: bytes = b""
+    bias: TokenBias = TokenBias()
+    barred: BarredTokens = BarredTokens()
 
 
 class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):

@@ -14,9 +14,9 @@ from workers.heads.splade import sparse_vectors
 from workers.models.base import StageModel
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.logprobs import log_probabilities, ranks
-from workers.sampling.parameters import SamplingTable
 from workers.sampling.sampler import sample
-from workers.sampling.sampling_warm_up import rehearse
+from workers.sampling.sampling_table import SamplingTable
+from workers.sampling.sampling_warm_up import warm_up_sampling
 from workers.sampling.token_logprobs import TokenLogprobs
 from workers.stage.model_input import ModelInput
 from workers.step.slot_table import SlotTable
@@ -78,7 +78,7 @@ class Head(Protocol):
 
 
 class GenerateHead:
-    """Samples the rows that ask for it and scores the prompt tokens that have a target."""
+    """Samples the rows that request it and scores the prompt tokens that have a target."""
 
     def __init__(self, model: StageModel, slots: SlotTable, sampling: SamplingTable) -> None:
         self._model = model
@@ -105,13 +105,15 @@ class GenerateHead:
             scored=scored,
         )
 
-    def rehearse(self, hidden: torch.Tensor) -> None:
-        """Sample states [1, hidden_size] in every way there is, and compute the logits of any few
-        of them: no graph does, and there are kernels for some numbers of rows. Overwrites slot 0.
+    def warm_up(self, hidden: torch.Tensor) -> None:
+        """Compute logits of up to `FEW_ROWS` rows, for each of which a GPU may have another kernel
+        (graphs do not contain the LM head), and sample in every way. Overwrites slot 0.
+
+        hidden  [1, hidden_size]
         """
         for rows in range(2, FEW_ROWS + 1):
             self._logits(hidden.expand(rows, -1).contiguous())
-        rehearse(self._logits(hidden), self._sampling)
+        warm_up_sampling(self._logits(hidden), self._sampling)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[N, V]: float32 on the CPU, elsewhere in the model's dtype."""

@@ -10,7 +10,7 @@ import torch
 
 from workers.contract.messages import SlotInit, StepInput
 from workers.device.transfer import to_device
-from workers.sampling.parameters import SamplingRows, SamplingTable
+from workers.sampling.sampling_table import SamplingRows, SamplingTable
 from workers.step.padding import lengthened, padded_count
 from workers.step.rows import StepRows
 from workers.step.tensors import Ends, IntArray, StepTensors

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from workers.device.transfer import on_device, to_array, to_device
-from workers.sampling.parameters import SamplingRows
-from workers.sampling.uniforms import uniforms
+from workers.sampling.sampling_table import SamplingRows
 
 _WIDTHS = (64, 1024, 2**31)
 """How many of a row's best tokens are put in order, at least its top_k (at most the vocabulary)."""
@@ -35,22 +34,23 @@ def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
     By a row's own parameters alone: sums over a width round alike whatever else is in the batch.
     """
     groups: defaultdict[int, list[int]] = defaultdict(list)
-    some = ((rows.top_p < 1) | (rows.min_p > 0)).tolist()
-    columns = (rows.temperature.tolist(), rows.top_k.tolist(), some)
-    for row, (temperature, top_k, truncated) in enumerate(zip(*columns, strict=True)):
+    given = rows.parameters
+    filtered = (given["top_p"] < 1) | (given["min_p"] > 0)
+    columns = (given["temperature"].tolist(), given["top_k"].tolist(), filtered.tolist())
+    for row, (temperature, top_k, filtered) in enumerate(zip(*columns, strict=True)):
         if temperature <= 0:
             continue
         if 0 < top_k < vocabulary:
             width = min(_WIDTHS[bisect_left(_WIDTHS, top_k)], vocabulary)
         else:
-            width = vocabulary if truncated else 0
+            width = vocabulary if filtered else 0
         groups[width].append(row)
     return groups
 
 
 def _draw_from_all(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """A token for each row of float32[N, V], by the softmax over all of them: int64[N]."""
-    columns = [rows.temperature[:, None], uniforms(rows.seed, rows.index)[:, None]]
+    columns = [rows.parameters["temperature"][:, None], rows.uniforms()[:, None]]
     temperature, uniform = to_device(columns, logits.device)
     highest, _ = _best(logits)
     probabilities = ((logits - highest[:, None]) / temperature).softmax(dim=-1)
@@ -63,9 +63,11 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
 
     Sorting values alone is cheap; the token is then found by the value drawn.
     """
-    most = np.where(rows.top_k > 0, np.minimum(rows.top_k, width), width).astype(np.int64)
-    top_p = np.where(rows.top_p < 1, rows.top_p, np.float32(np.inf))
-    columns = [rows.temperature, top_p, rows.min_p, uniforms(rows.seed, rows.index), most - 1]
+    given = rows.parameters
+    top_k = np.where(given["top_k"] > 0, np.minimum(given["top_k"], width), width)
+    top_p = np.where(given["top_p"] < 1, given["top_p"], np.float32(np.inf))
+    last = top_k.astype(np.int64) - 1
+    columns = [given["temperature"], top_p, given["min_p"], rows.uniforms(), last]
     temperature, share, least, uniform, last = to_device(
         [c[:, None] for c in columns], logits.device
     )
@@ -74,7 +76,7 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
     cumulative = probabilities.cumsum(dim=-1)
     nucleus = torch.searchsorted(cumulative, share * cumulative.gather(1, last))
     last = torch.minimum(nucleus, last)
-    if rows.min_p.any():
+    if given["min_p"].any():
         probable = (probabilities >= least * probabilities[:, :1]).sum(dim=-1, keepdim=True)
         last = torch.minimum(last, probable - 1).clamp_(min=0)  # NaN is never probable
     drawn = _invert(cumulative, cumulative.gather(1, last), uniform)

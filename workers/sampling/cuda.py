@@ -14,10 +14,9 @@ from workers.kernels.sampling.draw_tokens import draw_tokens
 from workers.kernels.sampling.group_statistics import group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling.adjustments import Adjustments, TokenMask
-from workers.sampling.parameters import SamplingRows
+from workers.sampling.sampling_table import SamplingRows
 from workers.sampling.token_counts import TokenCounts
 from workers.sampling.token_logprobs import TokenLogprobs
-from workers.sampling.uniforms import uniforms
 
 _COLDEST = np.float32(1e-20)
 """A temperature below it is as good as greedy, and its inverse would not be finite."""
@@ -35,19 +34,21 @@ def sample(
     given = LogitRows(logits)
     if adjustments is not None:
         given = _adjusted(logits, adjustments, counts, mask)
-    drawing = rows.temperature > 0
+    parameters = rows.parameters
+    drawing = parameters["temperature"] > 0
     if not drawing.any():
         return best_tokens(given)
     vocabulary = logits.shape[1]
-    top_k = np.where(rows.top_k < vocabulary, rows.top_k, 0)
-    top_p = np.where(drawing, rows.top_p, np.float32(1))
-    min_p = np.where(drawing, rows.min_p, np.float32(0))
+    top_k = np.where(parameters["top_k"] < vocabulary, parameters["top_k"], 0)
+    top_p = np.where(drawing, parameters["top_p"], np.float32(1))
+    min_p = np.where(drawing, parameters["min_p"], np.float32(0))
     top_k = np.where(drawing, top_k, np.int32(1))
-    temperature = np.where(drawing, np.maximum(rows.temperature, _COLDEST), np.float32(1))
-    columns = [1 / temperature, uniforms(rows.seed, rows.index), top_p, min_p, top_k]
+    warm = np.maximum(parameters["temperature"], _COLDEST)
+    temperature = np.where(drawing, warm, np.float32(1))
+    columns = [1 / temperature, rows.uniforms(), top_p, min_p, top_k]
     truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
-    parameters = DrawParameters(*to_device(columns, logits.device))
-    return draw_tokens(given, parameters, truncated=truncated)
+    sent = DrawParameters(*to_device(columns, logits.device))
+    return draw_tokens(given, sent, truncated=truncated)
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:

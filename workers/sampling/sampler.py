@@ -6,7 +6,7 @@ import torch
 from workers.device.transfer import to_device
 from workers.sampling.adjustments import Adjustments, TokenMask, adjust, with_mask
 from workers.sampling.cpu import draw
-from workers.sampling.parameters import SamplingRows
+from workers.sampling.sampling_table import SamplingRows
 from workers.sampling.token_counts import TokenCounts
 
 

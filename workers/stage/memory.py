@@ -10,6 +10,7 @@ import torch
 
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
+from workers.contract.sampling_parameters import TokenSampling
 from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
 from workers.stage.model_runner import ModelRunner
 
@@ -90,14 +91,11 @@ def largest_step(config: WorkerConfig) -> StepInput:
         block_updates=table.tobytes(),
         inits=[
             SlotInit(
-                slot,
-                length,
-                temperature=1.0,
-                top_k=0,
-                top_p=0.9,
+                slot=slot,
+                prompt_len=length,
                 seed=slot,
-                presence_penalty=0.1,
-                known=bytes(4 * length),
+                sampling=TokenSampling(top_p=0.9, presence_penalty=0.1),
+                known_tokens=bytes(4 * length),
             )
             for slot, length in enumerate(lens.tolist())
         ],

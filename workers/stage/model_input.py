@@ -12,7 +12,7 @@ from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.piecewise_graph import PiecewiseGraph
 from workers.heads.requested_outputs import Ask, Wanted, Wants
-from workers.sampling.parameters import SamplingTable
+from workers.sampling.sampling_table import SamplingTable
 from workers.step.padding import lengthened, padded_count
 from workers.step.rows import LongArray, StepRows, offsets
 from workers.step.slot_table import SlotTable

@@ -14,7 +14,7 @@ from workers.models.base import StageModel
 from workers.models.layer_loop import forward
 from workers.models.partition import stage_layers
 from workers.sampling.adjustments import TokenMask
-from workers.sampling.parameters import SamplingTable
+from workers.sampling.sampling_table import SamplingTable
 from workers.stage.model_input import DecoderInputBuilder, EncoderInputBuilder, ModelInput
 from workers.step.slot_table import SlotTable
 from workers.weights.loader import TORCH_DTYPES
@@ -83,10 +83,10 @@ class ModelRunner:
         assert self._head is not None, "only the last stage reports"
         return self._head(batch, hidden, mask)
 
-    def rehearse_sampling(self) -> None:
-        """On CUDA: run every way of sampling once, so that its kernels are compiled."""
+    def warm_up_sampling(self) -> None:
+        """On CUDA: sample once in every way, so that its kernels are compiled."""
         if isinstance(self._head, GenerateHead) and self._device.type == "cuda":
-            self._head.rehearse(self._hidden_like())
+            self._head.warm_up(self._hidden_like())
 
     def clear(self) -> None:
         """Forget every slot."""

@@ -9,6 +9,7 @@ import torch
 from workers.attention.kv_cache import KVCache
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
+from workers.contract.sampling_parameters import GREEDY, TokenSampling
 from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.summary import summary
 from workers.heads.base import FEW_ROWS
@@ -25,7 +26,7 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     cache = runner.kv_cache
     for message in _encoder_steps(config) if cache is None else _decoder_steps(config, cache):
         runner.run_alone(message)
-    runner.rehearse_sampling()
+    runner.warm_up_sampling()
     if runner.can_capture():
         _capture(runner, config)
     elif cache is not None and config.device == "cuda":
@@ -63,8 +64,9 @@ def _decoder_steps(config: WorkerConfig, kv_cache: KVCache) -> list[StepInput]:
     length = min(LONGEST, config.max_model_len, config.max_step_tokens, held)
     blocks = np.arange(_blocks(length, config), dtype=np.int32)
     table = np.stack([np.zeros_like(blocks), blocks, blocks], axis=1)
-    drawn = SlotInit(0, length, temperature=1.0, top_k=0, top_p=0.9, seed=0, logprobs=1)
-    greedy = SlotInit(0, length, temperature=0.0, top_k=0, top_p=1.0, seed=0)
+    truncated = TokenSampling(top_p=0.9)
+    drawn = SlotInit(slot=0, prompt_len=length, seed=0, sampling=truncated, logprobs=1)
+    greedy = SlotInit(slot=0, prompt_len=length, seed=0, sampling=GREEDY)
     return [
         StepInput(
             0,
@@ -99,9 +101,7 @@ def _decode_step(rows: int) -> StepInput:
         query_lens=np.ones(rows, np.int32).tobytes(),
         starts=_zeros(rows),
         block_updates=table.tobytes(),
-        inits=[
-            SlotInit(slot, 1, temperature=0.0, top_k=0, top_p=1.0, seed=0) for slot in range(rows)
-        ],
+        inits=[SlotInit(slot=slot, prompt_len=1, seed=0, sampling=GREEDY) for slot in range(rows)],
         slots=slots.tobytes(),
         sample=b"\1" * rows,
     )

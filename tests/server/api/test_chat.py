@@ -19,6 +19,7 @@ from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_h
 from tests.server.conftest import House
 from tests.server.fake_engine import Script
 from tests.server.waiting import wait_until
+from workers.contract.sampling_parameters import TokenSampling
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PROMPT = "<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>[1]"
@@ -249,9 +250,15 @@ def test_what_the_request_says_reaches_the_engine(house):
     job = job_of(house)
     params = job.params
     assert (job.n, job.cache_salt, job.priority) == (2, "tenant 7", 3)
-    assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (3, 0.5, 0.9, 7)
-    assert (params.min_p, params.seed, params.logit_bias) == (0.25, 5, {7: -100.0})
-    assert (params.presence_penalty, params.frequency_penalty) == (0.5, 1.5)
+    assert params.sampling == TokenSampling(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.25,
+        presence_penalty=0.5,
+        frequency_penalty=1.5,
+    )
+    assert (params.max_tokens, params.seed, params.logit_bias) == (3, 5, {7: -100.0})
     assert params.grammar is not None
     assert params.grammar.kind == "regex"
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {9})

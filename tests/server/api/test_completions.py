@@ -7,6 +7,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import House
 from tests.server.waiting import wait_until
+from workers.contract.sampling_parameters import TokenSampling
 
 BOS_AND_HELLO = 5  # the tokens of "<s>" and "Hello"
 
@@ -135,14 +136,20 @@ def test_what_the_request_says_reaches_the_engine(house):
         add_special_tokens=False, truncate_to=5, truncation_side="left"
     )
     params = job.params
-    assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (3, 0.5, 0.9, 0)
+    assert params.sampling == TokenSampling(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=0,
+        min_p=0.25,
+        presence_penalty=-0.5,
+        frequency_penalty=1.5,
+        repetition_penalty=1.25,
+    )
+    assert params.max_tokens == 3
     assert params.seed == 2**63 - 2
     assert params.logprobs == 2
     assert params.prompt_logprobs is None
     assert params.ignore_eos
-    assert params.min_p == 0.25
-    assert (params.presence_penalty, params.frequency_penalty) == (-0.5, 1.5)
-    assert params.repetition_penalty == 1.25
     assert params.logit_bias == {7: -100.0, 40: 2.5}
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
     assert params.min_tokens == 2
@@ -165,8 +172,8 @@ def test_what_the_request_leaves_open(house):
     assert first.tokenization == second.tokenization
     assert first.tokenization.truncate_to is None
     assert not first.params.ignore_eos
-    assert not first.params.penalised
-    assert (first.params.min_p, first.params.logit_bias) == (0.0, {})
+    assert first.params.sampling == TokenSampling()
+    assert first.params.logit_bias == {}
 
 
 @pytest.mark.parametrize("streamed", [False, True])

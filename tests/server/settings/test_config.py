@@ -15,6 +15,7 @@ from server.settings.server_config import (
 )
 from tests.server.checkpoint_folders import write_json
 from workers.contract.model_config import ModelConfigError
+from workers.contract.sampling_parameters import TokenSampling
 
 
 def defaults(folder: Path, generation: Any = None, **config: Any) -> GenerationDefaults:
@@ -26,7 +27,7 @@ def defaults(folder: Path, generation: Any = None, **config: Any) -> GenerationD
 
 def test_a_folder_that_says_nothing_samples_from_the_whole_distribution(tmp_path: Path) -> None:
     assert defaults(tmp_path) == GenerationDefaults(
-        eos_token_ids=(), temperature=1.0, top_p=1.0, top_k=0
+        eos_token_ids=(), sampling=TokenSampling(temperature=1.0, top_p=1.0, top_k=0)
     )
 
 
@@ -36,7 +37,7 @@ def test_generation_config_is_obeyed(tmp_path: Path) -> None:
     }  # fmt: skip
     written = sampling | {"eos_token_id": [7, 9], "max_length": 4096, "num_beams": 1}
     assert defaults(tmp_path, written, eos_token_id=2) == GenerationDefaults(
-        eos_token_ids=(7, 9), **sampling
+        eos_token_ids=(7, 9), sampling=TokenSampling(**sampling)
     )
 
 
@@ -73,7 +74,7 @@ def test_end_of_sequence_ids_without_a_generation_config(tmp_path: Path) -> None
 def test_only_an_explicit_do_sample_false_is_greedy(
     tmp_path: Path, written: Any, temperature: float
 ) -> None:
-    assert defaults(tmp_path, written).temperature == temperature
+    assert defaults(tmp_path, written).sampling.temperature == temperature
 
 
 @pytest.mark.parametrize(

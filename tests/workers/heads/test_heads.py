@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from workers.heads.base import FEW_ROWS, GenerateHead
-from workers.sampling.parameters import SamplingTable
+from workers.sampling.sampling_table import SamplingTable
 from workers.step.slot_table import SlotTable
 
 VOCABULARY, SIZE = 50, 8
@@ -23,10 +23,10 @@ class Model:
         return torch.zeros(len(hidden), VOCABULARY)
 
 
-def test_a_rehearsal_computes_logits_of_every_small_number_of_rows() -> None:
+def test_warm_up_computes_logits_of_every_small_number_of_rows() -> None:
     cpu = torch.device("cpu")
     model: Any = Model()
     slots = SlotTable(max_slots=2, max_blocks=1, scratch_block=0, device=cpu)
     head = GenerateHead(model, slots, SamplingTable(2, VOCABULARY, cpu))
-    head.rehearse(torch.zeros(1, SIZE))
+    head.warm_up(torch.zeros(1, SIZE))
     assert sorted(model.asked) == list(range(1, FEW_ROWS + 1))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.workers.sampling_rows import allowing, filled_table, init
+from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import sampler
 from workers.sampling.adjustments import TokenMask
-from workers.sampling.sampling_warm_up import rehearse
+from workers.sampling.sampling_warm_up import warm_up_sampling
 
 
 def test_penalties_are_by_the_definitions_of_openai_and_of_ctrl() -> None:
@@ -108,9 +108,9 @@ def test_logits_are_left_as_they_are() -> None:
     assert torch.equal(logits, before)
 
 
-def test_a_rehearsal_leaves_nothing_that_clearing_does_not_take_away() -> None:
+def test_clearing_removes_what_warm_up_leaves() -> None:
     table, parameters = filled_table(50, [init(0, [7], presence_penalty=5.0)])
-    rehearse(torch.randn(1, 50, generator=torch.Generator().manual_seed(8)), table)
+    warm_up_sampling(torch.randn(1, 50, generator=torch.Generator().manual_seed(8)), table)
     assert table.counts.table.any()
     assert table.nbytes == 2 * 50
     table.clear()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.sampling_rows import UNCOUNTED, rows
+from tests.workers.sampling.sampling_rows import UNCOUNTED, rows
 from workers.contract.messages import Logprobs
 from workers.sampling import sampler
 from workers.sampling.logprobs import log_probabilities, ranks
-from workers.sampling.parameters import SamplingRows
+from workers.sampling.sampling_table import SamplingRows
 from workers.sampling.uniforms import uniforms
 
 
@@ -135,7 +135,7 @@ def test_draws_are_those_of_a_sort_of_each_row(top_k: int, top_p: float) -> None
     reached = ordered.softmax(-1).cumsum(-1)
     mass = reached[:, [(top_k or vocabulary) - 1]]
     kept = (reached < top_p * mass).sum(-1).clamp(max=(top_k or vocabulary) - 1)
-    uniform = torch.from_numpy(uniforms(parameters.seed, parameters.index)).double()[:, None]
+    uniform = torch.from_numpy(parameters.uniforms()).double()[:, None]
     if top_k or top_p < 1:
         point = uniform * reached.gather(1, kept[:, None])
         expected = ids.gather(1, (reached <= point).sum(-1, keepdim=True))[:, 0]

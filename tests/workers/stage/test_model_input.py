@@ -7,8 +7,9 @@ import torch
 
 from tests.workers.step_maker import encoder_step, int32
 from workers.contract.messages import SlotInit, StepInput
+from workers.contract.sampling_parameters import TokenSampling
 from workers.device.transfer import to_device
-from workers.sampling.parameters import SamplingTable
+from workers.sampling.sampling_table import SamplingTable
 from workers.stage.model_input import DecoderInputBuilder, EncoderInputBuilder
 from workers.step.slot_table import SlotTable
 
@@ -21,9 +22,8 @@ def int32_tensor(values: list[int]) -> torch.Tensor:
 
 
 def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
-    return SlotInit(
-        slot, prompt_len, **{"temperature": 0.5, "top_k": 3, "top_p": 0.75, "seed": 9} | given
-    )
+    sampling = TokenSampling(temperature=0.5, top_k=3, top_p=0.75)
+    return SlotInit(slot=slot, prompt_len=prompt_len, **{"sampling": sampling, "seed": 9} | given)
 
 
 def builder(*, first: bool = True, last: bool = True) -> tuple[DecoderInputBuilder, SlotTable]:
@@ -75,12 +75,12 @@ def test_rows_that_sample_carry_their_parameters() -> None:
     assert sampling.positions.tolist() == [5]
     assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
-    parameters = sampling.rows
-    assert parameters.temperature.tolist() == [0.5]
-    assert parameters.top_k.tolist() == [3]
-    assert parameters.top_p.tolist() == [0.75]
-    assert parameters.seed.tolist() == [2**63 - 1]
-    assert parameters.index.tolist() == [9 - 6]
+    parameters = sampling.rows.parameters
+    assert parameters["temperature"].tolist() == [0.5]
+    assert parameters["top_k"].tolist() == [3]
+    assert parameters["top_p"].tolist() == [0.75]
+    assert parameters["seed"].tolist() == [2**63 - 1]
+    assert sampling.rows.index.tolist() == [9 - 6]
 
 
 def test_scored_positions_carry_their_targets() -> None:

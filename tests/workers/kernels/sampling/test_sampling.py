@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.sampling_rows import UNCOUNTED, allowing, filled_table, init, rows
+from tests.workers.sampling.sampling_rows import UNCOUNTED, allowing, filled_table, init, rows
 from workers.device.transfer import to_device
 from workers.kernels.sampling import group_statistics
 from workers.kernels.sampling.best_tokens import TILE
@@ -16,9 +16,8 @@ from workers.kernels.sampling.draw_tokens import draw_tokens
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling import cpu, cuda, logprobs, sampler
 from workers.sampling.adjustments import TokenMask, with_mask
-from workers.sampling.parameters import SamplingRows, SamplingTable
-from workers.sampling.sampling_warm_up import rehearse
-from workers.sampling.uniforms import uniforms
+from workers.sampling.sampling_table import SamplingRows, SamplingTable
+from workers.sampling.sampling_warm_up import warm_up_sampling
 
 VOCABULARY = 2100
 """Two tiles, of 16 groups of 128 and of a rest."""
@@ -37,12 +36,11 @@ def both(logits: torch.Tensor, parameters: SamplingRows) -> tuple[list[int], lis
     return drawn.tolist(), cpu.draw(logits.float().cpu(), parameters).tolist()
 
 
-def draw(
-    logits: torch.Tensor, parameters: SamplingRows, capacity: int, top_k: np.ndarray
-) -> list[int]:
+def draw(logits: torch.Tensor, parameters: SamplingRows, capacity: int) -> list[int]:
     """What the kernels draw where only `capacity` candidates fit."""
-    noise = uniforms(parameters.seed, parameters.index)
-    columns = [1 / parameters.temperature, noise, parameters.top_p, parameters.min_p, top_k]
+    own = parameters.parameters
+    columns = [1 / own["temperature"], parameters.uniforms(), own["top_p"], own["min_p"]]
+    columns.append(own["top_k"])
     given = DrawParameters(*to_device(columns, logits.device))
     return draw_tokens(LogitRows(logits), given, truncated=True, capacity=capacity).tolist()
 
@@ -121,7 +119,7 @@ def test_too_many_candidates_make_no_difference(
 ) -> None:
     logits = logits_of(3, seed=3, device=device, dtype=torch.bfloat16)
     parameters = rows(3, index=np.arange(3), **given)
-    few, enough = (draw(logits, parameters, capacity, parameters.top_k) for capacity in (4, 1024))
+    few, enough = (draw(logits, parameters, capacity) for capacity in (4, 1024))
     assert few == enough == cpu.draw(logits.float().cpu(), parameters).tolist()
 
 
@@ -214,13 +212,13 @@ def test_adjustments_are_those_of_the_cpu(
 
 
 @pytest.mark.gpu
-def test_what_is_rehearsed_is_all_that_is_compiled(
+def test_nothing_is_compiled_after_warm_up(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a step's parameters begin in memory depends on the number of its rows."""
     if device.type != "cuda":
         pytest.skip("the interpreter compiles nothing")
-    rehearse(logits_of(1, 0, device, torch.bfloat16), SamplingTable(1, VOCABULARY, device))
+    warm_up_sampling(logits_of(1, 0, device, torch.bfloat16), SamplingTable(1, VOCABULARY, device))
     compiled: list[str] = []
     hook = "triton.knobs.runtime.jit_cache_hook"
     monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))

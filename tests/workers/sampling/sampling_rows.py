@@ -1,39 +1,29 @@
 """Parameters of rows to sample, and the TokenCounts of rows without penalties."""
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from workers.contract.messages import SlotInit
-from workers.sampling.parameters import SamplingRows, SamplingTable
+from workers.contract.sampling_parameters import GREEDY, BarredTokens, TokenBias, TokenSampling
+from workers.sampling.sampling_table import SAMPLING_RECORD, SamplingRows, SamplingTable
 from workers.sampling.token_counts import TokenCounts
 
 UNCOUNTED = TokenCounts(0, 0, torch.device("cpu"))
 
 
 def rows(
-    count: int,
-    *,
-    temperature: ArrayLike = 1.0,
-    top_k: ArrayLike = 0,
-    top_p: ArrayLike = 1.0,
-    min_p: ArrayLike = 0.0,
-    seed: ArrayLike = 0,
-    index: ArrayLike = 0,
+    count: int, *, seed: ArrayLike = 0, index: ArrayLike = 0, **sampling: ArrayLike
 ) -> SamplingRows:
-    """Parameters of `count` rows; each a value for all of them or one value a row."""
-
-    def column(value: ArrayLike, dtype: type[np.generic]) -> np.ndarray:
-        return np.array(np.broadcast_to(np.asarray(value, dtype), count))
-
-    return SamplingRows(
-        temperature=column(temperature, np.float32),
-        top_k=column(top_k, np.int32),
-        top_p=column(top_p, np.float32),
-        min_p=column(min_p, np.float32),
-        seed=column(seed, np.uint64),
-        index=column(index, np.int32),
-    )
+    """Parameters of `count` rows, neutral unless `sampling` says otherwise; each a value for all of
+    them or one value a row."""
+    parameters = np.zeros(count, SAMPLING_RECORD)
+    for field in msgspec.structs.fields(TokenSampling):
+        parameters[field.name] = sampling.pop(field.name, field.default)
+    assert not sampling
+    parameters["seed"] = seed
+    return SamplingRows(parameters, np.array(np.broadcast_to(np.asarray(index, np.int32), count)))
 
 
 def init(
@@ -42,21 +32,24 @@ def init(
     output: list[int] | None = None,
     bias: dict[int, float] | None = None,
     barred: list[int] | None = None,
+    min_tokens: int = 0,
     **given,
 ) -> SlotInit:
     """A request that moves into `slot`, greedy and unpenalised unless `given` says otherwise."""
-    parameters = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | given
-    penalised = any(name.endswith("_penalty") for name in given)
-    known = np.array(prompt + (output or []), np.int32)
+    sampling = msgspec.structs.replace(GREEDY, **given)
+    known = np.array(prompt + (output or []), np.int32).tobytes()
     bias = bias or {}
     return SlotInit(
-        slot,
-        len(prompt),
-        known=known.tobytes() if penalised else b"",
-        bias_ids=np.array(list(bias), np.int32).tobytes(),
-        bias_values=np.array(list(bias.values()), np.float32).tobytes(),
-        barred_ids=np.array(barred or [], np.int32).tobytes(),
-        **parameters,
+        slot=slot,
+        prompt_len=len(prompt),
+        seed=0,
+        sampling=sampling,
+        known_tokens=known if sampling.penalised else b"",
+        bias=TokenBias(
+            np.array(list(bias), np.int32).tobytes(),
+            np.array(list(bias.values()), np.float32).tobytes(),
+        ),
+        barred=BarredTokens(min_tokens, np.array(barred or [], np.int32).tobytes()),
     )
 
 
