@@ -14,10 +14,7 @@ from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import WorkerLostError
 from engine_core.executor.local import LocalExecutor
-from engine_core.structured.compiler_threads import CompilingThreads
-from engine_core.structured.grammar import compiler_for
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
 from workers.contract.supervision import Heartbeat, exit_with_parent
@@ -28,7 +25,7 @@ _SWITCH_SECONDS = 1e-4
 
 
 def main() -> int:
-    """Serve until told to stop. Exit code 1 when it cannot listen or a worker is lost."""
+    """Serve until SIGTERM. Exit code 1 when it cannot listen or a worker is lost."""
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
     logging.basicConfig(
         level=config.log_level.upper(),
@@ -62,19 +59,12 @@ def _serve(config: EngineConfig) -> None:
         return
     tokenizer = Tokenizer.for_model(config.model, config.load_format)
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
-    compiling = CompilingThreads(compiler_for(tokenizer, config))
+    workflow = workflow_for(config.model.architecture)
+    preprocessor = workflow.preprocessor(config, tokenizer)
     capacity = executor.start()
     if capacity.num_blocks:
         log.info("KV cache: %s tokens", f"{capacity.num_blocks * config.block_size:,}")
-    core = EngineCore(
-        config,
-        workflow_for(config.model.architecture),
-        capacity,
-        executor,
-        clients,
-        TokenizingThreads(tokenizer),
-        compiling,
-    )
+    core = EngineCore(config, workflow, capacity, executor, clients, preprocessor)
     gc.freeze()
     try:
         core.run(on_beat=Heartbeat().beat)

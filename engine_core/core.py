@@ -35,10 +35,8 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
-from engine_core.structured.compiler_threads import CompilingThreads
-from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizingThreads, given_ids
 from engine_core.transport import Clients, Pollable
-from engine_core.workflows.base import Workflow
+from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
@@ -62,8 +60,7 @@ class EngineCore:
         capacity: Capacity,
         executor: Executor,
         clients: Clients,
-        tokenizing: TokenizingThreads,
-        compiling: CompilingThreads,
+        preprocessor: Preprocessor[Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._info = EngineInfo(
@@ -75,12 +72,12 @@ class EngineCore:
             weight_bytes=capacity.weight_bytes,
         )
         self._depth = config.depth
+        self._workflow = workflow
         self._processor = workflow.processor(config, capacity.num_blocks)
         self._scheduler = workflow.scheduler(config, capacity.num_blocks)
         self._executor = executor
         self._clients = clients
-        self._tokenizing = tokenizing
-        self._compiling = compiling
+        self._preprocessor = preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue = QueueBound(config.name, config.max_queue_seconds)
         self._outbox = Outbox(self._job_ended)
@@ -100,8 +97,7 @@ class EngineCore:
             clients.arrivals,
             executor.results,
             executor.losses,
-            tokenizing.fileno(),
-            compiling.fileno(),
+            preprocessor.fileno(),
         ]
         for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
@@ -201,17 +197,8 @@ class EngineCore:
         while self._clock() < until and (arrival := self._clients.receive()) is not None:
             client, frame = arrival
             self._handle(client, self._decoder.decode(frame))
-        for done in self._tokenizing.take():
-            if done.error is not None:
-                refusal = RefusalError("invalid_request", done.error)
-                self._outbox.fail(done.job, refusal)
-            elif not done.job.ended:
-                self._compile(done.job, done.done)
-        for compiled in self._compiling.take():
-            if compiled.refusal is not None:
-                self._outbox.fail(compiled.job, compiled.refusal)
-            elif not compiled.job.ended:
-                self._prepare(compiled.job, compiled.tokenized)
+        for inputs in self._preprocessor.take():
+            self._prepare(inputs)
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
@@ -231,6 +218,7 @@ class EngineCore:
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         try:
+            self._workflow.check(message)
             texts = self._processor.texts(message)
             self._queue.check(self._scheduler.ahead(message.priority))
             job = self._budget.admit(client, message)
@@ -238,22 +226,17 @@ class EngineCore:
             self._outbox.refuse(client, message.id, refusal)
             return
         self._jobs[job.key] = job
-        if texts:
-            self._tokenizing.put(job, texts)
-        else:
-            self._compile(job, given_ids(message))
+        if (inputs := self._preprocessor.put(job, texts)) is not None:
+            self._prepare(inputs)
 
-    def _compile(self, job: Job, tokenized: list[Tokenized]) -> None:
-        """What a job's text must match is compiled before anything else is found wrong with it."""
-        message = job.message
-        if isinstance(message, GenerateJob) and (grammar := message.params.grammar) is not None:
-            self._compiling.put(job, tokenized, grammar)
-        else:
-            self._prepare(job, tokenized)
-
-    def _prepare(self, job: Job, tokenized: list[Tokenized]) -> None:
+    def _prepare(self, inputs: JobInputs) -> None:
+        job = inputs.job
+        if job.ended:
+            return
         try:
-            accepted, rows = self._processor.prepare(job, tokenized)
+            if inputs.refusal is not None:
+                raise inputs.refusal
+            accepted, rows = self._processor.prepare(inputs)
             # Once more: others have come since, and now their tokens are counted.
             self._queue.check(self._scheduler.ahead(job.message.priority))
         except RefusalError as refusal:

@@ -1,20 +1,17 @@
 """A client's job inside the core, and the error that refuses or fails one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from engine_core.messages import EncodeJob, FailureCode, GenerateJob
-
-if TYPE_CHECKING:
-    from engine_core.structured.grammar import CompiledGrammar
 
 JobKey = tuple[bytes, int]
 
 
 class RefusalError(Exception):
-    """Why a job is not taken: becomes its `Failed` message."""
+    """Why a job is refused or fails: becomes its `Failed` message.
+
+    `param` names the field at fault; `retry_after` is the expected wait in seconds.
+    """
 
     def __init__(
         self,
@@ -32,8 +29,8 @@ class RefusalError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One admitted job of one client. `cost` is what it holds of the token budget; `grammar` what
-    its rows must match, once that is compiled."""
+    """One admitted job of one client. `cost` is its share of the token budget; it has `ended` once
+    its terminal message is sent, or its client has aborted it."""
 
     client: bytes
     message: GenerateJob | EncodeJob
@@ -41,7 +38,6 @@ class Job:
     cost: int
     open_rows: int = field(init=False)
     ended: bool = False
-    grammar: CompiledGrammar | None = None
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows

@@ -16,10 +16,7 @@ from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.schedulers.base import Scheduler
-from engine_core.structured.compiler_threads import CompilingThreads
-from engine_core.structured.grammar import compiler_for
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.workflows import workflow_for
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
@@ -107,8 +104,7 @@ class InMemoryCore:
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             self._executor,
             self._clients,
-            TokenizingThreads(tokenizer),
-            CompilingThreads(compiler_for(tokenizer, config)),
+            workflow.preprocessor(config, tokenizer),
             # Time stands still: no step is ever worth holding back.
             clock=lambda: 0.0,
         )

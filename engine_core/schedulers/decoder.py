@@ -11,10 +11,10 @@ from engine_core.schedulers.base import Usage
 from engine_core.schedulers.batches import DecoderBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
 from engine_core.schedulers.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.step_builder import build_decoder_step
 from engine_core.schedulers.waiting import WaitingQueue
-from engine_core.structured.masks import StepMasks
 from workers.contract.messages import StepInput, StepMask, StepOutput
 
 _MIN_CHUNK = 32

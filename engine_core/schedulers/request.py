@@ -16,7 +16,7 @@ from workers.contract.messages import SlotInit
 from workers.contract.sampling_parameters import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
-    from engine_core.structured.grammar import Matcher
+    from engine_core.structured.matcher import Matcher
 
 _SEED_BITS = 63
 _NOTHING = range(0)

@@ -1,4 +1,4 @@
-"""Compiling off the loop: in threads, within a time limit, each grammar once while it is in use."""
+"""Compiles grammars off the loop: in threads, within a time limit, each once while it is cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
-from engine_core.messages import FailureCode, GenerateJob, Grammar, GrammarKind
+from engine_core.messages import FailureCode, Grammar, GrammarKind
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
 from engine_core.tokenization.tokenizer_threads import Tokenized
 
@@ -27,11 +27,19 @@ _Key = tuple[GrammarKind, str]
 
 @dataclass(frozen=True, slots=True)
 class CompiledJob:
-    """A job whose grammar is compiled (`Job.grammar`), or why it cannot be."""
+    """A tokenized job with its grammar, if it has one; or the reason why it is refused."""
 
     job: Job
     tokenized: list[Tokenized]
+    grammar: CompiledGrammar | None = None
     refusal: RefusalError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    job: Job
+    tokenized: list[Tokenized]
+    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,65 +48,54 @@ class _Fault:
     message: str
 
 
-_Report = tuple[_Key, CompiledGrammar | _Fault]
+_Outcome = tuple[_Key, CompiledGrammar | _Fault]
 _BUSY = _Fault("overloaded", "too many grammars are being compiled; try again later")
 _BROKEN = _Fault("invalid_request", "it cannot be compiled")
 
 
 class CompilingThreads:
-    """Compiles the grammars of jobs. `take` gives finished jobs; `fileno` becomes readable when
+    """Compiles the grammars of jobs. `take` returns finished jobs; `fileno` is readable when
     there are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
         """`compile_grammar` raises GrammarError; `time_limit` is in seconds, for each grammar."""
-        self._reports: Mailbox[_Report] = Mailbox()
-        self._lanes = _Lanes(compile_grammar, time_limit, self._reports)
+        self._outcomes: Mailbox[_Outcome] = Mailbox()
+        self._lanes = _Lanes(compile_grammar, time_limit, self._outcomes)
         weakref.finalize(self, self._lanes.end)
         self._cache = _Cache()
-        self._waiting: dict[_Key, list[tuple[Job, list[Tokenized]]]] = {}
+        self._waiting: dict[_Key, list[_Waiting]] = {}
         self._finished: list[CompiledJob] = []
 
     def fileno(self) -> int:
         """For the loop's poller."""
-        return self._reports.fileno()
+        return self._outcomes.fileno()
 
     def put(self, job: Job, tokenized: list[Tokenized], grammar: Grammar) -> None:
-        """Queue a tokenized job; if its grammar is known, the next `take` gives it."""
+        """Queue a tokenized job; if its grammar is cached, the next `take` returns it."""
         key = (grammar.kind, grammar.source)
+        entry = _Waiting(job, tokenized, grammar.param)
         if (compiled := self._cache.get(key)) is not None:
-            self._finish(job, tokenized, compiled)
+            self._finished.append(_finished(entry, compiled))
         elif (waiting := self._waiting.get(key)) is not None:
-            waiting.append((job, tokenized))
+            waiting.append(entry)
         else:
-            self._waiting[key] = [(job, tokenized)]
+            self._waiting[key] = [entry]
             self._lanes.put(grammar)
 
     def take(self) -> list[CompiledJob]:
         """The jobs that have finished since the last call."""
-        # Each grammar that is waited for is reported once, so nothing is missed without a look.
-        for key, outcome in self._reports.take() if self._waiting else []:
+        # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
+        for key, outcome in self._outcomes.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
                 self._cache.put(key, outcome)
-            for job, tokenized in self._waiting.pop(key):
-                self._finish(job, tokenized, outcome)
+            self._finished += [_finished(entry, outcome) for entry in self._waiting.pop(key)]
         finished, self._finished = self._finished, []
         return finished
 
-    def _finish(
-        self, job: Job, tokenized: list[Tokenized], outcome: CompiledGrammar | _Fault
-    ) -> None:
-        refusal = None
-        if isinstance(outcome, CompiledGrammar):
-            job.grammar = outcome
-        else:
-            param = _grammar_of(job).param
-            refusal = RefusalError(outcome.code, f"{param}: {outcome.message}", param)
-        self._finished.append(CompiledJob(job, tokenized, refusal))
-
 
 class _Cache:
-    """The grammars that were used last, bounded by their number and the length of their sources."""
+    """The last used grammars, bounded by their number and by the length of their sources."""
 
     def __init__(self) -> None:
         self._grammars: OrderedDict[_Key, CompiledGrammar] = OrderedDict()
@@ -120,19 +117,19 @@ class _Cache:
 class _Lanes:
     """Threads that take one grammar after another.
 
-    Each is compiled in a thread of its own, which nobody can stop: one that is overdue is left to
-    llguidance's limits, and none is begun while too many of those still run.
+    Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
+    llguidance's limits, and no other is started while too many of them still run.
     """
 
     def __init__(
         self,
         compile_grammar: Compile,
         time_limit: float,
-        reports: Mailbox[_Report],
+        outcomes: Mailbox[_Outcome],
     ) -> None:
         self._compile_grammar = compile_grammar
         self._time_limit = time_limit
-        self._reports = reports
+        self._outcomes = outcomes
         self._queue: queue.SimpleQueue[tuple[Grammar, float] | None] = queue.SimpleQueue()
         self._permits = threading.Semaphore(_NUM_LANES + _MAX_OVERDUE)
         self._started = False
@@ -156,10 +153,10 @@ class _Lanes:
             waited = time.monotonic() - since
             busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
             outcome = _BUSY if busy else self._attempt(grammar)
-            self._reports.put(((grammar.kind, grammar.source), outcome))
+            self._outcomes.put(((grammar.kind, grammar.source), outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | _Fault:
-        # What a thread leaves behind that dies of anything else.
+        # This stays if the thread dies of any other exception.
         outcome: list[CompiledGrammar | _Fault] = [_BROKEN]
 
         def attempt() -> None:
@@ -179,8 +176,8 @@ class _Lanes:
         return _Fault("invalid_request", message)
 
 
-def _grammar_of(job: Job) -> Grammar:
-    message = job.message
-    assert isinstance(message, GenerateJob)
-    assert message.params.grammar is not None
-    return message.params.grammar
+def _finished(entry: _Waiting, outcome: CompiledGrammar | _Fault) -> CompiledJob:
+    if isinstance(outcome, CompiledGrammar):
+        return CompiledJob(entry.job, entry.tokenized, outcome)
+    refusal = RefusalError(outcome.code, f"{entry.param}: {outcome.message}", entry.param)
+    return CompiledJob(entry.job, entry.tokenized, refusal=refusal)

@@ -1,4 +1,4 @@
-"""From a request's schema, regex or choice to what says which tokens may come next (llguidance)."""
+"""Compiles a request's schema, regular expression or choice over a vocabulary (llguidance)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.config import EngineConfig
-from engine_core.messages import Grammar, SamplingParams
+from engine_core.messages import Grammar
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _MAX_MESSAGE = 300
@@ -101,84 +100,20 @@ class GrammarCompiler:
         start.reset()
 
 
-def compiler_for(tokenizer: Tokenizer, config: EngineConfig) -> Compile:
-    """What compiles the grammars of a model; where that cannot be, it raises GrammarError."""
-    reason = "this model does not generate text"
-    if config.head == "generate":
-        try:
-            if not (Path(config.model.path) / TOKENIZER_FILE).exists():
-                raise GrammarError("it has no tokenizer")
-            return GrammarCompiler(tokenizer, config.model.vocab_size).compile
-        except GrammarError as error:
-            reason = f"this model cannot follow a grammar: {error}"
+def compiler_for(config: EngineConfig, tokenizer: Tokenizer) -> Compile:
+    """The function that compiles the grammars of a model. For a model that cannot follow any, it
+    raises GrammarError for each."""
+    try:
+        if not (Path(config.model.path) / TOKENIZER_FILE).exists():
+            raise GrammarError("it has no tokenizer")
+        return GrammarCompiler(tokenizer, config.model.vocab_size).compile
+    except GrammarError as error:
+        reason = f"this model cannot follow a grammar: {error}"
 
     def refuse(_: Grammar) -> CompiledGrammar:
         raise GrammarError(reason)
 
     return refuse
-
-
-class Matcher:
-    """Where one row's text stands in its grammar. The state is made when it is first needed."""
-
-    def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
-        """`params` name the tokens that end the row, which it may sample where the grammar lets the
-        text end; with `ignore_eos` only if nothing else may follow, and before `min_tokens` only if
-        the grammar leaves nothing else."""
-        self._grammar = grammar
-        ends = params.eos_token_ids | params.stop_token_ids
-        self._ends = [token for token in ends if 0 <= token < vocab_size]
-        self._missing = params.min_tokens
-        self._patient = params.ignore_eos
-        self._state: LLMatcher | None = None
-
-    @property
-    def state(self) -> LLMatcher:
-        """llguidance's own matcher."""
-        if self._state is None:
-            self._state = self._grammar.start.deep_copy()
-        return self._state
-
-    @property
-    def words(self) -> int:
-        """The length of a mask."""
-        return self._grammar.words
-
-    @property
-    def complete(self) -> bool:
-        """The text matches, and nothing may follow."""
-        return self._state is not None and self._state.is_stopped()
-
-    def accept(self, token: int) -> bool:
-        """Take a sampled token; False if the grammar does not allow it. One that ends the row is no
-        part of the text."""
-        self._missing -= 1
-        return token in self._ends or self.state.consume_token(token)
-
-    def settle(self, mask: npt.NDArray[np.uint32]) -> bool:
-        """Say in a mask that `state` has filled which tokens end the row. False if it is of no use:
-        the grammar grew too complex, or no token of the model may follow."""
-        end = self._grammar.end
-        word, bit = end >> 5, np.uint32(1 << (end & 31))
-        may_end = bool(mask[word] & bit)
-        mask[word] &= ~bit
-        if self._missing > 0 and self._spare_ends(mask):
-            return not self.state.is_error()
-        if may_end and not (self._patient and mask.any()):
-            for token in self._ends:
-                mask[token >> 5] |= np.uint32(1 << (token & 31))
-        return not self.state.is_error() and bool(mask.any())
-
-    def _spare_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
-        """Forbid what ends the row, if anything else is allowed; a grammar may have such a token as
-        text. False if nothing else is."""
-        spared = mask.copy()
-        for token in self._ends:
-            spared[token >> 5] &= ~np.uint32(1 << (token & 31))
-        if not spared.any():
-            return False
-        mask[:] = spared
-        return True
 
 
 def _with_token(raw: RawTokenizer, token: int) -> str:

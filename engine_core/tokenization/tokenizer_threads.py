@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
-from engine_core.job import Job
+from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ _ITEM = 4  # bytes of an int32
 class Tokenized:
     """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text).
 
-    `dropped` counts the tokens that truncation took away.
+    `dropped` counts the tokens that truncation removed.
     """
 
     ids: bytes
@@ -35,16 +35,17 @@ class Tokenized:
 
 @dataclass(slots=True, eq=False)
 class TokenizedJob:
-    """A job on its way through a lane: what is done so far, or why it failed."""
+    """A job with its items' ids: as many as are done, all once a thread has handed it back; or the
+    reason why its texts cannot be tokenized."""
 
     job: Job
     texts: list[Text]
-    done: list[Tokenized] = field(default_factory=list[Tokenized])
-    error: str | None = None
+    tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
+    refusal: RefusalError | None = None
 
     def next_slice(self) -> list[Text]:
         """The next texts, about `_SLICE_BYTES` of them, at least one."""
-        size, start = 0, len(self.done)
+        size, start = 0, len(self.tokenized)
         for stop in range(start, len(self.texts)):
             size += _length(self.texts[stop])
             if size >= _SLICE_BYTES:
@@ -53,7 +54,7 @@ class TokenizedJob:
 
 
 def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
-    """A job's items that came as ids, cut where the job wishes it."""
+    """A job's items that came as ids, truncated as the job's options say."""
     limit = message.tokenization.truncate_to
     if limit is None:
         return [Tokenized(ids) for ids in message.ids]
@@ -66,8 +67,8 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
 
 
 class TokenizingThreads:
-    """Two lanes, so that no long text delays a short one. `take` gives finished jobs; `fileno`
-    becomes readable when there are some. The threads end when nobody holds this object.
+    """Two lanes, so that no long text delays a short one. `take` returns finished jobs; `fileno`
+    is readable when there are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -86,13 +87,16 @@ class TokenizingThreads:
         """For the loop's poller."""
         return self._finished.fileno()
 
-    def put(self, job: Job, texts: list[Text]) -> None:
-        """Queue a job's texts."""
+    def put(self, job: Job, texts: list[Text]) -> TokenizedJob | None:
+        """Queue a job's texts. A job of ids has none, and is returned at once."""
+        if not texts:
+            return TokenizedJob(job, texts, given_ids(job.message))
         long = any(_length(text) > _SLICE_BYTES for text in texts)
         (self._long if long else self._short).put(TokenizedJob(job, texts))
+        return None
 
     def take(self) -> list[TokenizedJob]:
-        """The jobs whose texts are all done, since the last call."""
+        """The jobs that have been finished since the last call."""
         return self._finished.take()
 
 
@@ -135,46 +139,47 @@ class _Lane:
             self._finished.put(*finished)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
-        """One call for all neighbours that want special tokens, or do not."""
-        turns = zip(jobs, slices, strict=True)
-        for special, group in groupby(turns, key=_adds_special_tokens):
+        """One call for all neighbours with the same choice of special tokens."""
+        for special, group in groupby(zip(jobs, slices, strict=True), key=_adds_special_tokens):
             self._encode_alike(list(group), special)
 
-    def _encode_alike(self, turns: list[tuple[TokenizedJob, list[Text]]], special: bool) -> None:
-        texts = [text for _, part in turns for text in part]
+    def _encode_alike(self, parts: list[tuple[TokenizedJob, list[Text]]], special: bool) -> None:
+        batch = [text for _, texts in parts for text in texts]
         try:
-            encodings = self._tokenizer.raw.encode_batch_fast(texts, add_special_tokens=special)
+            encodings = self._tokenizer.raw.encode_batch_fast(batch, add_special_tokens=special)
         except Exception as error:  # tokenizers raises plain Exception; it is these jobs' alone
-            for job, _ in turns:
-                job.error = f"the text cannot be tokenized: {error}"
+            for job, _ in parts:
+                reason = f"the text cannot be tokenized: {error}"
+                job.refusal = RefusalError("invalid_request", reason)
             return
         remaining = iter(encodings)
-        for job, part in turns:
-            wishes = job.job.message.tokenization
-            job.done += [
-                _tokenized(next(remaining), wishes, paired=isinstance(text, tuple)) for text in part
+        for job, texts in parts:
+            options = job.job.message.tokenization
+            job.tokenized += [
+                _tokenized(next(remaining), options, paired=isinstance(text, tuple))
+                for text in texts
             ]
 
 
-def _adds_special_tokens(turn: tuple[TokenizedJob, list[Text]]) -> bool:
-    return turn[0].job.message.tokenization.add_special_tokens
+def _adds_special_tokens(part: tuple[TokenizedJob, list[Text]]) -> bool:
+    return part[0].job.message.tokenization.add_special_tokens
 
 
-def _tokenized(encoding: Encoding, wishes: Tokenization, *, paired: bool) -> Tokenized:
+def _tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
     ids = np.array(encoding.ids, np.int32)
     segments = np.array(encoding.type_ids if paired else [], np.uint8)
-    limit = wishes.truncate_to
+    limit = options.truncate_to
     if limit is None or len(ids) <= limit:
         return Tokenized(ids.tobytes(), segments.tobytes())
-    kept = _kept(encoding, limit, left=wishes.truncation_side == "left")
+    kept = _kept(encoding, limit, left=options.truncation_side == "left")
     segments = segments[kept] if paired else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
 
 
 def _kept(encoding: Encoding, limit: int, *, left: bool) -> npt.NDArray[np.intp]:
-    """The `limit` positions that stay when the last text of an encoding is cut on one side.
+    """The `limit` positions that are kept when the last text of an encoding is cut on one side.
 
-    Where the other tokens alone are more than that, they are cut as well.
+    If the other tokens alone exceed the limit, they are cut as well.
     """
     sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
     count = len(sequences)
@@ -186,7 +191,7 @@ def _kept(encoding: Encoding, limit: int, *, left: bool) -> npt.NDArray[np.intp]
 
 
 def _is_over(job: TokenizedJob) -> bool:
-    return job.error is not None or job.job.ended or len(job.done) == len(job.texts)
+    return job.refusal is not None or job.job.ended or len(job.tokenized) == len(job.texts)
 
 
 def _length(text: Text) -> int:

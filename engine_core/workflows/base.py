@@ -1,29 +1,62 @@
 """A workflow: everything that differs between kinds of models, in one record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from engine_core.config import EngineConfig
-from engine_core.job import Job
+from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, Task
 from engine_core.schedulers.base import Scheduler
-from engine_core.tokenization.tokenizer_threads import Text, Tokenized
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import Text
 from workers.contract.config import Head
 from workers.contract.model_config import ModelConfig
 
+Operation = Literal["generate text", "encode texts", "score pairs", "return token states"]
+"""Something that a job may require of a model."""
+
+
+class JobInputs(Protocol):
+    """A job as its preprocessor hands it back; `refusal` is None if nothing was wrong with it."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def refusal(self) -> RefusalError | None: ...
+
+
+InputsT = TypeVar("InputsT", bound=JobInputs)
+InputsT_contra = TypeVar("InputsT_contra", bound=JobInputs, contravariant=True)
 RowsT_co = TypeVar("RowsT_co", covariant=True)
 
 
-class RequestProcessor(Protocol[RowsT_co]):
+class Preprocessor(Protocol[InputsT]):
+    """Does in threads what would hold the loop up: tokenizing, compiling a grammar."""
+
+    def fileno(self) -> int:
+        """Readable when `take` has something, for the loop's poller."""
+        ...
+
+    def put(self, job: Job, texts: list[Text]) -> InputsT | None:
+        """Queue a job, whose `texts` are to be tokenized. Returns its inputs at once where there is
+        nothing to wait for."""
+        ...
+
+    def take(self) -> list[InputsT]:
+        """The inputs that are ready, each once."""
+        ...
+
+
+class RequestProcessor(Protocol[InputsT_contra, RowsT_co]):
     """Turns a job's message into rows that its scheduler can run."""
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        """What must be tokenized first; empty for a job of ids. Raises RefusalError for a job of
-        the wrong kind."""
+        """The texts and pairs to tokenize; empty for a job of ids. Raises RefusalError."""
         ...
 
-    def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, RowsT_co]:
+    def prepare(self, inputs: InputsT_contra) -> tuple[Accepted, RowsT_co]:
         """Check everything that can be wrong with the job. Raises RefusalError, naming the item
         and both numbers."""
         ...
@@ -34,13 +67,35 @@ class Workflow:
     """The parts of one kind of model.
 
     `processor` gets the number of KV blocks, as `scheduler` does (0 without a KV cache). The
-    scheduler builds its own StepInput (`Scheduler.build`) and processes its own StepOutput
+    scheduler builds its own step message (`Scheduler.build`) and processes the result
     (`Scheduler.update`). `head` names the part of the model that ends the last stage;
-    `vector_size` is the length of one row's answer, 0 for text.
+    `vector_size` is the length of one row's answer, 0 for text. Jobs that require an operation
+    which is not in `operations` are refused.
     """
 
     head: Head
     tasks: tuple[Task, ...]
-    processor: Callable[[EngineConfig, int], RequestProcessor[Any]]
+    operations: frozenset[Operation]
+    preprocessor: Callable[[EngineConfig, Tokenizer], Preprocessor[Any]]
+    processor: Callable[[EngineConfig, int], RequestProcessor[Any, Any]]
     scheduler: Callable[[EngineConfig, int], Scheduler[Any, Any]]
     vector_size: Callable[[ModelConfig], int]
+
+    def check(self, message: GenerateJob | EncodeJob) -> None:
+        """Raises RefusalError for a job that this kind of model does not serve."""
+        for operation in _required(message):
+            if operation not in self.operations:
+                tasks = ", ".join(self.tasks)
+                reason = f"this model does not {operation} (its tasks: {tasks})"
+                raise RefusalError("invalid_request", reason)
+
+
+def _required(message: GenerateJob | EncodeJob) -> Iterator[Operation]:
+    if isinstance(message, GenerateJob):
+        yield "generate text"
+        return
+    yield "encode texts"
+    if message.query is not None:
+        yield "score pairs"
+    if message.token_states:
+        yield "return token states"

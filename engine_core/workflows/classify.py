@@ -1,11 +1,11 @@
-"""A logit a label, of texts or of (query, text) pairs: the encoder with another head."""
+"""A logit a label, for texts or for (query, text) pairs: the encoder with another head."""
 
 from engine_core.job import RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from engine_core.tokenization.tokenizer_threads import Text
 from engine_core.workflows.base import Workflow
-from engine_core.workflows.embed import EncoderProcessor
+from engine_core.workflows.embed import EncoderProcessor, tokenizing_threads
 
 
 class CrossEncoderProcessor(EncoderProcessor):
@@ -14,12 +14,8 @@ class CrossEncoderProcessor(EncoderProcessor):
     item = "documents"
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        if isinstance(message, GenerateJob):
-            raise RefusalError("invalid_request", "this model scores; it does not generate text")
-        if message.token_states:
-            raise RefusalError("invalid_request", "this model scores; it does not embed")
-        queries, texts = message.query, message.texts
-        if queries is None:
+        texts = message.texts
+        if isinstance(message, GenerateJob) or (queries := message.query) is None:
             return list(texts)
         if message.ids:
             raise RefusalError("invalid_request", "this model scores pairs of texts, not token ids")
@@ -33,6 +29,8 @@ class CrossEncoderProcessor(EncoderProcessor):
 WORKFLOW = Workflow(
     head="classify",
     tasks=("score",),
+    operations=frozenset({"encode texts", "score pairs"}),
+    preprocessor=tokenizing_threads,
     processor=CrossEncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.num_labels,

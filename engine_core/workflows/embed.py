@@ -5,10 +5,16 @@ from bisect import bisect_right
 import numpy as np
 
 from engine_core.config import EngineConfig
-from engine_core.job import Job, RefusalError
+from engine_core.job import RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from engine_core.tokenization.tokenizer_threads import Text, Tokenized
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import (
+    Text,
+    Tokenized,
+    TokenizedJob,
+    TokenizingThreads,
+)
 from engine_core.workflows.base import Workflow
 
 
@@ -23,19 +29,18 @@ class EncoderProcessor:
         self._max_model_len = config.max_model_len
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        if isinstance(message, GenerateJob):
-            raise RefusalError("invalid_request", "this model embeds; it does not generate text")
-        if message.query is not None:
-            raise RefusalError("invalid_request", "this model embeds; it does not score pairs")
         return list(message.texts)
 
-    def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, EncoderRows]:
+    def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, EncoderRows]:
+        tokenized = inputs.tokenized
         lens = np.array([len(text.ids) // 4 for text in tokenized], np.int32)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
         rows = EncoderRows(tokens, _segments(tokenized), lens)
         self._check(rows)
         dropped = [text.dropped for text in tokenized]
-        accepted = Accepted(job.message.id, lens.tolist(), dropped=dropped if any(dropped) else [])
+        accepted = Accepted(
+            inputs.job.message.id, lens.tolist(), dropped=dropped if any(dropped) else []
+        )
         return accepted, rows
 
     def _check(self, rows: EncoderRows) -> None:
@@ -69,9 +74,17 @@ def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
     return np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
 
 
+def tokenizing_threads(config: EngineConfig, tokenizer: Tokenizer) -> TokenizingThreads:
+    """An encoder's preprocessor: its jobs are only tokenized."""
+    del config
+    return TokenizingThreads(tokenizer)
+
+
 WORKFLOW = Workflow(
     head="embed",
     tasks=("embed", "score"),
+    operations=frozenset({"encode texts", "return token states"}),
+    preprocessor=tokenizing_threads,
     processor=EncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.hidden_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from array import array
 
 from engine_core.config import EngineConfig
@@ -9,9 +10,48 @@ from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
-from engine_core.structured.grammar import Matcher
-from engine_core.tokenization.tokenizer_threads import Text, Tokenized
+from engine_core.structured.compiler_threads import CompiledJob, CompilingThreads
+from engine_core.structured.grammar import CompiledGrammar, compiler_for
+from engine_core.structured.matcher import Matcher
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizingThreads
 from engine_core.workflows.base import Workflow
+
+
+class DecoderPreprocessor:
+    """Tokenizes the prompts of a job, then compiles its grammar.
+
+    A grammar is compiled before anything else is found to be wrong with the job.
+    """
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
+        self._tokenizing = TokenizingThreads(tokenizer)
+        self._compiling = CompilingThreads(compiler_for(config, tokenizer))
+        self._ready = select.epoll()
+        for threads in (self._tokenizing, self._compiling):
+            self._ready.register(threads.fileno(), select.EPOLLIN)
+
+    def fileno(self) -> int:
+        return self._ready.fileno()
+
+    def put(self, job: Job, texts: list[Text]) -> CompiledJob | None:
+        done = self._tokenizing.put(job, texts)
+        return None if done is None else self._compile(done)
+
+    def take(self) -> list[CompiledJob]:
+        compiled = map(self._compile, self._tokenizing.take())
+        ready = [inputs for inputs in compiled if inputs is not None]
+        return ready + self._compiling.take()
+
+    def _compile(self, done: TokenizedJob) -> CompiledJob | None:
+        """The inputs, unless their grammar has to be compiled first."""
+        job = done.job
+        grammar = job.message.params.grammar if isinstance(job.message, GenerateJob) else None
+        if grammar is None or done.refusal is not None:
+            return CompiledJob(job, done.tokenized, refusal=done.refusal)
+        if not job.ended:
+            self._compiling.put(job, done.tokenized, grammar)
+        return None
 
 
 class DecoderProcessor:
@@ -23,12 +63,10 @@ class DecoderProcessor:
         self._kv_tokens = num_blocks * config.block_size
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        if isinstance(message, EncodeJob):
-            raise RefusalError("invalid_request", "this model generates text; it does not embed")
         return list(message.texts)
 
-    def prepare(self, job: Job, tokenized: list[Tokenized]) -> tuple[Accepted, list[Request]]:
-        message = job.message
+    def prepare(self, inputs: CompiledJob) -> tuple[Accepted, list[Request]]:
+        job, tokenized, message = inputs.job, inputs.tokenized, inputs.job.message
         assert isinstance(message, GenerateJob)
         self._check_biases(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
@@ -42,7 +80,7 @@ class DecoderProcessor:
                 tokens=tokens[:],
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
-                matcher=self._matcher(job, message.params),
+                matcher=self._matcher(inputs.grammar, message.params),
                 barred=barred,
                 salt=message.cache_salt.encode(),
                 priority=message.priority,
@@ -53,8 +91,8 @@ class DecoderProcessor:
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
         return Accepted(message.id, counts, ids), requests
 
-    def _matcher(self, job: Job, params: SamplingParams) -> Matcher | None:
-        return Matcher(job.grammar, params, self._vocab_size) if job.grammar is not None else None
+    def _matcher(self, grammar: CompiledGrammar | None, params: SamplingParams) -> Matcher | None:
+        return None if grammar is None else Matcher(grammar, params, self._vocab_size)
 
     def _barred(self, params: SamplingParams) -> bytes:
         """The tokens that must not come before `min_tokens` others, int32. Those of a grammar are
@@ -109,6 +147,8 @@ class DecoderProcessor:
 WORKFLOW = Workflow(
     head="generate",
     tasks=("generate",),
+    operations=frozenset({"generate text"}),
+    preprocessor=DecoderPreprocessor,
     processor=DecoderProcessor,
     scheduler=DecoderScheduler,
     vector_size=lambda _: 0,

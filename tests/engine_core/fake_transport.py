@@ -12,10 +12,7 @@ import numpy as np
 from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore
-from engine_core.structured.compiler_threads import CompilingThreads
-from engine_core.structured.grammar import compiler_for
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizingThreads
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
@@ -138,16 +135,15 @@ class Engine:
             simulated = SimulatedModel(num_blocks, config.block_size, config.max_running)
             runner = SimulatedPipeline(simulated)
         self.executor = executor or FakeExecutor(runner)
-        self.tokenizing = TokenizingThreads(tokenizer)
+        workflow = workflow_for(architecture)
         self._now = 0.0
         self.core = EngineCore(
             self.config,
-            workflow_for(architecture),
+            workflow,
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             self.executor,
             self.clients,
-            self.tokenizing,
-            CompilingThreads(compiler_for(tokenizer, self.config)),
+            workflow.preprocessor(self.config, tokenizer),
             clock or (lambda: self._now),
         )
 

@@ -11,7 +11,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from engine_core.messages import Grammar, SamplingParams
-from engine_core.structured.grammar import GrammarCompiler, Matcher
+from engine_core.structured.grammar import GrammarCompiler
+from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.simulated_model import VOCAB, allowed_tokens, next_token
 

@@ -17,6 +17,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecoderBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
+from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import engine_config
@@ -135,7 +136,8 @@ class InlineEngine:
 
     def _admit(self, number: int, prompt: Sequence[int], params: SamplingParams) -> None:
         job = Job(b"test", GenerateJob(number, params), num_rows=1, cost=0)
-        _, requests = self._processor.prepare(job, [Tokenized(array("i", prompt).tobytes())])
+        inputs = CompiledJob(job, [Tokenized(array("i", prompt).tobytes())])
+        _, requests = self._processor.prepare(inputs)
         self._open_jobs += 1
         self.scheduler.add(job, requests)
 

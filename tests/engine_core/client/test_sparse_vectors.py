@@ -134,4 +134,4 @@ def test_the_workflow_of_masked_language_models() -> None:
         GenerateJob(1, SamplingParams(), texts=["a"]),
     ):
         with pytest.raises(RefusalError):
-            processor.texts(refused)
+            workflow.check(refused)

@@ -13,7 +13,7 @@ from engine_core.messages import Abort, Accepted, EncodeJob, Outputs, Vectors
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncoderBatch
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from engine_core.workflows.classify import CrossEncoderProcessor
+from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import engine_config
 from workers.contract.messages import StepOutput
@@ -117,9 +117,7 @@ def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
 
 def test_a_cross_encoder_refuses_what_it_cannot_do() -> None:
     processor = CrossEncoderProcessor(engine_config(), 0)
-    for job in (
-        EncodeJob(1, texts=["a", "b"], query=["q"]),
-        EncodeJob(1, texts=["a"], token_states=True),
-    ):
-        with pytest.raises(RefusalError):
-            processor.texts(job)
+    with pytest.raises(RefusalError):
+        processor.texts(EncodeJob(1, texts=["a", "b"], query=["q"]))
+    with pytest.raises(RefusalError):
+        WORKFLOW.check(EncodeJob(1, texts=["a"], token_states=True))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.generate import DecoderPreprocessor
 from tests.engine_core.configs import MODEL
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer, reference_within
@@ -43,7 +44,9 @@ def assert_nothing_left(engine: Engine) -> None:
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
     assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
-    engine.iterate_until(lambda: not engine.core._compiling._waiting)
+    preprocessor = engine.core._preprocessor
+    assert isinstance(preprocessor, DecoderPreprocessor)
+    engine.iterate_until(lambda: not preprocessor._compiling._waiting)
 
 
 @pytest.mark.parametrize("as_text", [False, True])

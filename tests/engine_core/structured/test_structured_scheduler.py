@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from engine_core.job import Job
 from engine_core.messages import Failed, GenerateJob, Grammar, SamplingParams
 from engine_core.schedulers.request import Request
-from engine_core.structured.grammar import GrammarCompiler, Matcher
+from engine_core.structured.grammar import GrammarCompiler
+from engine_core.structured.matcher import Matcher
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.grammars import (
     END,
@@ -39,7 +40,7 @@ class MaskedDriver(Driver):
     def constrain(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
         assert params.grammar is not None
         assert params.max_tokens is not None
-        job = Job(b"client", GenerateJob(job_id, params), 1, 0, grammar=COMPILED[params.grammar])
+        job = Job(b"client", GenerateJob(job_id, params), 1, 0)
         request = Request(
             job,
             0,

@@ -1,4 +1,4 @@
-"""Texts to ids as a job wishes, against the tokenizer's own truncation."""
+"""Texts to ids as a job options, against the tokenizer's own truncation."""
 
 import select
 from array import array
@@ -35,15 +35,15 @@ def raw_tokenizer(processor: PostProcessor | None) -> RawTokenizer:
 
 
 def tokenize(
-    processor: PostProcessor | None, wishes: list[tuple[list[Text], Tokenization]]
+    processor: PostProcessor | None, options: list[tuple[list[Text], Tokenization]]
 ) -> list[list[Tokenized]]:
-    """Jobs that come at the same time, each with its own wishes."""
+    """Jobs that come at the same time, each with its own options."""
     threads = TokenizingThreads(Tokenizer(raw_tokenizer(processor)))
     jobs = [
         Job(b"client", EncodeJob(number, tokenization=tokenization), 1, 0)
-        for number, (_, tokenization) in enumerate(wishes)
+        for number, (_, tokenization) in enumerate(options)
     ]
-    for job, (texts, _) in zip(jobs, wishes, strict=True):
+    for job, (texts, _) in zip(jobs, options, strict=True):
         threads.put(job, texts)
     done: dict[int, list[Tokenized]] = {}
     poller = select.poll()
@@ -51,8 +51,8 @@ def tokenize(
     while len(done) < len(jobs):
         assert poller.poll(30_000)
         for finished in threads.take():
-            assert finished.error is None
-            done[finished.job.message.id] = finished.done
+            assert finished.refusal is None
+            done[finished.job.message.id] = finished.tokenized
     return [done[number] for number in range(len(jobs))]
 
 
@@ -73,8 +73,8 @@ def test_truncation_is_the_tokenizers_own(processor: Any, side: Any, text: Text)
         raw.enable_truncation(size, direction=side, strategy=strategy)
         expected = raw.encode(*text) if isinstance(text, tuple) else raw.encode(text)
         raw.no_truncation()
-        wishes = Tokenization(truncate_to=size, truncation_side=side)
-        (((cut),),) = tokenize(processor, [([text], wishes)])
+        options = Tokenization(truncate_to=size, truncation_side=side)
+        (((cut),),) = tokenize(processor, [([text], options)])
         assert ids_of(cut) == expected.ids
         if processor is not None:
             assert list(cut.segments) == (expected.type_ids if paired else [])
@@ -85,22 +85,22 @@ def test_truncation_is_the_tokenizers_own(processor: Any, side: Any, text: Text)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_truncation_leaves_more_than_it_may(text: Text, size: int) -> None:
     for side in ("left", "right"):
-        wishes = Tokenization(truncate_to=size, truncation_side=side)
-        ((cut,),) = tokenize(TEMPLATE, [([text], wishes)])
+        options = Tokenization(truncate_to=size, truncation_side=side)
+        ((cut,),) = tokenize(TEMPLATE, [([text], options)])
         assert 0 < len(ids_of(cut)) <= size
         assert len(cut.segments) == (len(ids_of(cut)) if isinstance(text, tuple) else 0)
 
 
-def test_every_job_gets_what_it_wishes() -> None:
+def test_every_job_gets_what_it_options() -> None:
     long = " ".join(["a b c d e f"] * 30_000)
-    wishes: list[tuple[list[Text], Tokenization]] = [
+    options: list[tuple[list[Text], Tokenization]] = [
         (["a", long, "b"], Tokenization()),
         (["a", long, "b"], Tokenization(add_special_tokens=False)),
         (["a b c", "d"], Tokenization(truncate_to=3)),
         ([long, "c d"], Tokenization(add_special_tokens=False, truncate_to=2)),
         (["a b"], Tokenization()),
     ]
-    first, second, third, fourth, fifth = tokenize(TEMPLATE, wishes)
+    first, second, third, fourth, fifth = tokenize(TEMPLATE, options)
     assert [len(ids_of(item)) for item in first] == [3, 180_002, 3]
     assert [len(ids_of(item)) for item in second] == [1, 180_000, 1]
     assert [ids_of(item) for item in third] == [[CLS, 0, SEP], [CLS, 3, SEP]]
@@ -114,9 +114,9 @@ def test_every_job_gets_what_it_wishes() -> None:
     [("left", 2, [4, 5]), ("right", 2, [3, 4]), ("left", 3, [3, 4, 5]), ("right", 9, [3, 4, 5])],
 )
 def test_ids_are_cut_as_they_are(side: Any, limit: int, kept: list[int]) -> None:
-    wishes = Tokenization(truncate_to=limit, truncation_side=side)
+    options = Tokenization(truncate_to=limit, truncation_side=side)
     ids = [array("i", [3, 4, 5]).tobytes()]
-    (cut,) = given_ids(GenerateJob(1, SamplingParams(), ids=ids, tokenization=wishes))
+    (cut,) = given_ids(GenerateJob(1, SamplingParams(), ids=ids, tokenization=options))
     assert (ids_of(cut), cut.dropped) == (kept, 3 - len(kept))
     (whole,) = given_ids(GenerateJob(1, SamplingParams(), ids=ids))
     assert ids_of(whole) == [3, 4, 5]

@@ -8,6 +8,7 @@ import pytest
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.request import Request
+from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import engine_config
@@ -20,7 +21,7 @@ def rows_of(n: int = 1, priority: int = 0, **params: Any) -> list[Request]:
     message = GenerateJob(1, SamplingParams(**STOPS, **params), n=n, priority=priority)
     processor = DecoderProcessor(engine_config(), 64)
     prompt = Tokenized(array("i", [3, 4]).tobytes())
-    _, rows = processor.prepare(Job(b"client", message, n, 0), [prompt])
+    _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [prompt]))
     return rows
 
 

@@ -43,7 +43,7 @@ async def test_a_text_keeps_so_many_tokens_of_its_own(
     job = Job(b"", EncodeJob(1, tokenization=wishes), 1, 0)
     threads.put(job, [TEXT if query is None else (query, TEXT)])
     assert select.select([threads.fileno()], [], [], 10)[0]
-    ((done,),) = [finished.done for finished in threads.take()]
+    ((done,),) = [finished.tokenized for finished in threads.take()]
     ids = np.frombuffer(done.ids, np.int32).tolist()
     whole = tokenizer.raw.encode(TEXT, add_special_tokens=False).ids
     before = [0] if query is None else tokenizer.raw.encode(query, "").ids

@@ -1,0 +1,34 @@
+"""A workflow brings its own modules: an encoder's engine core starts without grammars."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+import engine_core.__main__
+from engine_core.workflows import workflow_for
+workflow_for(sys.argv[1])
+print(*sys.modules)
+"""
+
+
+def modules_of(architecture: str) -> set[str]:
+    """The modules that the engine core of a model of this architecture imports."""
+    command = [sys.executable, "-c", SCRIPT, architecture]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    "architecture", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"]
+)
+def test_an_encoder_imports_nothing_of_grammars(architecture: str) -> None:
+    modules = modules_of(architecture)
+    assert "engine_core.schedulers.prefill_only" in modules
+    assert not [name for name in modules if name.startswith(("llguidance", "engine_core.struct"))]
+    assert "engine_core.schedulers.decoder" not in modules
+
+
+def test_a_generator_imports_grammars() -> None:
+    assert {"llguidance", "engine_core.structured.grammar"} <= modules_of("LlamaForCausalLM")
