@@ -1,15 +1,43 @@
-"""Modules of this package as child processes. All end by pid."""
+"""Child processes of a measurement."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.bench.processes import killed_at_the_end
-
 REPOSITORY = Path(__file__).parent.parent
+
+
+@contextmanager
+def running_command(
+    command: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Generator[subprocess.Popen[str]]:
+    """The process of `command`, until the block ends, however it ends.
+
+    Its standard input is a pipe that closes with us (`workers.contract.supervision`).
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @contextmanager
@@ -19,17 +47,8 @@ def running_module(
     environment: Mapping[str, str] = os.environ,
     piped: bool = False,
 ) -> Generator[subprocess.Popen[str]]:
-    """`python -m MODULE ARGUMENTS`; `piped`, its standard output is one to read.
-
-    Its standard input is a pipe that closes with us (`workers.contract.supervision`).
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=REPOSITORY,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE if piped else None,
-        text=True,
-    )
-    with killed_at_the_end(process):
+    """`python -m MODULE ARGUMENTS`; if `piped`, its standard output is a pipe to read."""
+    stdout = subprocess.PIPE if piped else None
+    command = [sys.executable, "-m", module, *arguments]
+    with running_command(command, environment, stdout=stdout) as process:
         yield process

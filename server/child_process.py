@@ -1,26 +1,58 @@
-"""A child process in an event loop: its signals and its exit go through a pidfd."""
+"""A child process in an event loop: a socket to it, its signals and its exit."""
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
+from collections.abc import Mapping, Sequence
 
 
 class ChildProcess:
-    """A running child. Its pidfd can never mean another process."""
+    """A running child in a session of its own: a terminal's Ctrl-C reaches only its parent.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """`process` has just been started; nobody else waits for it. Raises OSError, and ends it,
-        where there is no file descriptor left."""
+    Its standard input is one end of a socket pair whose other end is `socket` (not blocking). The
+    kernel closes ours when this process ends, however it ends, and the child then exits. `exit`
+    becomes its status. Signals go through a pidfd, which can never mean another process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        pass_fds: Sequence[int] = (),
+        answers: bool = False,
+    ) -> None:
+        """Start it. `pass_fds` stay open in it; if it `answers`, its standard output is the same
+        socket. Raises OSError."""
+        self.socket, theirs = socket.socketpair()
         try:
-            self._pidfd = os.pidfd_open(process.pid)
+            self.socket.setblocking(False)
+            with theirs:
+                self._process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno() if answers else None,
+                    start_new_session=True,
+                    pass_fds=pass_fds,
+                )
+            self._pidfd = self._open_pidfd()
         except OSError:
-            process.kill()
-            process.wait()
+            self.socket.close()
             raise
         self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._process = process
         self.exit.get_loop().add_reader(self._pidfd, self._on_exit)
+
+    def _open_pidfd(self) -> int:
+        """Raises OSError where no file descriptor is left; the child has then ended."""
+        try:
+            return os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has exited."""
@@ -35,8 +67,6 @@ class ChildProcess:
     def _on_exit(self) -> None:
         self.exit.get_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         self.exit.set_result(self._process.wait())
 
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from benchmarks.processes import REPOSITORY
-from server.bench.processes import killed_at_the_end
+from benchmarks.processes import running_command
 
 _READY = re.compile(r"is ready on (http\S+)")
 _STOP_SECONDS = 30
@@ -24,10 +23,10 @@ class RunningDaemon:
         """Raises RuntimeError, with the log, if it ends before it is ready."""
         self.pid, self.url, self.seconds = process.pid, "", 0.0
         self._process, self._log = process, ""
-        self._told = threading.Event()
+        self._started_or_ended = threading.Event()
         reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         reader.start()
-        self._told.wait()
+        self._started_or_ended.wait()
         if not self.url:
             raise RuntimeError(f"penstock serve did not become ready:\n{self._log}")
 
@@ -39,8 +38,8 @@ class RunningDaemon:
             if (ready := _READY.search(line)) is not None:
                 self.seconds = time.monotonic() - started
                 self.url = ready[1]
-                self._told.set()
-        self._told.set()
+                self._started_or_ended.set()
+        self._started_or_ended.set()
 
 
 @contextmanager
@@ -50,14 +49,9 @@ def running_daemon(*arguments: str) -> Generator[RunningDaemon]:
     Raises RuntimeError if it does not become ready.
     """
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "server", "serve", "--port", "0", *arguments],
-        cwd=REPOSITORY,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-P", "-m", "server", "serve", "--port", "0", *arguments]
     # Its children end with it, however it ends.
-    with killed_at_the_end(process):
+    with running_command(command, stderr=subprocess.PIPE) as process:
         yield RunningDaemon(process, started)
         process.send_signal(signal.SIGTERM)
         process.wait(_STOP_SECONDS)

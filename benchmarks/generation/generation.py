@@ -18,7 +18,7 @@ from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
-from server.bench.engine import running_engine
+from server.daemon.run import running_engine
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.devices import available_cores
 from server.settings.server_config import child_environment

@@ -5,7 +5,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,14 +15,14 @@ import numpy as np
 
 from benchmarks.daemon.process_stats import cpu_seconds
 from benchmarks.http import wrk
-from benchmarks.processes import running_module
+from benchmarks.processes import running_command, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.messages import Task
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.processes import daemon_of, running_part
+from server.daemon.parts import daemon_parts
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
-from server.settings.server_config import Limits, ServedModel
+from server.settings.server_config import Limits, ServedModel, ServerConfig
 
 _REQUESTS_A_SECOND, _TOKENS_A_SECOND = 5_000, 50_000
 _CONNECTIONS, _STREAMS = 64, 256
@@ -117,14 +117,28 @@ def _api_process() -> Generator[tuple[str, int]]:
         models = [_served(name, folder) for name in _ENGINES]
         for model in models:
             running.enter_context(_fake_engine(model))
-        parts = daemon_of(models, Path(folder), listener.fileno())
+        parts = daemon_parts(_server_config(models), listener.fileno(), Path(folder))
         (api,) = [part for part in parts if part.role == "api"]
-        process = running.enter_context(running_part(api))
+        process = running.enter_context(
+            running_command(api.command, api.environment, pass_fds=(listener.fileno(),))
+        )
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # A connection must not wait in the queue of a socket that nobody here accepts from.
         listener.close()
         _wait_ready(url)
         yield url, process.pid
+
+
+def _server_config(models: Sequence[ServedModel]) -> ServerConfig:
+    return ServerConfig(
+        host="127.0.0.1",
+        port=0,
+        api_workers=1,
+        drain_timeout=1.0,
+        log_level="warning",
+        limits=Limits(),
+        models=tuple(models),
+    )
 
 
 def _served(name: str, folder: str) -> ServedModel:

@@ -18,8 +18,7 @@ from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
-from server.bench.processes import daemon_of
-from server.daemon.parts import worker_config
+from server.daemon.parts import engine_parts, worker_config
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.settings.server_config import Limits
@@ -53,7 +52,7 @@ def measure() -> list[Figure]:
     seat = EngineSeat(prefix="", num_engines=1)
     model = set_up_model("model", demo_models()[GENERATOR_NAME], _OPTIONS, Limits(), seat)
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        parts = daemon_of([model], Path(folder))
+        parts = engine_parts([model], Path(folder))
     (worker,) = [part for part in parts if part.role == "worker"]
     with running_module(
         "benchmarks.worker.worker_step", environment=worker.environment, piped=True

@@ -1,5 +1,7 @@
 """Cases over HTTP: the server that they ask, their requests, a warm-up, the runs."""
 
+import asyncio
+import socket
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,7 +11,6 @@ import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.cases import Figures, HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.bench.daemon import running_daemon
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.errors import BenchError
 from server.bench.http_answers import reader_of
@@ -17,11 +18,16 @@ from server.bench.http_client import Address, HTTPClient
 from server.bench.load_generator import Load
 from server.bench.progress import Progress
 from server.bench.random_prompts import SEED, single_token_words, texts_of
-from server.models.model_setup import EngineOptions
-from server.settings.server_config import ServedModel
+from server.daemon.parts import daemon_parts
+from server.daemon.run import START_SECONDS, running_parts
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
+_BACKLOG = 2048
+_POLL_SECONDS = 0.1
+_OK = 200
 
 
 class _Card(msgspec.Struct):
@@ -53,14 +59,54 @@ async def started_server(
     shape: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A daemon of our own with a model of `shape`. Raises what `running_daemon` and `tokenizer_for`
-    raise."""
+    """A daemon of our own, on a free port, with a model of `shape`.
+
+    Raises StartError if it does not become ready, and what `tokenizer_for` and `set_up_model`
+    raise.
+    """
     tokenizer = tokenizer_for(case, tokenizer_file)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-") as directory,
+        socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener,
+    ):
         folder = Path(directory) / "model"
         write_model(folder, shape, tokenizer)
-        async with running_daemon(shape.name, folder, options, api_workers) as (address, model):
+        seat = EngineSeat(prefix=f"{directory}/0", num_engines=1)
+        model = set_up_model(shape.name, folder, options, Limits(), seat)
+        config = _server_config(model, api_workers)
+        parts = daemon_parts(config, listener.fileno(), Path(directory))
+        async with running_parts(parts) as running:
+            address = Address("127.0.0.1", listener.getsockname()[1])
+            # A connection must not wait in the queue of a socket that nobody here accepts from.
+            listener.close()
+            await running.until(_ready(address), START_SECONDS)
             yield HTTPRunner(address, shape.name, tokenizer, model)
+
+
+def _server_config(model: ServedModel, api_workers: int) -> ServerConfig:
+    return ServerConfig(
+        host="127.0.0.1",
+        port=0,
+        api_workers=api_workers,
+        drain_timeout=1.0,
+        log_level="warning",
+        limits=Limits(),
+        models=(model,),
+    )
+
+
+async def _ready(address: Address) -> None:
+    """Wait until the daemon at `address` is ready."""
+    client = HTTPClient(address)
+    request = address.request("GET", "/health/ready")
+    while True:
+        try:
+            if (await client.exchange(request)).status == _OK:
+                client.close()
+                return
+        except OSError:
+            pass  # nobody accepts yet
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Beat, RowOutput, SamplingParams
 from server.bench.cases import EncodeCase, Figures, OfflineCase
-from server.bench.engine import RunningEngine, running_engine
 from server.bench.errors import BenchError
 from server.bench.latencies import milliseconds
 from server.bench.progress import Progress
 from server.bench.random_prompts import offline_prompts
+from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
 from workers.contract.sampling_parameters import GREEDY

@@ -21,13 +21,13 @@ class Progress(AbstractAsyncContextManager["Progress"]):
         unit: str,
         total: int,
         done: Callable[[], int],
-        stream: TextIO = sys.stderr,
+        stream: TextIO | None = None,
     ) -> None:
         """`done` says how many of `total` are done now."""
         self._title, self._unit = title, unit
         self._total, self._done = total, done
-        self._stream = stream
-        self._on_terminal = stream.isatty()
+        self._stream = stream or sys.stderr
+        self._on_terminal = self._stream.isatty()
         self._started = 0.0
         self._task: asyncio.Task[None] | None = None
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_device
-from server.settings.server_config import ServerConfig, child_environment
+from server.settings.server_config import ServedModel, ServerConfig, child_environment
 from workers.contract.config import WorkerConfig
 
 Role = Literal["engine", "worker", "api"]
@@ -45,15 +46,21 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
     """Every process of the daemon. Their configurations are written into private `directory`."""
+    engines = engine_parts(config.models, directory)
+    return engines + _api_parts(config, listening_fd, directory)
+
+
+def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
+    """The engine core and the workers of each model."""
     parts: list[Part] = []
-    for index, model in enumerate(config.models):
+    for index, model in enumerate(models):
         engine = model.engine
         parts.append(_engine_part(engine, directory / f"{index}.engine.json"))
         parts += [
             _worker_part(engine, stage, directory / f"{index}.worker-{stage}.json")
             for stage in range(engine.num_stages)
         ]
-    return parts + _api_parts(config, listening_fd, directory)
+    return parts
 
 
 def _engine_part(engine: EngineConfig, file: Path) -> Part:

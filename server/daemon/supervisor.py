@@ -4,31 +4,27 @@ import asyncio
 import logging
 import math
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 
 import msgspec
 
-from server.child_process import ChildProcess
 from server.daemon.parts import Part
+from server.daemon.running_part import RunningPart
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
 """When nothing is left that could finish a request: for the API processes to say so."""
 _CAUSE_S = 0.2
-"""For a worker that somebody has killed to be seen: its core ends too, and may be seen first."""
+"""Until a worker that somebody has killed is noticed: its core ends too, maybe noticed first."""
 _LAST_WORDS_S = 1.0
-"""After a second signal: for the API processes to tell their clients."""
+"""After a second signal: for the API processes to answer their clients."""
 _TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
 _DRAIN_MARGIN_S = 3.0
 """Beyond the drain timeout, for an API process to close and exit."""
-
-_ALL_BEATS = 1 << 16
 
 _log = logging.getLogger("penstock")
 
@@ -40,48 +36,6 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     startup_timeout: float
     drain_timeout: float
     stall_timeout: float
-
-
-class Child(ChildProcess):
-    """A running part. Its standard input is a socket that is never written: it closes with us.
-    What comes from there are heartbeats."""
-
-    def __init__(self, part: Part) -> None:
-        """Start it, in a session of its own: a terminal's Ctrl-C reaches only the supervisor."""
-        self.part = part
-        self._silent = 0
-        self._still = ""
-        self._ours, theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        with theirs:
-            process = subprocess.Popen(
-                part.command,
-                env=part.environment,
-                stdin=theirs.fileno(),
-                start_new_session=True,
-                pass_fds=() if part.inherited_fd is None else (part.inherited_fd,),
-            )
-        super().__init__(process)
-        self.exit.add_done_callback(lambda _: self._ours.close())
-
-    def silent_beats(self) -> int:
-        """Called every BEAT_SECONDS: how many times in a row no heartbeat had come since the call
-        before."""
-        try:
-            heard = bool(self._ours.recv(_ALL_BEATS))
-        except BlockingIOError:
-            heard = False
-        self._silent = 0 if heard else self._silent + 1
-        return self._silent
-
-    def kill_still(self) -> None:
-        """Kill it because it stands still."""
-        seconds = self._silent * BEAT_SECONDS
-        self._still = f"stood still (no heartbeat for {seconds:g} s) and was killed"
-        self.signal(signal.SIGKILL)
-
-    def end(self) -> str:
-        return self._still or super().end()
 
 
 class Supervisor:
@@ -103,10 +57,10 @@ class Supervisor:
         self._is_ready = is_ready
         self._on_started = on_started
         self._on_ready = on_ready
-        self._children: list[Child] = []
-        self._ended: list[Child] = []
+        self._children: list[RunningPart] = []
+        self._ended: list[RunningPart] = []
         self._lost: set[str] = set()
-        self._untold: list[str] = []
+        self._unlogged: list[str] = []
         self._serving = self._draining = False
         self._died = asyncio.Event()
         self._stop = asyncio.Event()
@@ -120,7 +74,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             for part in self._parts:
-                self._children.append(Child(part))
+                self._children.append(RunningPart(part))
             self._on_started()
             code = await self._start_and_serve()
         finally:
@@ -163,11 +117,11 @@ class Supervisor:
 
     async def _until_ready(self) -> float:
         started = time.monotonic()
-        while not await self._is_ready():  # noqa: ASYNC110 (only asking again tells)
+        while not await self._is_ready():  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(_READY_POLL_S)
         return time.monotonic() - started
 
-    async def _first_death(self) -> Child:
+    async def _first_death(self) -> RunningPart:
         exits = [child.exit for child in self._children]
         await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
         return next(child for child in self._children if child.exit.done())
@@ -182,7 +136,7 @@ class Supervisor:
         await self._drain()
         watch.cancel()
         self._serving = False
-        self._tell_losses()
+        self._log_losses()
         return 1 if self._lost else 0
 
     async def _watch(self) -> None:
@@ -195,9 +149,9 @@ class Supervisor:
             for child in self._children:
                 limit = limits.get(child.part.role, math.inf)
                 if not child.exit.done() and child.silent_beats() >= limit:
-                    child.kill_still()
+                    child.kill_stalled()
 
-    def _on_exit(self, child: Child, _: asyncio.Future[int]) -> None:
+    def _on_exit(self, child: RunningPart, _: asyncio.Future[int]) -> None:
         """A model is lost with its first part."""
         part = child.part
         drained = self._draining and part.role == "api" and child.exit.result() == 0
@@ -208,20 +162,20 @@ class Supervisor:
         later = asyncio.get_running_loop().call_later
         if lost not in self._lost:
             self._lost.add(lost)
-            self._untold.append(lost)
-            later(_CAUSE_S, self._tell_losses)
+            self._unlogged.append(lost)
+            later(_CAUSE_S, self._log_losses)
         if part.role == "engine":
             later(_CAUSE_S, self._kill_workers, part.model)
 
-    def _tell_losses(self) -> None:
+    def _log_losses(self) -> None:
         """Name the cause: a worker that was killed, or else what ended first. What runs elsewhere
         is then finished."""
-        for lost in self._untold:
+        for lost in self._unlogged:
             ended = [child for child in self._ended if lost in (child.part.model, child.part.title)]
             killed = (c for c in ended if c.part.role == "worker" and c.exit.result() < 0)
             cause = next(killed, ended[0])
             _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
-        self._untold.clear()
+        self._unlogged.clear()
         self._died.set()
 
     def _kill_workers(self, model: str | None) -> None:
@@ -240,7 +194,7 @@ class Supervisor:
         models = {child.part.model for child in self._children if child.part.model is not None}
         return bool(models - self._lost) and any(not c.exit.done() for c in self._servers())
 
-    def _servers(self) -> list[Child]:
+    def _servers(self) -> list[RunningPart]:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
@@ -279,7 +233,7 @@ async def _first(*waits: Coroutine[object, object, object]) -> None:
         task.cancel()
 
 
-async def _wait(children: list[Child], seconds: float | None) -> None:
+async def _wait(children: list[RunningPart], seconds: float | None) -> None:
     """Until all have exited, or for that many seconds."""
     if children:
         await asyncio.wait([child.exit for child in children], timeout=seconds)

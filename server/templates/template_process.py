@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -40,31 +38,16 @@ class ProcessEndedError(Exception):
 
 
 class TemplateProcess:
-    """A running process of a template, and the socket to it: one question at a time."""
+    """A running process of a template, with one question at a time on its socket."""
 
     def __init__(self, on_exit: Callable[[], object]) -> None:
         """Start it; `on_exit` is called when it ends. Raises ProcessEndedError if it cannot be
         started."""
         try:
-            self._socket, theirs = socket.socketpair()
-            with theirs:
-                self._child = self._spawn(theirs.fileno())
+            self._child = ChildProcess(_COMMAND, child_environment(), answers=True)
         except OSError as error:
             raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
-        self._socket.setblocking(False)
         self._child.exit.add_done_callback(lambda _: on_exit())
-
-    def _spawn(self, descriptor: int) -> ChildProcess:
-        """Raises OSError."""
-        try:
-            return ChildProcess(
-                subprocess.Popen(
-                    _COMMAND, stdin=descriptor, stdout=descriptor, env=child_environment()
-                )
-            )
-        except OSError:
-            self._socket.close()
-            raise
 
     @property
     def alive(self) -> bool:
@@ -77,7 +60,7 @@ class TemplateProcess:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                await loop.sock_sendall(self._socket, question)
+                await loop.sock_sendall(self._child.socket, question)
                 size = frame_size(await self._receive(LENGTH_BYTES))
                 return _ANSWER.decode(await self._receive(size))
         except TimeoutError:
@@ -92,7 +75,7 @@ class TemplateProcess:
 
     async def close(self) -> None:
         """Kill it, unless it has ended, and wait until it is gone. Idempotent."""
-        self._socket.close()
+        self._child.socket.close()
         self._child.signal(signal.SIGKILL)
         await asyncio.wait([self._child.exit])
 
@@ -102,7 +85,7 @@ class TemplateProcess:
         data = bytearray(size)
         rest = memoryview(data)
         while rest:
-            count = await loop.sock_recv_into(self._socket, rest)
+            count = await loop.sock_recv_into(self._child.socket, rest)
             if count == 0:
                 raise EOFError
             rest = rest[count:]

@@ -15,7 +15,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Grammar, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.engine import running_engine
+from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
 from tests.workers.equivalence import DEMO

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 import server.demo
-from server.bench.engine import running_engine
+from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Guests, footprint, until_idle
 

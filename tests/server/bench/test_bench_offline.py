@@ -14,10 +14,10 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.engine import RunningEngine
 from server.bench.errors import BenchError
 from server.bench.offline import OfflineRunner
 from server.bench.workloads import GENERATION, PREFILL
+from server.daemon.run import RunningEngine
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
 from tests.server.support import served_model

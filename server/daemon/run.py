@@ -1,0 +1,104 @@
+"""Parts of the daemon without its supervisor: an engine and its workers, without HTTP."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from engine_core.client.engine_client import EngineClient
+from server.daemon.daemon import StartError
+from server.daemon.parts import Part, engine_parts
+from server.daemon.running_part import RunningPart
+from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.settings.server_config import Limits, ServedModel
+
+START_SECONDS = 900
+"""For weights, compiled kernels and captured graphs."""
+
+_START_ORDER = ("worker", "engine", "api")
+"""Parts end in the reverse order: a worker that ended before its engine core, or an engine core
+before its API process, would be an error that the other one logs."""
+
+_ResultT = TypeVar("_ResultT")
+
+
+class RunningParts:
+    """Processes that this one has started."""
+
+    def __init__(self) -> None:
+        self._running: list[RunningPart] = []
+
+    def start(self, parts: Sequence[Part]) -> None:
+        """Start all of them. Raises OSError."""
+        for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
+            self._running.append(RunningPart(part))
+
+    async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
+        """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
+        waiting = asyncio.ensure_future(ready)
+        exits = [running.exit for running in self._running]
+        try:
+            await asyncio.wait(
+                (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if waiting.done():
+                return waiting.result()
+        finally:
+            waiting.cancel()
+        for running in self._running:
+            if running.exit.done():
+                raise StartError(f"the {running.part.title} {running.end()}")
+        raise StartError(f"not ready after {seconds:g} s")
+
+    async def kill(self) -> None:
+        """End all of them, one after another."""
+        for running in reversed(self._running):
+            running.signal(signal.SIGKILL)
+            await asyncio.wait([running.exit])
+
+
+@asynccontextmanager
+async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
+    """All of `parts`, until the block ends. Raises OSError."""
+    running = RunningParts()
+    try:
+        running.start(parts)
+        yield running
+    finally:
+        await running.kill()
+
+
+@dataclass(frozen=True)
+class RunningEngine:
+    """An engine that is ready."""
+
+    client: EngineClient
+    model: ServedModel
+
+
+@asynccontextmanager
+async def running_engine(
+    folder: Path, options: EngineOptions | None = None
+) -> AsyncGenerator[RunningEngine]:
+    """The engine of the model in `folder`, until the block ends.
+
+    Raises StartError if it does not become ready, and what `set_up_model` raises.
+    """
+    options = options or EngineOptions(log_level="warning")
+    # Whoever submits all work at once expects it to wait.
+    limits = Limits(max_queue_seconds=0)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        seat = EngineSeat(prefix=f"{directory}/0", num_engines=1)
+        model = set_up_model("model", folder, options, limits, seat)
+        async with running_parts(engine_parts([model], Path(directory))) as parts:
+            client = EngineClient(model.engine.client_endpoint)
+            try:
+                await client.start()
+                await parts.until(client.wait_ready(), START_SECONDS)
+                yield RunningEngine(client, model)
+            finally:
+                client.close()
