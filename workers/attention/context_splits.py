@@ -1,20 +1,22 @@
-"""Many rows that decode, one of them over a context far longer than the others'."""
+"""Skewed decode steps: many rows, one of which has a far longer context than the others."""
 
+from workers.device.tuning import (
+    SKEWED_MAX_SPLITS,
+    SKEWED_MIN_CONTEXT,
+    SKEWED_MIN_ROWS,
+    SKEWED_SHARE,
+    SKEWED_SPLIT_TOKENS,
+)
 from workers.step.tensors import IntArray
-
-_FEW_ROWS = 16
-"""The contexts of so few are split anyhow, for want of programs."""
-
-_LONG = 4096
-"""Tokens that one program a KV head reads while a step's other kernels hardly notice."""
-
-_PART, _MOST_PARTS = 1024, 16
 
 
 def min_splits(contexts: IntArray) -> int:
-    """Into how many parts the contexts int32[R] of rows of one query are to be split at least, lest
-    one that is longer than a processor's share of them all hold up the step; 1 where none is."""
+    """Into how many splits a decode kernel must divide the contexts int32[R] at least.
+
+    A context that is much longer than the others would delay the whole step; 1 if there is none.
+    """
     longest = int(contexts.max(initial=0))
-    if len(contexts) <= _FEW_ROWS or longest <= max(_LONG, int(contexts.sum()) // 16):
+    fair_share = int(contexts.sum()) // SKEWED_SHARE
+    if len(contexts) <= SKEWED_MIN_ROWS or longest <= max(SKEWED_MIN_CONTEXT, fair_share):
         return 1
-    return min(longest // _PART, _MOST_PARTS)
+    return min(longest // SKEWED_SPLIT_TOKENS, SKEWED_MAX_SPLITS)

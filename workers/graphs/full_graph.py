@@ -1,47 +1,23 @@
-"""CUDA graphs of decode steps, whole: one launch in place of hundreds."""
+"""CUDA graphs of whole decode steps: one launch instead of hundreds."""
 
-import gc
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from workers.attention.stage_attention import StageAttention
+from workers.graphs.graph_pool import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward
 from workers.step.tensors import StepTensors
 
 
-class GraphPool:
-    """One memory pool for all graphs of a stage, of which only one runs at a time, and the stream
-    on which they are captured. Largest first: the others fit into what it took."""
-
-    def __init__(self) -> None:
-        # Graphs of a runner before this one, freed while another is captured, would spoil that.
-        gc.collect()
-        self._handle = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
-
-    @contextmanager
-    def capturing(self) -> Generator[None]:
-        """Around every `begin`: nothing else is under way on the device."""
-        torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.synchronize()
-
-    def begin(self) -> torch.cuda.CUDAGraph:
-        """A graph that captures what follows, until its `capture_end`."""
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._handle)
-        return graph
-
-
 @dataclass(frozen=True, slots=True)
 class FullGraph:
-    """A captured step of `inputs.size` rows of one token each."""
+    """A captured decode step of `inputs.size` rows of one token each.
+
+    `hidden_in` and `hidden_out` are [size, hidden_size]; the first stage has no `hidden_in`.
+    """
 
     inputs: StaticInputs
     step: StepTensors
@@ -50,7 +26,10 @@ class FullGraph:
     graph: torch.cuda.CUDAGraph
 
     def run(self, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Replay it over what its inputs were loaded with; the result holds until the next one."""
+        """Replay the step over its loaded inputs; the next replay overwrites the result.
+
+        `hidden` [T, hidden_size], T <= size, comes from the stage before.
+        """
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
             self.hidden_in[: len(hidden)] = hidden
@@ -58,7 +37,7 @@ class FullGraph:
         return self.hidden_out
 
     def replay(self) -> None:
-        """Replay it over what its inputs hold."""
+        """Replay the step over whatever its inputs hold."""
         self.graph.replay()
 
 
@@ -69,9 +48,9 @@ def capture_full_graph(
     hidden_in: torch.Tensor | None,
     pool: GraphPool,
 ) -> FullGraph:
-    """Capture a step whose rows are the tokens of `inputs`.
+    """Capture a step with a row for each token of `inputs`.
 
-    `hidden_in` [size, hidden_size] is where a later stage finds what the one before sent.
+    A later stage reads `hidden_in` [size, hidden_size], which the stage before has sent.
     """
     step = inputs.as_decode_step()
 
@@ -79,7 +58,7 @@ def capture_full_graph(
         inputs.resolve_tokens()
         return forward(model, step, hidden_in, attention.of(step))
 
-    run()  # compiles what is not yet: a capture must not
+    run()  # Compiles kernels, which must not happen within a capture.
     with pool.capturing():
         graph = pool.begin()
         hidden_out = run()

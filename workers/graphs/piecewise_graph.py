@@ -1,10 +1,13 @@
-"""CUDA graphs of steps with prompts, of few tokens: what follows the last layer's attention, a few
-launches of any number of the step's tokens, is never captured, the rest in one of two ways.
+"""CUDA graphs of steps with prompts, up to the attention of the last layer.
 
-Whole, in places for a few rows. Or in pieces, everything but attention, which depends on how the
-tokens are cut into rows, the rest on their number alone: one graph up to the first layer's
-attention, one from there to the next layer's, and so on; attention is launched in between. What is
-captured for N tokens serves any fewer.
+There are two kinds. A piecewise graph leaves attention out, because attention depends on how the
+tokens are divided into rows while everything else depends on their number alone: one piece up to
+the first layer's attention, one from there to the second layer's, and so on; attention is launched
+between the pieces. A mixed graph has static rows and is a single piece with all attention but the
+last layer's. Each serves any step of fewer tokens too.
+
+What follows the last layer's attention is never captured: it is a few launches over any number of
+the step's tokens.
 """
 
 from collections.abc import Callable, Generator
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.attention.stage_attention import StageAttention
-from workers.graphs.full_graph import GraphPool
+from workers.graphs.graph_pool import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
 from workers.models.layer_loop import finish_last_layer
@@ -22,25 +25,27 @@ from workers.step.tensors import Ends, StepTensors
 
 @dataclass(frozen=True, slots=True)
 class AttentionBuffers:
-    """Device memory on both sides of an attention, shared by all layers of all captured steps.
+    """Input and output of attention at fixed addresses, shared by all layers and captured steps.
 
-    heads     [N, H + 2 Hkv, D], where a layer leaves its rotated heads
-    attended  [N, H, D], where it finds what they attended to
+    qkv       [N, H + 2 Hkv, D]  rotated queries and keys, and values
+    attended  [N, H, D]
     """
 
-    heads: torch.Tensor
+    qkv: torch.Tensor
     attended: torch.Tensor
 
-    def of(self, size: int) -> "AttentionBuffers":
-        """Those of a step of `size` <= N tokens."""
-        return AttentionBuffers(self.heads[:size], self.attended[:size])
+    def first(self, size: int) -> "AttentionBuffers":
+        """The part for the first `size` <= N tokens."""
+        return AttentionBuffers(self.qkv[:size], self.attended[:size])
 
 
 @dataclass(frozen=True, slots=True)
 class PiecewiseGraph:
-    """A captured step of `inputs.size` tokens: in the rows that `inputs.rows` has places for, or,
-    where it has none, in any. `pieces` is one graph, or one a layer, each up to the layer's
-    attention. `hidden` [size, hidden_size] is where the last layer's input is left."""
+    """A captured step of `inputs.size` tokens: in `inputs.rows` if there are any, else in any rows.
+
+    pieces  one graph a layer, each up to the layer's attention; a single one with `inputs.rows`
+    hidden  [size, hidden_size]: the last layer's input, once the pieces have run
+    """
 
     inputs: StaticInputs
     model: StageModel
@@ -53,29 +58,31 @@ class PiecewiseGraph:
     def run(
         self, step: StepTensors, hidden: torch.Tensor | None, ends: Callable[[], Ends | None]
     ) -> torch.Tensor:
-        """Replay it over what its inputs were loaded with, attending by the rows of `step` where
-        that was not captured. `ends` are asked for once all that was captured is under way."""
+        """Replay the step over its loaded inputs, with attention for the rows of `step` where it is
+        not captured. `ends` is called once all captured work is queued."""
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
             self.hidden_in[: len(hidden)] = hidden
         attention, total = self.attention.of(step), step.num_tokens
-        heads = self.attention.split_qkv(self.buffers.heads).first(total)
+        qkv = self.attention.split_qkv(self.buffers.qkv).first(total)
         last = len(self.pieces) - 1
         for layer, piece in enumerate(self.pieces):
             piece.replay()
             if layer < last:
-                attention.attend(layer, heads, out=self.buffers.attended[:total])
-        return finish_last_layer(self.model, self.hidden[:total], heads, attention, ends())
+                attention.attend(layer, qkv, out=self.buffers.attended[:total])
+        return finish_last_layer(self.model, self.hidden[:total], qkv, attention, ends())
 
     def replay(self) -> None:
-        """Replay it over what its inputs hold, without any attention that was not captured."""
+        """Replay the pieces over whatever the inputs hold, without attention between them."""
         for piece in self.pieces:
             piece.replay()
 
 
 class PiecewiseCapture:
-    """Captures one step of a stage over `inputs`: whole if these have rows. `hidden_in`
-    [size, hidden_size] is where a later stage finds what the one before sent."""
+    """Captures one step of a stage over `inputs`, with its attention if they have rows.
+
+    A later stage reads `hidden_in` [size, hidden_size], which the stage before has sent.
+    """
 
     def __init__(
         self,
@@ -89,15 +96,15 @@ class PiecewiseCapture:
         self._buffers, self._hidden_in = buffers, hidden_in
 
     def capture(self, pool: GraphPool) -> PiecewiseGraph:
-        """Run once to compile what is not yet, which a capture must not, then capture."""
-        whole = self._inputs.rows is not None
-        step = self._inputs.as_step_of_rows() if whole else self._inputs.as_decode_step()
+        """Run the step once, which compiles its kernels outside of a capture, then capture it."""
+        mixed = self._inputs.rows is not None
+        step = self._inputs.as_step_of_rows() if mixed else self._inputs.as_decode_step()
         for _ in self._run(step):
             pass
         pieces: list[torch.cuda.CUDAGraph] = []
         with pool.capturing():
             running, hidden = self._run(step), None
-            for _ in range(1 if whole else len(self._model.layers)):
+            for _ in range(1 if mixed else len(self._model.layers)):
                 pieces.append(pool.begin())
                 hidden = next(running)
                 pieces[-1].capture_end()
@@ -113,21 +120,23 @@ class PiecewiseCapture:
         )
 
     def _run(self, step: StepTensors) -> Generator[torch.Tensor]:
-        """Each layer's input once all is done up to its attention; of a step whose attention is run
-        too the last layer's alone."""
+        """Yields at the end of each piece, with the input of the layer that it ends in."""
         model, hidden = self._model, self._hidden_in
-        attention, heads = self._attention.of(step), self._attention.split_qkv(self._buffers.heads)
+        attention, qkv = self._attention.of(step), self._attention.split_qkv(self._buffers.qkv)
         last = len(model.layers) - 1
         for layer in range(last + 1):
-            hidden = self._enter(layer, step, hidden)
-            attention.rotate_and_cache(layer, model.layers[layer].qkv(hidden), self._buffers.heads)
+            hidden = self._layer_input(layer, step, hidden)
+            attention.rotate_and_cache(layer, model.layers[layer].qkv(hidden), self._buffers.qkv)
             if self._inputs.rows is None or layer == last:
                 yield hidden
             else:
-                attention.attend(layer, heads, out=self._buffers.attended)
+                attention.attend(layer, qkv, out=self._buffers.attended)
 
-    def _enter(self, layer: int, step: StepTensors, hidden: torch.Tensor | None) -> torch.Tensor:
-        """A layer's input: what the one before makes of its own and what was attended to."""
+    def _layer_input(
+        self, layer: int, step: StepTensors, hidden: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The embeddings (or `hidden`) for layer 0, else the output of the layer before, computed
+        from its input `hidden` and from what was attended."""
         if layer:
             assert hidden is not None
             before = self._model.layers[layer - 1]

@@ -7,16 +7,13 @@ import numpy.typing as npt
 import torch
 
 from workers.device.transfer import pin
+from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 from workers.step.tensors import IntArray, StepTensors
 
 _BYTES = 32
 """Per token: tokens, positions and kv_indices int64, slots and context_lens int32."""
-
-_MAX_DECODE_CONTEXT = 4096
-"""Tokens. One such context of an 8B Llama, read by 8 programs of an H200 instead of by all, adds a
-millisecond to a step; the piecewise graph is faster then."""
 
 
 class StaticInputs:
@@ -144,7 +141,7 @@ class StaticRows:
         return (
             decode_rows <= self.decode_rows
             and len(rows.slots) - decode_rows <= self.chunks
-            and rows.contexts[:decode_rows].max(initial=0) <= _MAX_DECODE_CONTEXT
+            and rows.contexts[:decode_rows].max(initial=0) <= MIXED_GRAPH_MAX_CONTEXT
         )
 
     def use(self, buffer: torch.Tensor) -> None:

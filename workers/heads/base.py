@@ -8,6 +8,7 @@ import torch
 from workers.contract.messages import StepOutput
 from workers.contract.model_config import PoolingConfig, SpladeConfig
 from workers.device.transfer import to_bytes
+from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.heads.pooling import first_tokens, pool
 from workers.heads.requested_outputs import ScoringInput
 from workers.heads.splade import sparse_vectors
@@ -23,9 +24,6 @@ from workers.step.slot_table import SlotTable
 
 SCORED_AT_ONCE = 512
 """Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
-
-FEW_ROWS = 64
-"""Beyond, one kernel of the library's is as good as another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ class GenerateHead:
 
         hidden  [1, hidden_size]
         """
-        for rows in range(2, FEW_ROWS + 1):
+        for rows in range(2, WARM_LM_HEAD_ROWS + 1):
             self._logits(hidden.expand(rows, -1).contiguous())
         warm_up_sampling(self._logits(hidden), self._sampling)
 

@@ -15,7 +15,7 @@ class Norm(NamedTuple):
 
 
 class FusedKernels(Protocol):
-    """`workers.kernels.fused_kernels`: rows are [N, size], of one dtype."""
+    """`workers.kernels.linear.fused_kernels`: rows are [N, size], of one dtype."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """weight[ids]"""
@@ -54,4 +54,4 @@ def fused_kernels(device: torch.device) -> FusedKernels | None:
     """The kernels of a CUDA device, None elsewhere: Triton is not there on every machine."""
     if device.type != "cuda":
         return None
-    return cast(FusedKernels, import_module("workers.kernels.fused_kernels"))
+    return cast(FusedKernels, import_module("workers.kernels.linear.fused_kernels"))

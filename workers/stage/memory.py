@@ -11,7 +11,7 @@ import torch
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
 from workers.contract.sampling_parameters import TokenSampling
-from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
+from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.stage.model_runner import ModelRunner
 
 _OUTSIDE_ALLOCATOR = 1 << 30

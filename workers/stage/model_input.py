@@ -112,7 +112,7 @@ class DecoderInputBuilder:
         """Apply the message's slot changes and make the step's tensors on the device."""
         self._slots.update(message.block_updates)
         rows = StepRows.of(message)
-        graph = self.graphs.fitting(rows) if self.graphs else None
+        graph = self.graphs.select(rows) if self.graphs else None
         tensors = self._load(message, rows, graph) if graph else self._tensors(message, rows)
         ask: Ask = Wanted
         if self._wants is not None:

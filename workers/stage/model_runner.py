@@ -8,7 +8,8 @@ from workers.attention.stage_attention import StageAttention
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import StepInput
 from workers.graphs.full_graph import FullGraph
-from workers.graphs.graph_selection import GraphCapture, StageGraphs
+from workers.graphs.graph_capture import GraphCapture
+from workers.graphs.graph_selection import StageGraphs
 from workers.heads.base import ClassifyHead, EmbedHead, GenerateHead, Head, HeadResult, SparseHead
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward

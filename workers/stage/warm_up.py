@@ -10,9 +10,9 @@ from workers.attention.kv_cache import KVCache
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import SlotInit, StepInput
 from workers.contract.sampling_parameters import GREEDY, TokenSampling
-from workers.graphs.graph_selection import decode_graph_sizes, prompt_graph_sizes
-from workers.graphs.summary import summary
-from workers.heads.base import FEW_ROWS
+from workers.device.tuning import WARM_LM_HEAD_ROWS
+from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
+from workers.graphs.graph_summary import summary
 from workers.stage.model_runner import ModelRunner
 
 LONGEST = 64
@@ -32,7 +32,7 @@ def warm_up(runner: ModelRunner, config: WorkerConfig) -> None:
     elif cache is not None and config.device == "cuda":
         _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
         # What capturing would have compiled: there are kernels for some numbers of rows.
-        for rows in decode_graph_sizes(min(FEW_ROWS, config.max_slots)):
+        for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, config.max_slots)):
             runner.run_alone(_decode_step(rows))
     runner.clear()
     for layer in cache.layers if cache else ():

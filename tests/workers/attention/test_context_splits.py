@@ -1,4 +1,4 @@
-"""When contexts of rows that decode are split for one of them."""
+"""When a decode step with skewed contexts is split."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from workers.attention.context_splits import min_splits
 
 
 @pytest.mark.parametrize(
-    ("contexts", "parts"),
+    ("contexts", "splits"),
     [
         ([], 1),
         ([32000], 1),
@@ -19,5 +19,5 @@ from workers.attention.context_splits import min_splits
         ([5000] + [2000] * 63, 1),
     ],
 )
-def test_least_parts(contexts: list[int], parts: int) -> None:
-    assert min_splits(np.array(contexts, np.int32)) == parts
+def test_min_splits(contexts: list[int], splits: int) -> None:
+    assert min_splits(np.array(contexts, np.int32)) == splits

@@ -1,4 +1,4 @@
-"""What of a step with prompts is captured, and in which graph. Capturing itself needs a GPU."""
+"""What a graph of a step with prompts captures. Capturing itself needs a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,36 +19,36 @@ RUN = [
 
 
 class Recorded:
-    """A stage, its inputs and a pool that tell what they are asked, in order."""
+    """A stage, its inputs and a pool that record their calls in order."""
 
     def __init__(self, *, with_rows: bool) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.inputs = SimpleNamespace(
             rows=object() if with_rows else None,
-            resolve_tokens=lambda: self.told.append("resolve"),
+            resolve_tokens=lambda: self.calls.append("resolve"),
             as_decode_step=lambda: "tokens",
             as_step_of_rows=lambda: "rows",
         )
         self.model = SimpleNamespace(
-            embed=lambda step: self.tell("embed"), layers=[self.layer(i) for i in range(LAYERS)]
+            embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
         self.attention = SimpleNamespace(of=self.of, split_qkv=lambda qkv: qkv)
 
-    def tell(self, what: str) -> torch.Tensor:
-        self.told.append(what)
-        return torch.tensor(float(len(self.told)))
+    def record(self, what: str) -> torch.Tensor:
+        self.calls.append(what)
+        return torch.tensor(float(len(self.calls)))
 
     def layer(self, number: int) -> SimpleNamespace:
         return SimpleNamespace(
-            qkv=lambda hidden: self.tell(f"qkv {number}"),
-            after_attention=lambda hidden, attended: self.tell(f"after {number}"),
+            qkv=lambda hidden: self.record(f"qkv {number}"),
+            after_attention=lambda hidden, attended: self.record(f"after {number}"),
         )
 
     def of(self, step: str) -> SimpleNamespace:
         assert step == ("rows" if self.inputs.rows else "tokens")
         return SimpleNamespace(
-            rotate_and_cache=lambda layer, qkv, out: self.tell(f"rotate {layer}"),
-            attend=lambda layer, heads, out: self.tell(f"attend {layer}"),
+            rotate_and_cache=lambda layer, qkv, out: self.record(f"rotate {layer}"),
+            attend=lambda layer, heads, out: self.record(f"attend {layer}"),
         )
 
     @contextmanager
@@ -56,11 +56,11 @@ class Recorded:
         yield
 
     def begin(self) -> SimpleNamespace:
-        self.told.append("begin")
-        return SimpleNamespace(capture_end=lambda: self.told.append("end"))
+        self.calls.append("begin")
+        return SimpleNamespace(capture_end=lambda: self.calls.append("end"))
 
 
-@pytest.mark.parametrize("with_rows", [False, True], ids=["in_pieces", "whole"])
+@pytest.mark.parametrize("with_rows", [False, True], ids=["piecewise", "mixed"])
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
     buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
@@ -68,11 +68,11 @@ def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> Non
     captured = capture.capture(stage)
     if with_rows:
         once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
-        assert stage.told == [*once, "begin", *once, "end"]
+        assert stage.calls == [*once, "begin", *once, "end"]
         assert len(captured.pieces) == 1
     else:
-        pieces = [told for piece in RUN for told in ("begin", *piece, "end")]
-        assert stage.told == [*RUN[0], *RUN[1], *RUN[2], *pieces]
+        pieces = [call for piece in RUN for call in ("begin", *piece, "end")]
+        assert stage.calls == [*RUN[0], *RUN[1], *RUN[2], *pieces]
         assert len(captured.pieces) == LAYERS
     # What the last layer's attention starts from, of the run that was captured.
-    assert captured.hidden == stage.told.index("after 1", len(stage.told) // 2) + 1
+    assert captured.hidden == stage.calls.index("after 1", len(stage.calls) // 2) + 1

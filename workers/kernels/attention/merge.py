@@ -1,4 +1,4 @@
-"""Attention over parts of a context, merged by log-sum-exp."""
+"""Merges attention over the splits of a context by log-sum-exp."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -10,21 +10,21 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.kernels.launch import pdl
 
-MAX_PARTS = 64
+MAX_SPLITS = 64
 
 
 def merge(
     outputs: torch.Tensor, log_sum_exps: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Softmax attention over the union of P <= MAX_PARTS disjoint parts of a context.
+    """Softmax attention over the union of S <= MAX_SPLITS disjoint splits of a context.
 
-    outputs [P, R, H, D] and log_sum_exps float32[P, R, H] (natural logarithm), both contiguous, are
-    what each part alone gives (Dao 2023, arXiv:2307.08691, section 3). -> [R, H, D], in `out` where
-    given. A part without tokens has a log-sum-exp of -inf, and its output is never read; where that
-    goes for all parts nothing is written.
+    outputs [S, R, H, D] and log_sum_exps float32[S, R, H] (natural logarithm), both contiguous, are
+    each split's own attention (Dao 2023, arXiv:2307.08691, section 3). Returns [R, H, D], `out` if
+    given. A split without tokens has a log-sum-exp of -inf, and its output is never read; a row
+    without tokens in any split is not written.
     """
-    parts, rows, heads, head_dim = outputs.shape
-    assert parts <= MAX_PARTS
+    splits, rows, heads, head_dim = outputs.shape
+    assert splits <= MAX_SPLITS
     if out is None:
         out = torch.empty((rows, heads, head_dim), dtype=outputs.dtype, device=outputs.device)
     dim_block = triton.next_power_of_2(head_dim)
@@ -32,11 +32,11 @@ def merge(
         outputs,
         log_sum_exps,
         out,
-        parts,
+        splits,
         rows * heads,
         HEADS=heads,
         HEAD_DIM=head_dim,
-        PARTS=MAX_PARTS,
+        SPLITS=MAX_SPLITS,
         DIM_BLOCK=dim_block,
         num_warps=max(dim_block // 32, 1),
         **pdl(out),
@@ -44,19 +44,19 @@ def merge(
     return out
 
 
-@triton.jit(do_not_specialize=["parts", "part_stride"])
+@triton.jit(do_not_specialize=["splits", "split_stride"])
 def _merge(
-    outputs, log_sum_exps, out, parts, part_stride,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PARTS: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    outputs, log_sum_exps, out, splits, split_stride,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, DIM_BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     here = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
-    which = tl.arange(0, PARTS)
-    places = which.to(tl.int64) * part_stride + here
-    sums = tl.load(log_sum_exps + places, mask=which < parts, other=float("-inf"))
+    which = tl.arange(0, SPLITS)
+    indices = which.to(tl.int64) * split_stride + here
+    sums = tl.load(log_sum_exps + indices, mask=which < splits, other=float("-inf"))
     present = sums > float("-inf")
     peak = tl.max(sums, axis=0)
     weights = tl.where(present, tl.exp(sums - peak), 0.0)
@@ -64,7 +64,7 @@ def _merge(
     dims = tl.arange(0, DIM_BLOCK)
     inside = dims < tl.where(total > 0.0, HEAD_DIM, 0)
     partial = tl.load(
-        outputs + places[:, None] * HEAD_DIM + dims[None, :],
+        outputs + indices[:, None] * HEAD_DIM + dims[None, :],
         mask=present[:, None] & inside[None, :],
         other=0.0,
     ).to(tl.float32)

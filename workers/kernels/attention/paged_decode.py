@@ -1,11 +1,11 @@
 """Attention of one query a sequence over a paged cache: bound by reading keys and values.
 
 The query heads that share a KV head are the rows of one product, so keys and values are read once
-(grouped queries, Ainslie et al. 2023, arXiv:2305.13245). Where sequences times KV heads are too few
-programs to fill the GPU, each context is split among several and merged by log-sum-exp
-(Flash-Decoding, Dao et al. 2023). How many does not depend on lengths, which each of them finds on
-the device: a CUDA graph of a launch is right for any. Where the caller knows of one that is far
-longer than the others, it may ask for more.
+(grouped queries, Ainslie et al. 2023, arXiv:2305.13245). If sequences times KV heads are too few
+programs to fill the GPU, each context is split among several programs, and their results are merged
+by log-sum-exp (Flash-Decoding, Dao et al. 2023). The number of splits does not depend on lengths,
+which each program reads on the device, so a CUDA graph of a launch is right for any lengths. A
+caller that knows of a far longer context may request more splits.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -18,21 +18,21 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.attention.merge import MAX_PARTS, merge
+from workers.device.tuning import (
+    DECODE_MANY_SPLITS,
+    DECODE_PROGRAMS_PER_PROCESSOR,
+    DECODE_TILE_BYTES,
+)
+from workers.kernels.attention.merge import MAX_SPLITS, merge
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
 from workers.kernels.launch import pdl, processors
-
-_PROGRAMS_PER_PROCESSOR = 3
-_TILE_BYTES = 16384
-_MANY_PARTS = 16
-"""Of so many each has few tiles: a shorter pipeline fills sooner."""
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 class Launch(NamedTuple):
-    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, programs a context."""
+    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, splits a context."""
 
     tile: int
     warps: int
@@ -58,39 +58,38 @@ def attend(
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
-    Returns [R, H, D], contiguous: `out` where given. Nothing is written for a row without tokens.
-    Contexts are split among `min_splits` programs at least.
+    min_splits   the fewest programs among which a context is split
+    Returns [R, H, D], contiguous: `out` if given. Nothing is written for a row without tokens.
     """
     rows, heads, head_dim = queries.shape
     if out is None:
         out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
-    how = _launch(queries, keys, block_tables.shape[1], min_splits)
-    _attend_with(how, queries, keys, values, block_tables, slots, context_lens, scale, out)
+    launch = _launch(queries, keys, block_tables.shape[1], min_splits)
+    _attend_with(launch, queries, keys, values, block_tables, slots, context_lens, scale, out)
     return out
 
 
 def _launch(
     queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, min_splits: int = 1
 ) -> Launch:
-    """The choice by shapes, for every shape."""
+    """Chosen by shapes alone, so that a captured launch is right for any lengths."""
     _, page, kv_heads, head_dim = keys.shape
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
-    # More would not fit in registers in float32, whose products are no tensor core's.
-    tile = 16 if keys.dtype == torch.float32 else min(max(_TILE_BYTES // row_bytes, 16), 128)
+    # In float32, which tensor cores do not multiply, more would not fit in registers.
+    tile = 16 if keys.dtype == torch.float32 else min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
     tiles = -(-max_blocks * page // tile)
-    wanted = max(_parts(len(queries) * kv_heads, processors(keys.device)), min_splits)
-    splits = min(wanted, tiles, MAX_PARTS)
-    return Launch(tile, warps=4, stages=2 if splits > _MANY_PARTS else 3, splits=splits)
+    splits = max(_splits(len(queries) * kv_heads, processors(keys.device)), min_splits)
+    splits = min(splits, tiles, MAX_SPLITS)
+    return Launch(tile, warps=4, stages=2 if splits > DECODE_MANY_SPLITS else 3, splits=splits)
 
 
-def _parts(programs: int, processors: int) -> int:
-    """How many parts of a context: from a program a processor on, merging costs more than parts
-    bring."""
-    return 1 if programs >= processors else _PROGRAMS_PER_PROCESSOR * processors // programs
+def _splits(programs: int, processors: int) -> int:
+    """Splits of a context that fill the GPU, where one split makes `programs` programs."""
+    return 1 if programs >= processors else DECODE_PROGRAMS_PER_PROCESSOR * processors // programs
 
 
 def _attend_with(
-    how: Launch,
+    launch: Launch,
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -100,15 +99,15 @@ def _attend_with(
     scale: float,
     out: torch.Tensor,
 ) -> None:
-    """`attend` launched as told."""
+    """`attend` with a given launch."""
     rows, heads, head_dim = queries.shape
     page, kv_heads = keys.shape[1:3]
     partial, sums = out, out
-    if how.splits > 1:
-        shape = (how.splits, rows, heads, head_dim)
+    if launch.splits > 1:
+        shape = (launch.splits, rows, heads, head_dim)
         partial = torch.empty(shape, dtype=torch.float32, device=out.device)
         sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
-    _attend[(kv_heads, how.splits, rows)](
+    _attend[(kv_heads, launch.splits, rows)](
         queries,
         keys,
         values,
@@ -124,15 +123,15 @@ def _attend_with(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         PAGE=page,
-        TILE=how.tile,
-        SPLIT=how.splits > 1,
+        TILE=launch.tile,
+        SPLIT=launch.splits > 1,
         GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
         DIM_BLOCK=triton.next_power_of_2(head_dim),
-        num_warps=how.warps,
-        num_stages=how.stages,
+        num_warps=launch.warps,
+        num_stages=launch.stages,
         **pdl(queries),
     )
-    if how.splits > 1:
+    if launch.splits > 1:
         merge(partial, sums, out)
 
 
@@ -170,21 +169,21 @@ def _attend(
     total = tl.zeros((GROUP_BLOCK,), tl.float32)
     attended = tl.zeros((GROUP_BLOCK, DIM_BLOCK), tl.float32)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
-    places = tile_kv_indices(table, start, end, PAGE, TILE)
+    kv_indices = tile_kv_indices(table, start, end, PAGE, TILE)
     for tile in range(start, end, TILE):
-        offsets = (places * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
+        offsets = (kv_indices * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
         visible = tile + tl.arange(0, TILE) < end
-        # Unwritten slots may hold NaN, which a weight of 0 does not silence.
+        # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
         known = visible[:, None] & (dims < HEAD_DIM)[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
-        places = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
+        kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
         peak, total, attended = fold_tile(
             query, key, value, visible[None, :], scale * _LOG2_E, peak, total, attended, True
         )
 
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
-    # An empty place's output is another row's.
+    # The output at an empty row's index belongs to another row.
     written = inside & (context > 0)
     tl.store(out + here * HEAD_DIM + within, attended.to(out.dtype.element_ty), mask=written)
     if SPLIT:

@@ -1,33 +1,28 @@
 """Attention of several queries a sequence, in tiles (FlashAttention-2, Dao 2023, arXiv:2307.08691).
 
-Over a paged cache it is causal, over a step's own tokens bidirectional. The query heads that share
-a KV head are packed into one tile, query by query, so that short chunks fill it.
+Attention over a paged cache is causal, over a step's own tokens bidirectional. The query heads that
+share a KV head are packed into one tile, query by query, so that short chunks fill it.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from workers.device.tuning import (
+    PREFILL_TILE,
+    PREFILL_TILE_FLOAT32,
+    PREFILL_TILE_LARGE_HEADS,
+    PrefillTile,
+)
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
 from workers.kernels.launch import pdl
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-class Launch(NamedTuple):
-    """Packed queries a program and keys a tile (powers of two, at least 16), warps, stages."""
-
-    query_tile: int
-    key_tile: int
-    warps: int
-    stages: int
 
 
 def attend(
@@ -48,13 +43,13 @@ def attend(
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[r] holds row r's block ids; contiguous
     slots, context_lens  int32[R]; query_starts int32[R + 1]; max_query_len >= any row's queries
-    Returns [T, H, D], contiguous: `out` where given. Tokens of no row stay as they are.
+    Returns [T, H, D], contiguous: `out` if given, where tokens outside all rows are left alone.
     """
     if out is None:
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    how = _launch(queries)
+    tile = _tile(queries)
     _attend_with(
-        how, queries, keys, values, query_starts, max_query_len, scale, out,
+        tile, queries, keys, values, query_starts, max_query_len, scale, out,
         (block_tables, slots, context_lens),
     )  # fmt: skip
     return out
@@ -74,23 +69,20 @@ def attend_bidirectional(
     query_starts int32[R + 1]. Returns [T, H, D], contiguous.
     """
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    how = _launch(queries)
-    _attend_with(how, queries, keys, values, query_starts, max_query_len, scale, out, None)
+    tile = _tile(queries)
+    _attend_with(tile, queries, keys, values, query_starts, max_query_len, scale, out, None)
     return out
 
 
-def _launch(queries: torch.Tensor) -> Launch:
-    """The choice by shapes: by head size and dtype only, so that one variant serves every step."""
+def _tile(queries: torch.Tensor) -> PrefillTile:
+    """Chosen by head size and dtype only, so that one compiled variant serves every step."""
     if queries.dtype == torch.float32:
-        # No tensor core multiplies in float32: what a thread holds must fit in its registers.
-        return Launch(16, 16, warps=4, stages=2)
-    if queries.shape[2] > 128:
-        return Launch(64, 32, warps=4, stages=2)
-    return Launch(128, 64, warps=8, stages=3)
+        return PREFILL_TILE_FLOAT32
+    return PREFILL_TILE_LARGE_HEADS if queries.shape[2] > 128 else PREFILL_TILE
 
 
 def _attend_with(
-    how: Launch,
+    tile: PrefillTile,
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -100,11 +92,12 @@ def _attend_with(
     out: torch.Tensor,
     paging: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    """Launched as told: over a cache by `paging` (block tables, slots, context lengths) or none."""
+    """Launch with a given tile: over a cache by `paging` (block tables, slots, context lengths), or
+    without one."""
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
     tables, slots, context_lens = paging or (query_starts,) * 3
-    query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), how.query_tile)
+    query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
         queries,
         keys,
@@ -122,17 +115,17 @@ def _attend_with(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         PAGE=keys.shape[1] if paging else 0,
-        QUERY_TILE=how.query_tile,
-        KEY_TILE=how.key_tile,
+        QUERY_TILE=tile.query_tile,
+        KEY_TILE=tile.key_tile,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
-        num_warps=how.warps,
-        num_stages=how.stages,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
         **pdl(queries),
     )
 
 
 _UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride"]
-"""What may be a view at any offset, which must not mean another compilation."""
+"""Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
@@ -185,8 +178,8 @@ def _attend(
             masked == 1, HEAD_DIM, PAGE, KEY_TILE, DIM_BLOCK,
         )  # fmt: skip
     attended /= total[:, None]
-    places = (tokens * HEADS + heads)[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(out + places, attended.to(out.dtype.element_ty), mask=inside)
+    offsets = (tokens * HEADS + heads)[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out + offsets, attended.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -195,20 +188,20 @@ def _fold_tiles(
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys [start, end) into a running softmax; without MASKED, all see whole tiles."""
+    """Fold the keys [start, end) into a running softmax; without MASKED, all queries see all."""
     dims = tl.arange(0, DIM_BLOCK)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
-    places = tile_kv_indices(table, start, end, PAGE, KEY_TILE)
+    kv_indices = tile_kv_indices(table, start, end, PAGE, KEY_TILE)
     for tile in range(start, end, KEY_TILE):
         tokens = tile + tl.arange(0, KEY_TILE)
         known = (dims < HEAD_DIM)[None, :]
         if MASKED:
-            # Unwritten slots may hold NaN, which a weight of 0 does not silence.
+            # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
             known = known & (tokens < end)[:, None]
-        offsets = places[:, None] * key_stride + dims[None, :]
+        offsets = kv_indices[:, None] * key_stride + dims[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
-        places = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
+        kv_indices = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
         visible = tokens[None, :] < seen[:, None]
         peak, total, attended = fold_tile(
             query, key, value, visible, scale, peak, total, attended, MASKED

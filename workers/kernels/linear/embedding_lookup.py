@@ -1,4 +1,4 @@
-"""Rows of a table by index, a program a row."""
+"""Rows of a table by index: one program a row."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -34,7 +34,7 @@ def _embed(ids, weight, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.co
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
-    places = tl.arange(0, BLOCK)
-    inside = places < SIZE
-    values = tl.load(weight + tl.load(ids + row) * SIZE + places, mask=inside)
-    tl.store(out + row * SIZE + places, values, mask=inside)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    values = tl.load(weight + tl.load(ids + row) * SIZE + columns, mask=inside)
+    tl.store(out + row * SIZE + columns, values, mask=inside)

@@ -1,46 +1,28 @@
-"""Gated linear layers of many rows: the gate within the product, whose 2 F outputs a row are never
-written.
+"""Gated linear layers of many rows: the gate is applied inside the product, so that its 2 F outputs
+a row are never written.
 
-Programs stay, one a processor, and go from tile to tile, so that the end of one tile overlaps the
-first loads of the next (a persistent product). Tiles are taken from a band of neighbouring rows
-across all outputs, so that what programs read at the same time meets in the L2 cache.
+The product is persistent: one program a processor goes from tile to tile, so that the end of a tile
+overlaps the first loads of the next. Programs work through a band of neighbouring rows across all
+outputs, so that they find each other's data in the L2 cache.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from workers.device.tuning import GatedTile
 from workers.kernels.launch import processors
 
 _ALIGNMENT = 16
-"""Bytes, of what the copy engine takes: a tensor's start and the stride of its rows."""
-
-
-class Tile(NamedTuple):
-    """Rows and outputs of a tile, inputs an iteration, tiles of rows a band, warps and stages."""
-
-    rows: int
-    outputs: int
-    inputs: int
-    band: int
-    warps: int
-    stages: int
-
-
-LOW = Tile(64, 128, 64, 16, 4, 4)
-HIGH = Tile(128, 128, 64, 16, 8, 3)
-"""The best on an H200 (RESULTS.md): low ones end at the same time on all processors where a few
-hundred rows make too few high ones."""
+"""Bytes. The copy engine requires it of a tensor's start and of the stride of its rows."""
 
 
 def can_multiply(weight: torch.Tensor) -> bool:
-    """Whether `gated_linear` can multiply by `weight` [2 F, in] on its GPU, by the tiles above."""
+    """Whether `gated_linear` can multiply by `weight` [2 F, in] on its GPU."""
     half, in_features = weight.shape[0] // 2, weight.shape[1]
     return (
         weight.itemsize == 2
@@ -49,11 +31,11 @@ def can_multiply(weight: torch.Tensor) -> bool:
     )
 
 
-def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """[N, in] -> silu(gate) * up, [N, F], of a weight [2 F, in] whose first half are the gates.
+def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: GatedTile) -> torch.Tensor:
+    """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] whose first half is the gate's.
 
-    Both are contiguous, `in` and F multiples of 16 bytes. The product is not rounded before the
-    gate.
+    Both are contiguous; `in` and F are multiples of 16 bytes. The product is not rounded before the
+    gate is applied.
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] // 2
@@ -79,7 +61,7 @@ def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: Tile) -> torch.
     return out
 
 
-# Whether 16 divides them changes nothing but that there would be another compilation.
+# Specializing them on divisibility by 16 would only cause another compilation.
 @triton.jit(do_not_specialize=["count", "programs"])
 def _gated_linear(
     rows, weight, out, count, out_features, in_features, programs,
@@ -95,7 +77,7 @@ def _gated_linear(
         output = within // height * OUTPUTS
         total = tl.zeros((ROWS, 2 * OUTPUTS), tl.float32)
         for start in range(0, in_features, INPUTS):
-            # One operand: gates and ups lie side by side in shared memory, reshaping moves nothing.
+            # One operand: gate and up are adjacent in shared memory, so reshaping moves nothing.
             both = weight.load([0, output, start]).reshape(2 * OUTPUTS, INPUTS)
             total = tl.dot(rows.load([row, start]), both.T, total)
         gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()

@@ -1,4 +1,4 @@
-"""RMSNorm, a program a row."""
+"""RMSNorm: one program a row."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -14,7 +14,7 @@ from workers.kernels.launch import pdl
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
 
-    Inside it is float32, rounded once.
+    Computed in float32, rounded once.
     """
     count, size = rows.shape
     out = torch.empty((count, size), dtype=rows.dtype, device=rows.device)
@@ -41,10 +41,10 @@ def _rms_norm(
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
-    places = tl.arange(0, BLOCK)
-    inside = places < SIZE
-    values = tl.load(rows + row * stride + places, mask=inside, other=0.0).to(tl.float32)
-    scales = tl.load(weight + places, mask=inside, other=0.0).to(tl.float32)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    values = tl.load(rows + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
+    scales = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(values * values, axis=0) / SIZE + eps)
     normed = values * inverse * scales
-    tl.store(out + row * SIZE + places, normed.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * SIZE + columns, normed.to(out.dtype.element_ty), mask=inside)

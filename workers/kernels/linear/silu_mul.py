@@ -1,4 +1,4 @@
-"""SiLU(gate) * up, a program a stretch of one row."""
+"""SiLU(gate) * up: each program computes a block of one row."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -8,18 +8,22 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from workers.device.tuning import SILU_MUL_BLOCK
 from workers.kernels.launch import pdl
-
-_BLOCK = 1024
-"""Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up (Shazeer 2020, arXiv:2002.05202): [N, 2 F], gate first, -> [N, F]."""
     count, width = gate_up.shape
     out = torch.empty((count, width // 2), dtype=gate_up.dtype, device=gate_up.device)
-    _silu_mul[(count, triton.cdiv(width // 2, _BLOCK))](
-        gate_up, out, gate_up.stride(0), SIZE=width // 2, BLOCK=_BLOCK, num_warps=4, **pdl(gate_up)
+    _silu_mul[(count, triton.cdiv(width // 2, SILU_MUL_BLOCK))](
+        gate_up,
+        out,
+        gate_up.stride(0),
+        SIZE=width // 2,
+        BLOCK=SILU_MUL_BLOCK,
+        num_warps=4,
+        **pdl(gate_up),
     )
     return out
 
@@ -30,10 +34,10 @@ def _silu_mul(gate_up, out, stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
-    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < SIZE
-    gates = gate_up + row * stride + places
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    gates = gate_up + row * stride + columns
     gate = tl.load(gates, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gates + SIZE, mask=inside, other=0.0).to(tl.float32)
     product = gate / (1 + tl.exp(-gate)) * up
-    tl.store(out + row * SIZE + places, product.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * SIZE + columns, product.to(out.dtype.element_ty), mask=inside)

@@ -1,42 +1,28 @@
 """Linear layers of a few rows, whose time is that of reading the weight.
 
-A program owns some of the outputs and streams their weights once, for all rows. What stands before
-and after the product is done on the way: the normalisation of its input, the gate, the residual.
-Programmatic dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights
-while the kernel before it still runs: that gap, some 3 us, is a tenth of a small layer's time.
+A program owns some of the outputs and streams their weights once, for all rows. The operations
+around the product are fused: the normalisation of its input, the gate, the residual. Programmatic
+dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights while the
+kernel before it still runs, which closes a gap of some 3 us, a tenth of a small layer's time.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from workers.device import tuning
+from workers.device.tuning import SkinnyTile
 from workers.kernels.launch import pdl
 from workers.kernels.linear.rms_norm import rms_norm
 
-_MOST_ROWS = 32
-"""Beyond, the product is no longer bound by reading the weight, and the library's is as good."""
-
-
-class Tile(NamedTuple):
-    """Outputs a program, inputs an iteration, warps and pipeline stages; how many bytes of each
-    output's weights go to the L2 cache before the rows are there (for several rows)."""
-
-    outputs: int
-    inputs: int
-    warps: int
-    stages: int
-    ahead: int = 0
-
 
 def prefers(rows: int, *, normed: bool) -> bool:
-    """Whether `linear` beats cuBLAS and separate kernels, measured on an H200 (RESULTS.md)."""
-    return rows <= 16 or (rows <= _MOST_ROWS and not normed)
+    """Whether `linear` beats cuBLAS and separate kernels."""
+    return rows <= (tuning.SKINNY_MAX_NORMED_ROWS if normed else tuning.SKINNY_MAX_ROWS)
 
 
 def linear(
@@ -46,18 +32,19 @@ def linear(
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
     gated: bool = False,
-    tile: Tile | None = None,
+    tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T`, plus `residual` [N, out], which is overwritten
     with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
 
-    `gated`: the weight's first half are gates, the result is silu(gate) * up, [N, out / 2].
+    `gated`: the first half of the weight belongs to the gate; the result is silu(gate) * up,
+    [N, out / 2].
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] // 2 if gated else weight.shape[0]
     tile = tile or _tile(rows, out_features, gated=gated)
     if norm is not None and count > 1:
-        # Once, not in every program; meanwhile the programs of the product fetch their weights.
+        # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
     arguments: list[object] = [rows, weight, out, out_features, in_features]
@@ -70,7 +57,9 @@ def linear(
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
         row_bytes = in_features * weight.itemsize
-        whole = tile.ahead <= row_bytes and row_bytes % 16 == 0  # what a request must be aligned to
+        whole = (
+            tile.ahead <= row_bytes and row_bytes % 16 == 0
+        )  # a prefetch must be aligned to 16 bytes
         options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": tile.ahead * whole}
     kernel[(triton.cdiv(out_features, tile.outputs),)](
         *arguments,
@@ -84,18 +73,17 @@ def linear(
     return out
 
 
-def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> Tile:
-    """Measured on an H200 over the layers of an 8B Llama (RESULTS.md)."""
-    count = len(rows)
-    if count == 1:
-        return Tile(8, 512 if gated else 1024, 4, 1)
+def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
+    if len(rows) == 1:
+        return tuning.SKINNY_ONE_ROW_GATED if gated else tuning.SKINNY_ONE_ROW
     if rows.itemsize > 2:
-        return Tile(32, 64, 4, 4)  # more does not fit in shared memory
+        return tuning.SKINNY_FLOAT32
+    few = len(rows) <= 16
     if gated:
-        return Tile(32, 256, 4, 3) if count <= 16 else Tile(64, 128, 4, 3)
-    if out_features > 1 << 14:
-        return Tile(128, 128, 8, 4, ahead=512) if count <= 16 else Tile(64, 128, 4, 3)
-    return Tile(64, 128, 4, 8, ahead=512 if count <= 16 else 0)
+        return tuning.SKINNY_16_ROWS_GATED if few else tuning.SKINNY_32_ROWS_GATED
+    if out_features > tuning.SKINNY_WIDE_OUTPUTS:
+        return tuning.SKINNY_16_ROWS_WIDE if few else tuning.SKINNY_32_ROWS_WIDE
+    return tuning.SKINNY_16_ROWS if few else tuning.SKINNY_32_ROWS
 
 
 @triton.jit
@@ -139,15 +127,15 @@ def _one_row(
         up *= scale
     if GATED:
         result = result / (1 + tl.exp(-result)) * up
-    places = out + outputs
+    target = out + outputs
     if RESIDUAL:
-        result += tl.load(places, mask=inside, other=0.0).to(tl.float32)
-    tl.store(places, result.to(out.dtype.element_ty), mask=inside)
+        result += tl.load(target, mask=inside, other=0.0).to(tl.float32)
+    tl.store(target, result.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr):
-    """Asks the L2 cache for the first BYTES of these outputs' weights, 256 a request."""
+    """Prefetch the first BYTES of these outputs' weights into the L2 cache, 256 a request."""
     size: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8
     pieces = tl.arange(0, BYTES // 256) * (256 // size)
     owned = tl.minimum(outputs, out_features - 1).to(tl.int64)
@@ -197,8 +185,8 @@ def _few_rows(
             up_total = tl.dot(tile, columns, up_total, input_precision="ieee")
     if GATED:
         total = total / (1 + tl.exp(-total)) * up_total
-    places = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
+    target = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
     mask = inside[:, None] & present[None, :]
     if RESIDUAL:
-        total += tl.load(places, mask=mask, other=0.0).to(tl.float32)
-    tl.store(places, total.to(out.dtype.element_ty), mask=mask)
+        total += tl.load(target, mask=mask, other=0.0).to(tl.float32)
+    tl.store(target, total.to(out.dtype.element_ty), mask=mask)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.kernels.attention.merge import MAX_PARTS, merge
+from workers.kernels.attention.merge import MAX_SPLITS, merge
 
 ROWS, HEADS, DIM = 3, 2, 80
 
@@ -13,7 +13,7 @@ def attention(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor,
     return (scores.softmax(2)[:, :, None] @ values)[:, :, 0], scores.logsumexp(2)
 
 
-@pytest.mark.parametrize("lengths", [[5], [3, 9], [4, 0, 2], [1] * MAX_PARTS])
+@pytest.mark.parametrize("lengths", [[5], [3, 9], [4, 0, 2], [1] * MAX_SPLITS])
 def test_merge(lengths: list[int], dtype: torch.dtype, device: torch.device) -> None:
     numbers = torch.Generator().manual_seed(len(lengths))
     scores = 20 * torch.randn(ROWS, HEADS, sum(lengths), generator=numbers)

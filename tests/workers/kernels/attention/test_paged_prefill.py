@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.workers.kernels.paged_rows import SHAPES, Heads, PagedRows, assert_attended
+from workers.device.tuning import PrefillTile
 from workers.kernels.attention import paged_prefill
-from workers.kernels.attention.paged_prefill import Launch
 
 
-def attend(rows: PagedRows, how: Launch | None = None) -> torch.Tensor:
+def attend(rows: PagedRows, tile: PrefillTile | None = None) -> torch.Tensor:
     scale, longest = rows.heads.size**-0.5, max(count for _, count in rows.rows)
-    if how is None:
+    if tile is None:
         return paged_prefill.attend(
             rows.queries,
             rows.keys,
@@ -25,7 +25,7 @@ def attend(rows: PagedRows, how: Launch | None = None) -> torch.Tensor:
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
     paging = (rows.block_tables, rows.slots, rows.context_lens)
     paged_prefill._attend_with(
-        how, rows.queries, rows.keys, rows.values, rows.query_starts, longest, scale, out, paging
+        tile, rows.queries, rows.keys, rows.values, rows.query_starts, longest, scale, out, paging
     )
     return out
 
@@ -41,8 +41,8 @@ def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> N
 def test_pages_and_tiles(page: int, tiles: tuple[int, int], device: torch.device) -> None:
     """Groups of three do not divide a tile: the query heads of one token are in two."""
     rows = PagedRows([(29, 37), (0, 33), (32, 1)], Heads(6, 2, 64), page, torch.float16, device)
-    how = Launch(*tiles, warps=4, stages=2)
-    assert_attended(attend(rows, how), rows.by_definition(), torch.float16)
+    tile = PrefillTile(*tiles, warps=4, stages=2)
+    assert_attended(attend(rows, tile), rows.by_definition(), torch.float16)
 
 
 def test_the_longest_row_may_be_overestimated(device: torch.device) -> None:

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
-from workers.kernels.linear.gated_matmul import HIGH, LOW, Tile, can_multiply, gated_linear
-from workers.kernels.linear.gated_matmul_choice import GatedProduct, spelled
+from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
+from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
+from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways
 
-SMALL = Tile(32, 16, 32, 2, 4, 2)
+SMALL = GatedTile(32, 16, 32, 2, 4, 2)
 
 
 def expected(
@@ -46,12 +47,12 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
 
 
 def test_the_chosen_ways_in_words() -> None:
-    tiles = [None] * 4 + [LOW] * 12 + [None] + [HIGH] * 23
-    assert spelled(tiles) == (
+    tiles = [None] * 4 + [GATED_LOW_TILE] * 12 + [None] + [GATED_HIGH_TILE] * 23
+    assert formatted_ways(tiles) == (
         "library to 448, own kernel (tiles of 64 rows) to 640, library to 656, "
         "own kernel (tiles of 128 rows) beyond"
     )
-    assert spelled([None] * 40) == "library to 1024, own kernel (tiles of 128 rows) beyond"
+    assert formatted_ways([None] * 40) == "library to 1024, own kernel (tiles of 128 rows) beyond"
 
 
 def test_without_a_choice_the_log_says_so_once(
@@ -69,10 +70,10 @@ on_gpu = pytest.mark.skipif("not torch.cuda.is_available()", reason="measures on
 
 @on_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("tile", [LOW, HIGH], ids=["low", "high"])
+@pytest.mark.parametrize("tile", [GATED_LOW_TILE, GATED_HIGH_TILE], ids=["low", "high"])
 @pytest.mark.parametrize("count", [400, 641, 1111, 4096])
 def test_tiles_that_are_used(
-    device: torch.device, count: int, tile: Tile, dtype: torch.dtype
+    device: torch.device, count: int, tile: GatedTile, dtype: torch.dtype
 ) -> None:
     rows = drawn(count, 512, dtype=dtype, device=device)
     weight = drawn(2 * 1352, 512, dtype=dtype, device=device) * 512**-0.5
@@ -95,7 +96,7 @@ def test_what_was_measured_is_logged_once(
     print(line)
     assert line.startswith("gated product, 256 to 1360 features in torch.bfloat16, by tokens: ")
     assert product._tiles is not None
-    assert f": {spelled(product._tiles)}; measured in " in line
+    assert f": {formatted_ways(product._tiles)}; measured in " in line
 
 
 @on_gpu

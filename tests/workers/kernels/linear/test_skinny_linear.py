@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
-from workers.kernels.linear.skinny_linear import Tile, linear
+from workers.device.tuning import SkinnyTile
+from workers.kernels.linear.skinny_linear import linear
 from workers.layers.fused import Norm
 
 EPS = 1e-5
@@ -48,12 +49,14 @@ def test_rows_may_lie_apart(device: torch.device, count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "tile"),
     [
-        (1, Tile(4, 32, 4, 1)),
-        (5, Tile(16, 32, 4, 2)),
-        (8, Tile(16, 32, 4, 2, ahead=256)),
+        (1, SkinnyTile(4, 32, 4, 1)),
+        (5, SkinnyTile(16, 32, 4, 2)),
+        (8, SkinnyTile(16, 32, 4, 2, ahead=256)),
     ],
 )
-def test_tiles_that_do_not_divide_the_layer(device: torch.device, count: int, tile: Tile) -> None:
+def test_tiles_that_do_not_divide_the_layer(
+    device: torch.device, count: int, tile: SkinnyTile
+) -> None:
     rows = drawn(count, 72, dtype=torch.float32, device=device)
     weight = drawn(26, 72, dtype=torch.float32, device=device)
     norm = Norm(drawn(72, dtype=torch.float32, device=device), EPS)

@@ -1,7 +1,7 @@
 """The kernels that layers use, by the names of `workers.layers.fused.FusedKernels`."""
 
 from workers.kernels.linear.embedding_lookup import embedding
-from workers.kernels.linear.gated_matmul_choice import GatedProduct as gated_product  # noqa: N813
+from workers.kernels.linear.gated_matmul_selection import GatedProduct as gated_product  # noqa: N813
 from workers.kernels.linear.rms_norm import rms_norm
 from workers.kernels.linear.skinny_linear import linear as skinny_linear
 from workers.kernels.linear.skinny_linear import prefers

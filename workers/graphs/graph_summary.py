@@ -6,23 +6,23 @@ from workers.graphs.graph_selection import StageGraphs
 
 
 def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> str:
-    """Which sizes were kept of each kind: of decode steps of `rows` that were captured, and of
-    steps with prompts of `tokens`."""
+    """Which sizes of graphs were kept, of the captured `rows` of decode steps and `tokens` of steps
+    with prompts."""
     kinds = (
-        ("decode steps", graphs.decodes, rows, "rows"),
-        ("steps with prompts, whole,", graphs.whole, tokens, "tokens"),
-        ("steps with prompts, without attention,", graphs.pieces, tokens, "tokens"),
+        ("decode", graphs.decode, rows, "rows"),
+        ("mixed", graphs.mixed, tokens, "tokens"),
+        ("piecewise", graphs.piecewise, tokens, "tokens"),
     )
     return "; ".join(
-        f"{kind} of {spelled([graph.inputs.size for graph in kept])} {unit} "
+        f"{kind} of {formatted_sizes([graph.inputs.size for graph in kept])} {unit} "
         f"({len(kept)} of {len(captured)} kept)"
         for kind, kept, captured, unit in kinds
         if kept
     )
 
 
-def spelled(sizes: Sequence[int]) -> str:
-    """Rising sizes in words; three or more at even distances as a range."""
+def formatted_sizes(sizes: Sequence[int]) -> str:
+    """Rising sizes as text; three or more at even distances become a range."""
     parts: list[str] = []
     first = 0
     while first < len(sizes):
@@ -39,7 +39,7 @@ def spelled(sizes: Sequence[int]) -> str:
 
 
 def _end_of_range(sizes: Sequence[int], first: int) -> int:
-    """The index of the last size up to which they are at even distances from `first` on."""
+    """The index of the last size such that all from `first` on are at even distances."""
     last = min(first + 1, len(sizes) - 1)
     distance = sizes[last] - sizes[first]
     while last + 1 < len(sizes) and sizes[last + 1] - sizes[last] == distance:

@@ -1,0 +1,16 @@
+"""Which sizes of steps are captured."""
+
+import pytest
+
+from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
+
+
+@pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])
+def test_sizes_rise_to_the_largest(most: int) -> None:
+    rows = decode_graph_sizes(most)
+    assert rows == sorted(set(rows))
+    assert rows[-1] == most
+    assert rows[0] == 1
+    tokens = prompt_graph_sizes(most)
+    assert tokens == sorted(set(tokens))
+    assert all(size <= most for size in tokens)

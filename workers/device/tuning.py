@@ -1,0 +1,137 @@
+"""Numbers that were chosen by measuring, all in one place.
+
+Each group names the GPU and the commit on which it was measured; the figures are in
+benchmarks/RESULTS.md under that commit or a later one. On another GPU they are still correct, but
+perhaps not the fastest.
+"""
+
+from typing import NamedTuple
+
+# CUDA graphs. H200, 8b Llama, a531c42 (decode steps), 8773772 (prompts), 8ad2c40 (mixed steps).
+
+DECODE_GRAPH_ROWS = (1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16))
+"""Rows of the decode steps that are captured, every number while a graph is cheap."""
+
+DECODE_GRAPH_STRIDE = 64
+"""Rows between one captured decode step and the next beyond those above."""
+
+PROMPT_GRAPH_TOKENS = (*range(16, 641, 16), *range(672, 1025, 32))
+"""Tokens of the steps with prompts that are captured. Larger steps keep the GPU busy for longer
+than it takes to launch their kernels one by one."""
+
+MIXED_GRAPH_DECODE_ROWS, MIXED_GRAPH_CHUNKS = 32, 8
+"""Most rows of a step with prompts whose attention is captured too. Such steps are those of a
+lightly loaded server, where launching takes as long as the step."""
+
+MIXED_GRAPH_MAX_CONTEXT = 4096
+"""Most tokens of a decode row's context in such a step. One that is longer, read by 8 programs
+instead of by all, adds a millisecond to a step: the piecewise graph is then faster."""
+
+CLEARLY_FASTER = 0.95
+"""A graph is dropped only if a larger one runs in under this fraction of its time; the margin
+absorbs noise. d02e0f6."""
+
+# Attention. H200, a531c42; skewed contexts 26615e5, number of splits 6f9dff8.
+
+DECODE_PROGRAMS_PER_PROCESSOR = 3
+"""Programs a streaming multiprocessor that split contexts aim at. From one program a processor on,
+merging costs more than splitting gains."""
+
+DECODE_TILE_BYTES = 16384
+"""Bytes of keys that a decode program reads at once, for one KV head."""
+
+DECODE_MANY_SPLITS = 16
+"""With more splits than this, each has few tiles, and a shorter pipeline fills sooner."""
+
+SKEWED_MIN_ROWS = 16
+"""With this many decode rows or fewer, contexts are split anyway, to fill the GPU."""
+
+SKEWED_MIN_CONTEXT = 4096
+"""Tokens that one program reads while the other kernels of the step hardly slow down."""
+
+SKEWED_SHARE = 16
+"""A context is long if it has more than one in this many of all the step's tokens."""
+
+SKEWED_SPLIT_TOKENS, SKEWED_MAX_SPLITS = 1024, 16
+"""Tokens a split of a skewed context, and the most splits."""
+
+
+class PrefillTile(NamedTuple):
+    """Packed queries a program and keys a tile (powers of two, at least 16), warps, stages."""
+
+    query_tile: int
+    key_tile: int
+    warps: int
+    stages: int
+
+
+PREFILL_TILE = PrefillTile(128, 64, warps=8, stages=3)
+PREFILL_TILE_LARGE_HEADS = PrefillTile(64, 32, warps=4, stages=2)
+"""For attention heads of more than 128 dimensions."""
+
+PREFILL_TILE_FLOAT32 = PrefillTile(16, 16, warps=4, stages=2)
+"""No tensor core multiplies in float32: what a thread holds must fit in its registers."""
+
+# Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
+
+
+class SkinnyTile(NamedTuple):
+    """Outputs a program, inputs an iteration, warps, and pipeline stages; `ahead` is how many bytes
+    of each output's weights are fetched into the L2 cache before the rows arrive (several rows
+    only)."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+    ahead: int = 0
+
+
+SKINNY_MAX_ROWS = 32
+"""With more rows, reading the weight no longer bounds the product, and cuBLAS is as good."""
+
+SKINNY_MAX_NORMED_ROWS = 16
+"""The same for a product after a norm."""
+
+SKINNY_ONE_ROW = SkinnyTile(8, 1024, 4, 1)
+SKINNY_ONE_ROW_GATED = SkinnyTile(8, 512, 4, 1)
+SKINNY_FLOAT32 = SkinnyTile(32, 64, 4, 4)
+"""A larger tile does not fit in shared memory."""
+
+SKINNY_16_ROWS_GATED = SkinnyTile(32, 256, 4, 3)
+SKINNY_32_ROWS_GATED = SkinnyTile(64, 128, 4, 3)
+SKINNY_16_ROWS_WIDE = SkinnyTile(128, 128, 8, 4, ahead=512)
+SKINNY_32_ROWS_WIDE = SkinnyTile(64, 128, 4, 3)
+SKINNY_16_ROWS = SkinnyTile(64, 128, 4, 8, ahead=512)
+SKINNY_32_ROWS = SkinnyTile(64, 128, 4, 8)
+
+SKINNY_WIDE_OUTPUTS = 1 << 14
+"""A layer of more outputs takes the wide tiles."""
+
+
+class GatedTile(NamedTuple):
+    """Rows and outputs a tile, inputs an iteration, tiles of rows a band, warps and stages."""
+
+    rows: int
+    outputs: int
+    inputs: int
+    band: int
+    warps: int
+    stages: int
+
+
+GATED_LOW_TILE = GatedTile(64, 128, 64, 16, 4, 4)
+GATED_HIGH_TILE = GatedTile(128, 128, 64, 16, 8, 3)
+"""A few hundred rows make too few high tiles to keep all processors busy to the end."""
+
+GATED_MEASURED_ROWS = range(400, 1025, 16)
+"""The numbers of rows at which a worker measures the ways to a gated product when it starts. With
+fewer rows cuBLAS always wins, with more the high tile does."""
+
+SILU_MUL_BLOCK = 1024
+"""Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
+
+# The LM head. H200, 26615e5.
+
+WARM_LM_HEAD_ROWS = 64
+"""cuBLAS has separate kernels for each number of rows up to this one; warm-up loads them."""
