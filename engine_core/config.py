@@ -2,7 +2,7 @@
 
 import msgspec
 
-from workers.contract.config import Dtype, Head, LoadFormat
+from workers.contract.config import Dtype, LoadFormat, Task
 from workers.contract.model_config import ModelConfig
 
 
@@ -18,7 +18,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     model: ModelConfig
-    head: Head
+    task: Task
     device: str
     dtype: Dtype
     load_format: LoadFormat

@@ -64,7 +64,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._info = EngineInfo(
-            tasks=list(workflow.tasks),
+            task=workflow.task,
             max_model_len=config.max_model_len,
             vocab_size=config.model.vocab_size,
             vector_size=workflow.vector_size(config.model),

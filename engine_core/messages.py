@@ -10,11 +10,11 @@ from typing import Literal
 
 import msgspec
 
+from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 from workers.contract.sampling_parameters import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
-Task = Literal["generate", "embed", "embed_sparse", "score"]
 
 FailureCode = Literal[
     "invalid_request",  # the client's fault: 400
@@ -143,7 +143,7 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """What a ready engine serves. `vector_size` is 0 for a generator; of sparse vectors it is the
     size of the vocabulary."""
 
-    tasks: list[Task]
+    task: Task
     max_model_len: int
     vocab_size: int
     vector_size: int

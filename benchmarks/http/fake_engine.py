@@ -26,11 +26,11 @@ from engine_core.messages import (
     Hello,
     Outputs,
     RowOutput,
-    Task,
     ToCore,
     Vectors,
 )
 from engine_core.transport import ClientSocket
+from workers.contract.config import Task
 from workers.contract.supervision import exit_with_parent
 
 VECTOR_SIZE = 384
@@ -56,7 +56,7 @@ class FakeEngine:
         self, endpoint: str, task: Task, step_seconds: float, tokens: Sequence[int]
     ) -> None:
         self._clients = ClientSocket(endpoint, zmq.Context())
-        self._info = EngineInfo([task], 2048, 1 << 20, VECTOR_SIZE, 1 << 20, 1 << 20)
+        self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, 1 << 20, 1 << 20)
         self._step_seconds = step_seconds
         self._tokens = tokens
         vector = np.full(VECTOR_SIZE, VECTOR_SIZE**-0.5) * np.linspace(0.5, 1.5, VECTOR_SIZE)

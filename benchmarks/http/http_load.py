@@ -17,12 +17,12 @@ from benchmarks.daemon.process_stats import cpu_seconds
 from benchmarks.http import wrk
 from benchmarks.processes import running_command, running_module
 from benchmarks.report import Budget, Figure
-from engine_core.messages import Task
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.parts import daemon_parts
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
+from workers.contract.config import Task
 
 _REQUESTS_A_SECOND, _TOKENS_A_SECOND = 5_000, 50_000
 _CONNECTIONS, _STREAMS = 64, 256

@@ -214,6 +214,6 @@ class EngineClient:
 
 
 def _call(info: EngineInfo, rows: int, *, token_states: bool) -> EncodeCall:
-    if "embed_sparse" in info.tasks:
+    if info.task == "embed_sparse":
         return SparseCall(rows)
     return (StatesCall if token_states else EncodeCall)(rows, info.vector_size)

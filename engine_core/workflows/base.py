@@ -6,11 +6,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from engine_core.config import EngineConfig
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Accepted, EncodeJob, GenerateJob, Task
+from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text
-from workers.contract.config import Head
+from workers.contract.config import Task
 from workers.contract.model_config import ModelConfig
 
 Operation = Literal["generate text", "encode texts", "score pairs", "return token states"]
@@ -68,13 +68,12 @@ class Workflow:
 
     `processor` gets the number of KV blocks, as `scheduler` does (0 without a KV cache). The
     scheduler builds its own step message (`Scheduler.build`) and processes the result
-    (`Scheduler.update`). `head` names the part of the model that ends the last stage;
+    (`Scheduler.update`). `task` also names the head that ends the last stage;
     `vector_size` is the length of one row's answer, 0 for text. Jobs that require an operation
     which is not in `operations` are refused.
     """
 
-    head: Head
-    tasks: tuple[Task, ...]
+    task: Task
     operations: frozenset[Operation]
     preprocessor: Callable[[EngineConfig, Tokenizer], Preprocessor[Any]]
     processor: Callable[[EngineConfig, int], RequestProcessor[Any, Any]]
@@ -85,8 +84,7 @@ class Workflow:
         """Raises RefusalError for a job that this kind of model does not serve."""
         for operation in _required(message):
             if operation not in self.operations:
-                tasks = ", ".join(self.tasks)
-                reason = f"this model does not {operation} (its tasks: {tasks})"
+                reason = f"this model does not {operation} (its task: {self.task})"
                 raise RefusalError("invalid_request", reason)
 
 

@@ -27,8 +27,7 @@ class CrossEncoderProcessor(EncoderProcessor):
 
 
 WORKFLOW = Workflow(
-    head="classify",
-    tasks=("score",),
+    task="classify",
     operations=frozenset({"encode texts", "score pairs"}),
     preprocessor=tokenizing_threads,
     processor=CrossEncoderProcessor,

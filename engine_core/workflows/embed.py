@@ -81,8 +81,7 @@ def tokenizing_threads(config: EngineConfig, tokenizer: Tokenizer) -> Tokenizing
 
 
 WORKFLOW = Workflow(
-    head="embed",
-    tasks=("embed", "score"),
+    task="embed",
     operations=frozenset({"encode texts", "return token states"}),
     preprocessor=tokenizing_threads,
     processor=EncoderProcessor,

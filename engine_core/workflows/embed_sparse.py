@@ -5,8 +5,7 @@ from engine_core.workflows.base import Workflow
 from engine_core.workflows.embed import EncoderProcessor, tokenizing_threads
 
 WORKFLOW = Workflow(
-    head="embed_sparse",
-    tasks=("embed_sparse",),
+    task="embed_sparse",
     operations=frozenset({"encode texts"}),
     preprocessor=tokenizing_threads,
     processor=EncoderProcessor,

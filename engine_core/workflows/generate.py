@@ -145,8 +145,7 @@ class DecoderProcessor:
 
 
 WORKFLOW = Workflow(
-    head="generate",
-    tasks=("generate",),
+    task="generate",
     operations=frozenset({"generate text"}),
     preprocessor=DecoderPreprocessor,
     processor=DecoderProcessor,

@@ -110,7 +110,7 @@ def worker_config(engine: EngineConfig, stage: int) -> WorkerConfig:
     return WorkerConfig(
         name=engine.name,
         model=engine.model,
-        head=engine.head,
+        task=engine.task,
         stage=stage,
         num_stages=engine.num_stages,
         device="cpu" if engine.device == "cpu" else "cuda",

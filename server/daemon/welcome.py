@@ -3,26 +3,25 @@
 import json
 from pathlib import Path
 
-from engine_core.messages import Task
-from engine_core.workflows import workflow_for
 from server.settings.server_config import API_KEY_VARIABLE, ServedModel, ServerConfig
 from server.templates.template_files import NoChatTemplateError, read_chat_template
+from workers.contract.config import Task
 
-_ENDPOINTS: dict[str, tuple[Task, dict[str, object]]] = {
-    "/v1/completions": ("generate", {"prompt": "The Python interpreter", "max_tokens": 40}),
+_EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
+    "/v1/completions": (("generate",), {"prompt": "The Python interpreter", "max_tokens": 40}),
     "/v1/chat/completions": (
-        "generate",
+        ("generate",),
         {"messages": [{"role": "user", "content": "Tell me about files."}]},
     ),
-    "/v1/embeddings": ("embed", {"input": "The cat sat on the mat."}),
+    "/v1/embeddings": (("embed",), {"input": "The cat sat on the mat."}),
     "/v1/rerank": (
-        "score",
+        ("embed", "classify"),
         {
             "query": "What do pandas eat?",
             "documents": ["The giant panda lives on bamboo.", "Paris is the capital of France."],
         },
     ),
-    "/embed_sparse": ("embed_sparse", {"inputs": "The cat sat on the mat."}),
+    "/embed_sparse": (("embed_sparse",), {"inputs": "The cat sat on the mat."}),
 }
 
 
@@ -50,17 +49,18 @@ def welcome(config: ServerConfig, seconds: float) -> str:
     if not config.api_keys:  # which a browser does not send
         lines.append(f"Documentation of every endpoint, to read and to try: {url}/docs")
     lines.append("From a shell:")
-    for endpoint, (task, body) in _ENDPOINTS.items():
-        name = next((m.name for m in config.models if _serves(m, endpoint, task)), None)
+    for endpoint, (tasks, body) in _EXAMPLES.items():
+        name = next((m.name for m in config.models if _serves(m, endpoint, tasks)), None)
         if name is not None:
             named = {"model": name} if endpoint.startswith("/v1/") else {}
             lines += ["", _curl(url + endpoint, named | body, config)]
     return "\n".join([*lines, ""])
 
 
-def _serves(model: ServedModel, endpoint: str, task: Task) -> bool:
-    tasks = workflow_for(model.engine.model.architecture).tasks
-    return task in tasks and (endpoint != "/v1/chat/completions" or _has_chat_template(model))
+def _serves(model: ServedModel, endpoint: str, tasks: tuple[Task, ...]) -> bool:
+    return model.engine.task in tasks and (
+        endpoint != "/v1/chat/completions" or _has_chat_template(model)
+    )
 
 
 def _has_chat_template(model: ServedModel) -> bool:

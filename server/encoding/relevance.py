@@ -58,7 +58,7 @@ async def relevance(
     Raises APIError, with the request's own field and index, or EngineError where the house or the
     engine refuses or fails the job.
     """
-    if model.served.engine.head == "classify":
+    if model.served.engine.task == "classify":
         encoded = await _encode_pairs(service, model, pairs, priority)
         config, logits = model.served.engine.model, encoded.vectors
         scores = label_scores(logits, config)[:, 0]

@@ -13,7 +13,7 @@ from server.models.model_source import check_checkpoint
 from server.settings.server_config import Limits, ServedModel
 from server.settings.settings import EngineSettings, flag
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import Dtype, Head
+from workers.contract.config import Dtype, Task
 from workers.contract.model_config import ModelConfig
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -54,26 +54,26 @@ def set_up_model(
     or DeviceError.
     """
     model = read_model_config(folder)
-    head = workflow_for(model.architecture).head
+    task = workflow_for(model.architecture).task
     check_checkpoint(model, options.load_format)
     if options.pipeline_stages > model.num_layers:
         raise SetupError(
             "pipeline_stages",
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
-    engine = _engine_config(name, model, head, options, limits, seat.prefix)
+    engine = _engine_config(name, model, task, options, limits, seat.prefix)
     if engine.device != "cpu":
         share = _memory_share(engine, options.memory_share, seat.num_engines)
         if not options.kv_cache_memory:
             engine = msgspec.structs.replace(engine, memory_share_bytes=share)
-    elif head == "generate" and not options.kv_cache_memory:
+    elif task == "generate" and not options.kv_cache_memory:
         engine = msgspec.structs.replace(engine, kv_cache_bytes=_cpu_kv_cache_bytes(engine))
     generation = read_generation_defaults(folder)
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
 def _engine_config(
-    name: str, model: ModelConfig, head: Head, options: EngineOptions, limits: Limits, prefix: str
+    name: str, model: ModelConfig, task: Task, options: EngineOptions, limits: Limits, prefix: str
 ) -> EngineConfig:
     """Everything but the memory that is taken by default, which follows from it."""
     stages = options.pipeline_stages
@@ -88,7 +88,7 @@ def _engine_config(
     return EngineConfig(
         name=name,
         model=model,
-        head=head,
+        task=task,
         device=device,
         dtype=_dtype(options.dtype, on_cpu, model),
         load_format=options.load_format,
@@ -97,7 +97,7 @@ def _engine_config(
         threads=options.threads or (max(1, available_cores() // stages) if on_cpu else 1),
         max_model_len=_max_model_len(name, options.max_model_len, model),
         max_running=options.max_running or (64 if on_cpu else 1024),
-        max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, head),
+        max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, task),
         block_size=options.block_size or (16 if on_cpu else 128),
         kv_cache_bytes=options.kv_cache_memory or 0,
         max_pending_rows=limits.max_rows,
@@ -129,15 +129,15 @@ def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
     return asked or model.max_model_len
 
 
-def _max_step_tokens(on_cpu: bool, head: Head) -> int:
+def _max_step_tokens(on_cpu: bool, task: Task) -> int:
     """A step's tokens: enough to keep the device busy, few enough to keep decoding smooth.
 
     8,448 are 66 tiles of 128. Where a layer's outputs make an even number of tiles, as they mostly
     do, all of them spread evenly over the 132 processors of an H100 or H200.
     """
     if on_cpu:
-        return 512 if head == "generate" else 2048
-    return 8448 if head == "generate" else 16_384
+        return 512 if task == "generate" else 2048
+    return 8448 if task == "generate" else 16_384
 
 
 def _cpu_kv_cache_bytes(engine: EngineConfig) -> int:

@@ -128,11 +128,11 @@ class Registry:
 def _endpoints(served: ServedModel) -> tuple[Endpoint, ...]:
     tokens: tuple[Endpoint, ...] = ("/tokenize", "/detokenize")
     engine = served.engine
-    if engine.head == "generate":
+    if engine.task == "generate":
         return ("/v1/completions", "/v1/chat/completions", *tokens)
-    if engine.head == "embed":
+    if engine.task == "embed":
         return ("/v1/embeddings", "/v1/rerank", "/v1/score", *tokens)
-    if engine.head == "embed_sparse":
+    if engine.task == "embed_sparse":
         return ("/embed_sparse", *tokens)
     # Only a single label is a relevance.
     relevance = ("/v1/rerank", "/v1/score") if engine.model.num_labels == 1 else ()

@@ -50,7 +50,7 @@ def described(service: Service) -> Model:
 def info(model: Model, service: Service, version: str) -> Info:
     """What TEI tells of `model`."""
     engine, limits = model.served.engine, service.limits
-    embeds = engine.head in ("embed", "embed_sparse")
+    embeds = engine.task in ("embed", "embed_sparse")
     return Info(
         model_id=model.name,
         model_dtype=engine.dtype,
@@ -66,9 +66,9 @@ def info(model: Model, service: Service, version: str) -> Info:
 
 def _model_type(model: Model) -> ModelType:
     config = model.served.engine.model
-    if model.served.engine.head == "embed":
+    if model.served.engine.task == "embed":
         return ModelType(embedding=EmbeddingType(config.pooling.mode))
-    if model.served.engine.head == "embed_sparse":
+    if model.served.engine.task == "embed_sparse":
         return ModelType(embedding=EmbeddingType("splade"))
     labels = ClassifierType(
         {str(index): label for index, label in enumerate(config.labels)},

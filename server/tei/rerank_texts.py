@@ -81,7 +81,7 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
 async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:
     if not body.truncate:
         return None
-    query = body.query if model.served.engine.head == "classify" else None
+    query = body.query if model.served.engine.task == "classify" else None
     at = side(body.truncation_direction)
     return await texts_cut_to(model, model.max_model_len, query=query, side=at)
 

@@ -37,7 +37,7 @@ def engine_config(**changes: Any) -> EngineConfig:
     fields: dict[str, Any] = {
         "name": "test",
         "model": MODEL,
-        "head": "generate",
+        "task": "generate",
         "device": "cpu",
         "dtype": "float32",
         "load_format": "auto",

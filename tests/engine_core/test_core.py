@@ -89,7 +89,7 @@ def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
     decoder.iterate()
     info = decoder.clients.sent[A][0]
     assert isinstance(info, EngineInfo)
-    assert info.tasks == ["generate"]
+    assert info.task == "generate"
     assert info.kv_tokens == 24 * 4
 
 

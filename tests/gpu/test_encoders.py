@@ -11,7 +11,7 @@ import pytest
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.stages import Stages, dense, pooled
 from tests.workers.step_maker import encoder_step
-from workers.contract.config import Head
+from workers.contract.config import Task
 from workers.contract.messages import StepOutput
 from workers.heads import splade
 
@@ -21,7 +21,7 @@ TEXTS = [
     random.Random(row).choices(range(1, BERT["vocab_size"]), k=length)
     for row, length in enumerate((3, 17, 1, 60, 5, 44, 100))
 ]
-MODELS: dict[Head, Callable[[Path], Any]] = {
+MODELS: dict[Task, Callable[[Path], Any]] = {
     "embed": save_bert,
     "embed_sparse": lambda folder: save_masked_lm(folder, bias=-1.0),
     "classify": lambda folder: save_bert(folder, labels=3),
@@ -29,19 +29,19 @@ MODELS: dict[Head, Callable[[Path], Any]] = {
 BACKENDS = ["auto", "triton", "sdpa", "naive"]
 
 
-def on_both(folder: Path, head: Head, backend: str) -> tuple[StepOutput, StepOutput]:
+def on_both(folder: Path, task: Task, backend: str) -> tuple[StepOutput, StepOutput]:
     """What the CPU and the GPU tell of the same texts."""
-    MODELS[head](folder)
+    MODELS[task](folder)
     step = encoder_step(TEXTS)
-    _, expected = Stages(folder, head=head).run(step)
-    _, output = Stages(folder, head=head, backend=backend, device="cuda").run(step)
+    _, expected = Stages(folder, task=task).run(step)
+    _, output = Stages(folder, task=task, backend=backend, device="cuda").run(step)
     return expected, output
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("head", ["embed", "classify"])
-def test_vectors_and_scores(tmp_path: Path, head: Head, backend: str) -> None:
-    expected, output = on_both(tmp_path, head, backend)
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_vectors_and_scores(tmp_path: Path, task: Task, backend: str) -> None:
+    expected, output = on_both(tmp_path, task, backend)
     rows = len(TEXTS)
     np.testing.assert_allclose(pooled(output, rows), pooled(expected, rows), atol=2e-5)
 

@@ -15,7 +15,7 @@ from server.settings.server_config import ServedModel, ServerConfig
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
-from workers.contract.config import Head
+from workers.contract.config import Task
 
 # Examples are not judged by the time they take: machines that run tests are busy.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,12 +56,12 @@ class HouseBuilder:
         self._tokenizer = tokenizer
         self._open = ExitStack()
 
-    def model(self, name: str, head: Head, labels: tuple[str, ...] = ("relevant",)) -> ServedModel:
+    def model(self, name: str, task: Task, labels: tuple[str, ...] = ("relevant",)) -> ServedModel:
         """A model of this house; a classifier has `labels`."""
         endpoint = f"ipc://{self._folder}/{name}"
         vocab_size = self._tokenizer.raw.get_vocab_size()
         return served_model(
-            name, head, self._folder, endpoint, vocab_size=vocab_size, labels=labels
+            name, task, self._folder, endpoint, vocab_size=vocab_size, labels=labels
         )
 
     def open(self, config: ServerConfig, *, ready: bool = True) -> House:
@@ -71,7 +71,7 @@ class HouseBuilder:
                 FakeEngine(
                     model.engine.client_endpoint,
                     self._tokenizer,
-                    head=model.engine.head,
+                    task=model.engine.task,
                     labels=model.engine.model.num_labels,
                     script=Script(ready=ready),
                 )

@@ -24,20 +24,12 @@ from engine_core.messages import (
     Outputs,
     ResetCache,
     RowOutput,
-    Task,
     ToCore,
     Vectors,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
+from workers.contract.config import Task
 from workers.contract.messages import Logprobs
-
-TASKS: dict[str, list[Task]] = {
-    "generate": ["generate"],
-    "embed": ["embed", "score"],
-    "embed_sparse": ["embed_sparse"],
-    "classify": ["score"],
-}
-
 
 LENGTH = 4.0
 """Of the vectors that the engine tells: an exact multiple of `vector_of`."""
@@ -115,7 +107,7 @@ class FakeEngine:
         endpoint: str,
         tokenizer: Tokenizer,
         *,
-        head: str = "generate",
+        task: Task = "generate",
         script: Script | None = None,
         vector_size: int = 8,
         labels: int = 1,
@@ -126,12 +118,12 @@ class FakeEngine:
         self.ended_rows: list[tuple[int, int]] = []
         self.received: list[GenerateJob | EncodeJob] = []
         self._tokenizer = tokenizer
-        self._head = head
+        self._task = task
         self._info = EngineInfo(
-            TASKS[head],
+            task,
             max_model_len,
             tokenizer.raw.get_vocab_size(),
-            0 if head == "generate" else labels if head == "classify" else vector_size,
+            0 if task == "generate" else labels if task == "classify" else vector_size,
             1 << 20,
             1 << 20,
         )
@@ -311,9 +303,9 @@ class FakeEngine:
     def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes, bytes]:
         items = message.texts or message.ids
         told = b""
-        if self._head == "classify":
+        if self._task == "classify":
             data = self._logits(message)
-        elif self._head == "embed_sparse":
+        elif self._task == "embed_sparse":
             entries = [sparse_of(item) for item in items]
             data = np.concatenate(entries)
             told = np.array([len(own) for own in entries], np.int32).tobytes()

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from engine_core.config import EngineConfig
 from server.settings.api_keys import digests
 from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
-from workers.contract.config import Head
+from workers.contract.config import Task
 from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
 WORDS = [
@@ -38,7 +38,7 @@ def write_tokenizer(folder: Path) -> None:
 
 def served_model(
     name: str,
-    head: Head,
+    task: Task,
     folder: Path,
     endpoint: str,
     *,
@@ -50,7 +50,7 @@ def served_model(
     return ServedModel(
         name=name,
         path=str(folder),
-        engine=_engine(name, head, folder, endpoint, vocab_size, labels),
+        engine=_engine(name, task, folder, endpoint, vocab_size, labels),
         generation=generation or GenerationDefaults(eos_token_ids=(1,)),
     )
 
@@ -76,12 +76,12 @@ def server_config(
 
 
 def _engine(
-    name: str, head: Head, folder: Path, endpoint: str, vocab_size: int, labels: tuple[str, ...]
+    name: str, task: Task, folder: Path, endpoint: str, vocab_size: int, labels: tuple[str, ...]
 ) -> EngineConfig:
     return EngineConfig(
         name=name,
         model=_model(folder, vocab_size, labels),
-        head=head,
+        task=task,
         device="cpu",
         dtype="float32",
         load_format="auto",

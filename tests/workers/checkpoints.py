@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import Device, Dtype, Head, LoadFormat, WorkerConfig
+from workers.contract.config import Device, Dtype, LoadFormat, Task, WorkerConfig
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 211,
@@ -87,7 +87,7 @@ def _save(model: Any, folder: Path, shard_size: str) -> Any:
 def worker_config(
     folder: Path,
     *,
-    head: Head = "generate",
+    task: Task = "generate",
     stage: int = 0,
     num_stages: int = 1,
     device: Device = "cpu",
@@ -99,7 +99,7 @@ def worker_config(
     return WorkerConfig(
         name="tiny",
         model=model,
-        head=head,
+        task=task,
         stage=stage,
         num_stages=num_stages,
         device=device,

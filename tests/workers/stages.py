@@ -8,7 +8,7 @@ import torch
 
 from tests.workers.checkpoints import BERT, worker_config
 from workers.attention.backend_selection import select_backend
-from workers.contract.config import Device, Head
+from workers.contract.config import Device, Task
 from workers.contract.messages import Logprobs, StepInput, StepOutput
 from workers.stage.model_runner import ModelRunner, attention_needs
 from workers.stage.warm_up import warm_up
@@ -24,12 +24,12 @@ class Stages:
         self,
         folder: Path,
         *,
-        head: Head = "generate",
+        task: Task = "generate",
         num_stages: int = 1,
         backend: str = "auto",
         device: Device = "cpu",
     ) -> None:
-        config = worker_config(folder, head=head, num_stages=num_stages, device=device)
+        config = worker_config(folder, task=task, num_stages=num_stages, device=device)
         config = msgspec.structs.replace(config, attention_backend=backend)
         self.block_size = config.block_size
         self.runners: list[ModelRunner] = []
@@ -39,7 +39,7 @@ class Stages:
                 own,
                 load_model(own).model,
                 select_backend(backend, attention_needs(own)),
-                NUM_BLOCKS if head == "generate" else 0,
+                NUM_BLOCKS if task == "generate" else 0,
             )
             with torch.inference_mode():
                 warm_up(runner, own)

@@ -13,7 +13,7 @@ from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
 from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
-from workers.contract.config import Dtype, Head
+from workers.contract.config import Dtype, Task
 from workers.models.layer_loop import forward
 from workers.models.partition import stage_layers
 from workers.step.tensors import StepTensors
@@ -98,19 +98,19 @@ class Stages:
         self,
         folder: Path,
         *,
-        head: Head = "generate",
+        task: Task = "generate",
         num_stages: int = 1,
         backend: str = "sdpa",
         dtype: Dtype = "float32",
     ) -> None:
         configs = [
-            worker_config(folder, head=head, stage=stage, num_stages=num_stages, dtype=dtype)
+            worker_config(folder, task=task, stage=stage, num_stages=num_stages, dtype=dtype)
             for stage in range(num_stages)
         ]
         model, self.block_size = configs[0].model, configs[0].block_size
         self.models = [load_model(config).model for config in configs]
         needs = AttentionNeeds(
-            paged=head == "generate",
+            paged=task == "generate",
             device="cpu",
             dtype=getattr(torch, dtype),
             num_heads=model.num_heads,

@@ -9,7 +9,7 @@ from workers.contract.model_config import ModelConfig
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
-Head = Literal["generate", "embed", "embed_sparse", "classify"]
+Task = Literal["generate", "embed", "embed_sparse", "classify"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     model: ModelConfig
-    head: Head
+    task: Task
     stage: int
     num_stages: int
     device: Device

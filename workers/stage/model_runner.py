@@ -43,7 +43,7 @@ class ModelRunner:
         max_blocks = -(-config.max_model_len // config.block_size)
         self.slots = SlotTable(config.max_slots, max_blocks, num_blocks, device)
         self._model = model
-        paged = config.head == "generate"
+        paged = config.task == "generate"
         self.kv_cache = _kv_cache(config, num_blocks, device) if paged else None
         first, last = config.stage == 0, config.stage == config.num_stages - 1
         samples = paged and last
@@ -130,7 +130,7 @@ class ModelRunner:
 def attention_needs(config: WorkerConfig) -> AttentionNeeds:
     """What the stage that `config` describes asks of its attention backend."""
     return AttentionNeeds(
-        paged=config.head == "generate",
+        paged=config.task == "generate",
         device=config.device,
         dtype=TORCH_DTYPES[config.dtype],
         num_heads=config.model.num_heads,
@@ -149,7 +149,7 @@ def _kv_cache(config: WorkerConfig, num_blocks: int, device: torch.device) -> KV
 def _head(
     config: WorkerConfig, model: StageModel, slots: SlotTable, sampling: SamplingTable | None
 ) -> Head:
-    match config.head:
+    match config.task:
         case "generate":
             assert sampling is not None, "the last stage samples"
             return GenerateHead(model, slots, sampling)

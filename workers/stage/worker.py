@@ -90,7 +90,7 @@ class Stage:
         self._runner = runner
         self._neighbours = neighbours
         self._reports = _reports(config, context, engine)
-        returns = config.head == "generate" and config.num_stages > 1
+        returns = config.task == "generate" and config.num_stages > 1
         endpoint = config.token_endpoint
         self._arriving = (
             TokenReceiver(context, endpoint) if returns and neighbours.previous is None else None
@@ -186,7 +186,7 @@ def _reports(
 
 def _kv_budget(config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: what was asked for, or what the device has left."""
-    if config.head != "generate" or not config.memory_share_bytes:
+    if config.task != "generate" or not config.memory_share_bytes:
         return config.kv_cache_bytes
     runner = ModelRunner(config, loaded.model, backend, blocks_of_largest_step(config))
     budget = measured_kv_budget(config, runner)
@@ -196,7 +196,7 @@ def _kv_budget(config: WorkerConfig, loaded: LoadedModel, backend: AttentionBack
 
 
 def _announcement(config: WorkerConfig, loaded: LoadedModel, kv_budget: int) -> WorkerLoaded:
-    paged = config.head == "generate"
+    paged = config.task == "generate"
     return WorkerLoaded(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,

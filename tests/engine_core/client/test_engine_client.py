@@ -35,7 +35,7 @@ from engine_core.messages import (
     Vectors,
 )
 
-INFO = EngineInfo(["generate"], 64, 50, 2, 0, 0)
+INFO = EngineInfo("generate", 64, 50, 2, 0, 0)
 
 
 class Script:

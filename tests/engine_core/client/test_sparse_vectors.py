@@ -91,7 +91,7 @@ def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None
 async def test_entries_are_put_together_by_item(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         info = await client.wait_ready()
-        client.info = msgspec.structs.replace(info, tasks=["embed_sparse"])
+        client.info = msgspec.structs.replace(info, task="embed_sparse")
         call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
@@ -109,7 +109,7 @@ async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch)
     monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
     async with connected(tmp_path) as (client, script):
         info = await client.wait_ready()
-        client.info = msgspec.structs.replace(info, tasks=["embed_sparse"])
+        client.info = msgspec.structs.replace(info, task="embed_sparse")
         call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3])]))
@@ -124,7 +124,7 @@ async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch)
 
 def test_the_workflow_of_masked_language_models() -> None:
     workflow = workflow_for("BertForMaskedLM")
-    assert (workflow.head, workflow.tasks) == ("embed_sparse", ("embed_sparse",))
+    assert workflow.task == "embed_sparse"
     assert workflow.vector_size(MODEL) == MODEL.vocab_size
     processor = workflow.processor(engine_config(), 0)
     assert processor.texts(EncodeJob(1, texts=["a", "b"])) == ["a", "b"]

@@ -22,9 +22,9 @@ from server.service.service import Service
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
-from workers.contract.config import Head
+from workers.contract.config import Task
 
-HEADS: tuple[Head, ...] = ("generate", "embed", "embed_sparse", "classify")
+TASKS: tuple[Task, ...] = ("generate", "embed", "embed_sparse", "classify")
 PAIR = {"query": "a", "documents": ["b"], "model": "classify"}
 HELLO = [{"role": "user", "content": "a"}]
 
@@ -81,10 +81,10 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
         write_tokenizer(folder)
         write_template(folder, LLAMA3)
         models = []
-        for head in HEADS:
-            endpoint = f"ipc://{folder}/{head}"
-            models.append(served_model(head, head, folder, endpoint, vocab_size=400))
-            engines.enter_context(FakeEngine(endpoint, tokenizer, head=head, script=script))
+        for task in TASKS:
+            endpoint = f"ipc://{folder}/{task}"
+            models.append(served_model(task, task, folder, endpoint, vocab_size=400))
+            engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(tuple(models)))
         await service.registry.start()
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)

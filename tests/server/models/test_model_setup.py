@@ -38,7 +38,7 @@ def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: An
 
 def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
     engine = set_up(tmp_path, LLAMA).engine
-    assert (engine.head, engine.device, engine.dtype) == ("generate", "cpu", "float32")
+    assert (engine.task, engine.device, engine.dtype) == ("generate", "cpu", "float32")
     assert (engine.num_stages, engine.threads) == (1, 8)
     assert (engine.max_model_len, engine.max_running, engine.max_step_tokens) == (128, 64, 512)
     # 64 sequences of 128 tokens, keys and values, 2 layers, 2 heads of 8 floats.
@@ -47,7 +47,7 @@ def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
 
 def test_an_encoder_has_no_kv_cache(tmp_path: Path) -> None:
     engine = set_up(tmp_path, BERT).engine
-    assert (engine.head, engine.max_step_tokens, engine.kv_cache_bytes) == ("embed", 2048, 0)
+    assert (engine.task, engine.max_step_tokens, engine.kv_cache_bytes) == ("embed", 2048, 0)
 
 
 def test_options_win(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from workers.heads.splade import sparse_vectors
 from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
 
-HEAD = "embed_sparse"
+TASK = "embed_sparse"
 VOCABULARY = BERT["vocab_size"]
 TEXTS = [
     random.Random(row).choices(range(1, VOCABULARY), k=length)
@@ -78,7 +78,7 @@ def reference(model: Any, strategy: Any = "max", activation: Any = "relu") -> np
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_are_those_of_transformers(tmp_path: Path, tied: bool, num_stages: int) -> None:
     expected = reference_logits(save_masked_lm(tmp_path, tie_word_embeddings=tied))
-    ours = ModelStages(tmp_path, head=HEAD, num_stages=num_stages).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK, num_stages=num_stages).logits(tensor_step(TEXTS))
     assert min(float(own.std()) for own in expected) > 0.5
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
@@ -95,7 +95,7 @@ def test_vectors_are_those_of_sentence_transformers(
     model = save_masked_lm(tmp_path, bias=-1.0)
     pooling = {"pooling_strategy": strategy, "activation_function": activation}
     write_modules(tmp_path, "Transformer", "SpladePooling", **pooling, embedding_dimension=None)
-    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
     expected = reference(model, strategy, activation)
     assert 0.1 < (expected == 0).mean() < 0.9
     np.testing.assert_allclose(dense(output), expected, atol=1e-4 if strategy == "sum" else 1e-5)
@@ -107,23 +107,23 @@ def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
     model = save_masked_lm(tmp_path)
     write_modules(tmp_path, "MLMTransformer", "SpladePooling")
     SpladePooling("sum").save(str(tmp_path / "1_SpladePooling"))
-    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
     np.testing.assert_allclose(dense(output), reference(model, "sum"), atol=1e-4)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
 def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_masked_lm(tmp_path)
-    one = Stages(tmp_path, head=HEAD, backend="naive")
+    one = Stages(tmp_path, task=TASK, backend="naive")
     alone = [dense(one.run(encoder_step([text]))[1])[0] for text in TEXTS]
-    stages = Stages(tmp_path, head=HEAD, num_stages=num_stages, backend="naive")
+    stages = Stages(tmp_path, task=TASK, num_stages=num_stages, backend="naive")
     together = dense(stages.run(encoder_step(TEXTS))[1])
     np.testing.assert_array_equal(together, np.stack(alone))
 
 
 def test_a_text_that_says_nothing(tmp_path: Path) -> None:
     save_masked_lm(tmp_path, bias=-100.0)
-    _, output = Stages(tmp_path, head=HEAD).run(encoder_step(TEXTS))
+    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
     assert np.frombuffer(output.counts, np.int32).tolist() == [0] * len(TEXTS)
     assert output.pooled == b""
 
@@ -176,7 +176,7 @@ def test_names_of_older_checkpoints(tmp_path: Path) -> None:
     tensors["bert.pooler.dense.bias"] = torch.ones(BERT["hidden_size"])
     assert "cls.predictions.transform.LayerNorm.gamma" in tensors
     save_file(tensors, tmp_path / "model.safetensors")
-    ours = ModelStages(tmp_path, head=HEAD).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK).logits(tensor_step(TEXTS))
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 
@@ -200,7 +200,7 @@ def test_the_decoders_own_bias_counts(tmp_path: Path, own: bool) -> None:
     if own:
         tensors[bias] = torch.full((VOCABULARY,), torch.nan)
     save_file(tensors, tmp_path / "model.safetensors")
-    ours = ModelStages(tmp_path, head=HEAD).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK).logits(tensor_step(TEXTS))
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 
@@ -215,7 +215,7 @@ def test_each_weight_is_held_once(tmp_path: Path, tied: bool, num_stages: int) -
     words = model.bert.embeddings.word_embeddings.weight.nbytes
     held = sum(
         load_model(
-            worker_config(tmp_path, head=HEAD, stage=stage, num_stages=num_stages)
+            worker_config(tmp_path, task=TASK, stage=stage, num_stages=num_stages)
         ).weight_bytes
         for stage in range(num_stages)
     )
@@ -229,7 +229,7 @@ def test_a_checkpoint_without_the_head(tmp_path: Path) -> None:
         json.dumps(config | {"architectures": ["BertForMaskedLM"]})
     )
     with pytest.raises(CheckpointError, match=r"has no tensor cls\.predictions"):
-        load_model(worker_config(tmp_path, head=HEAD))
+        load_model(worker_config(tmp_path, task=TASK))
 
 
 def test_pooling_of_a_folder_without_modules(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path:
     write_modules(tmp_path, "Transformer", "Pooling", pooling_mode_cls_token=True)
     config = read_model_config(tmp_path)
     assert (config.architecture, config.pooling.mode) == ("BertModel", "cls")
-    load_model(worker_config(tmp_path, head="embed"))
+    load_model(worker_config(tmp_path, task="embed"))
 
 
 @pytest.mark.parametrize(

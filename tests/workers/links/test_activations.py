@@ -10,14 +10,14 @@ from tests.workers.checkpoints import LLAMA, save_bert, save_llama, worker_confi
 from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
-from workers.contract.config import Head, WorkerConfig
+from workers.contract.config import Task, WorkerConfig
 from workers.contract.messages import StepInput, StepOutput, WorkerFailed
 
 NEW_TOKENS = 10
 
 
-def naive_config(folder: Path, head: Head = "generate") -> WorkerConfig:
-    config = worker_config(folder, head=head)
+def naive_config(folder: Path, task: Task = "generate") -> WorkerConfig:
+    config = worker_config(folder, task=task)
     return msgspec.structs.replace(config, attention_backend="naive")
 
 
@@ -64,7 +64,7 @@ def test_generation_is_the_same_over_any_number_of_processes(
 def test_vectors_are_the_same_over_two_processes(tmp_path: Path) -> None:
     save_bert(tmp_path)
     steps = [encoder_step([[5] * 17, [6, 7, 8]]), encoder_step([[9]])]
-    one = Stages(tmp_path, head="embed", backend="naive")
+    one = Stages(tmp_path, task="embed", backend="naive")
     expected = [one.run(step)[1] for step in steps]
     with WorkerGroup(naive_config(tmp_path, "embed"), 2) as group:
         loaded = group.get_ready(0)

@@ -44,13 +44,13 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 def test_states_agree_with_transformers(tmp_path: Path, hidden_act: str) -> None:
     expected = reference_states(save_bert(tmp_path, hidden_act=hidden_act))
     assert min(float(own.std()) for own in expected) > 0.5
-    assert_close(Stages(tmp_path, head="embed").run(encoder_step(TEXTS)), expected)
+    assert_close(Stages(tmp_path, task="embed").run(encoder_step(TEXTS)), expected)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "naive"])
 def test_segments_count(tmp_path: Path, backend: str) -> None:
     model = save_bert(tmp_path)
-    stages = Stages(tmp_path, head="embed", backend=backend)
+    stages = Stages(tmp_path, task="embed", backend=backend)
     ours = stages.run(encoder_step(TEXTS, TYPES))
     assert_close(ours, reference_states(model, TYPES))
     assert not torch.allclose(ours[3], stages.run(encoder_step(TEXTS))[3], atol=1e-2)
@@ -60,8 +60,8 @@ def test_segments_count(tmp_path: Path, backend: str) -> None:
 def test_stages_do_not_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_bert(tmp_path)
     step = encoder_step(TEXTS, TYPES)
-    whole = Stages(tmp_path, head="embed").run(step)
-    split = Stages(tmp_path, head="embed", num_stages=num_stages).run(step)
+    whole = Stages(tmp_path, task="embed").run(step)
+    split = Stages(tmp_path, task="embed", num_stages=num_stages).run(step)
     assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
 
 
@@ -69,7 +69,7 @@ def test_stages_do_not_change_a_bit(tmp_path: Path, num_stages: int) -> None:
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_classifier_scores_agree(tmp_path: Path, labels: int, num_stages: int) -> None:
     model = save_bert(tmp_path, labels=labels)
-    stages = Stages(tmp_path, head="classify", num_stages=num_stages)
+    stages = Stages(tmp_path, task="classify", num_stages=num_stages)
     states = stages.run(encoder_step(TEXTS, TYPES))
     with torch.inference_mode():
         scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
@@ -92,7 +92,7 @@ def test_an_encoder_reads_the_checkpoint_of_a_model_with_a_head(tmp_path: Path) 
     tensors["cls.predictions.transform.LayerNorm.gamma"] = torch.ones(BERT["hidden_size"])
     assert "bert.encoder.layer.0.output.LayerNorm.gamma" in tensors
     save_file(tensors, file)
-    assert_close(Stages(tmp_path, head="embed").run(encoder_step(TEXTS)), expected)
+    assert_close(Stages(tmp_path, task="embed").run(encoder_step(TEXTS)), expected)
 
 
 def _old_name(name: str) -> str:

@@ -35,7 +35,7 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
     folder = Path(spec.origin).parent / "model"
     reference = SentenceTransformer(str(folder), device="cpu")
     ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
-    _, output = Stages(folder, head="embed").run(encoder_step(ids))
+    _, output = Stages(folder, task="embed").run(encoder_step(ids))
     *without_normalize, _ = reference
     expected = SentenceTransformer(modules=without_normalize, device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(pooled(output, len(ids)), expected, atol=1e-5)
@@ -47,7 +47,7 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
 def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
     model = save_bert(tmp_path, labels=labels)
     kinds = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts()]
-    _, output = Stages(tmp_path, head="classify").run(encoder_step(texts(), kinds))
+    _, output = Stages(tmp_path, task="classify").run(encoder_step(texts(), kinds))
     with torch.inference_mode():
         logits = torch.cat(
             [
@@ -62,7 +62,7 @@ def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
 def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
     """Beside rows that are pooled, which stay as they are."""
     model = save_bert(tmp_path)
-    stages = Stages(tmp_path, head="embed", num_stages=num_stages)
+    stages = Stages(tmp_path, task="embed", num_stages=num_stages)
     _, alone = stages.run(encoder_step(texts()))
     told = [0, 1, 1, 0, 1]
     _, output = stages.run(msgspec.structs.replace(encoder_step(texts()), states=bytes(told)))
@@ -80,9 +80,9 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
 def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_bert(tmp_path)
-    one = Stages(tmp_path, head="embed", backend="naive")
+    one = Stages(tmp_path, task="embed", backend="naive")
     alone = [pooled(one.run(encoder_step([text]))[1], 1)[0] for text in texts()]
-    stages = Stages(tmp_path, head="embed", num_stages=num_stages, backend="naive")
+    stages = Stages(tmp_path, task="embed", num_stages=num_stages, backend="naive")
     together = pooled(stages.run(encoder_step(texts()))[1], len(alone))
     np.testing.assert_array_equal(together, np.stack(alone))
 
@@ -93,7 +93,7 @@ def test_nan_stays_in_its_row(tmp_path: Path) -> None:
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[0] = torch.nan
     model.save_pretrained(tmp_path)
-    stages = Stages(tmp_path, head="embed")
+    stages = Stages(tmp_path, task="embed")
     spoiled = texts()
     spoiled[2][3] = 0
     clean = pooled(stages.run(encoder_step(texts()))[1], 5)

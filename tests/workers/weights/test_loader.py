@@ -203,7 +203,7 @@ def test_dummy_weights_do_not_depend_on_the_stages(llama: Path, num_stages: int)
 
 def test_dummy_weights_of_bert(tmp_path: Path) -> None:
     save_bert(tmp_path, labels=2)
-    weights = made_up(worker_config(tmp_path, head="classify"))
+    weights = made_up(worker_config(tmp_path, task="classify"))
     assert weights["embeddings.word_embeddings.weight"].shape == (
         BERT["vocab_size"],
         BERT["hidden_size"],
