@@ -110,7 +110,7 @@ def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
     visible: str,
 ) -> None:
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 << 30,) * 2)
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if inherited is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)

@@ -25,7 +25,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, cuda: tuple[int, ...]) -> None:
     monkeypatch.setattr("server.models.model_setup.available_cores", lambda: cores)
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: cuda)
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: cuda)
 
 
 def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: Any) -> ServedModel:

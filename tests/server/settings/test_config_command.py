@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """80 GiB each, for which torch is made."""
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.configuration.{module}.cuda_memory", lambda: (80 * GIB,) * 2)
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 * GIB,) * 2)
     monkeypatch.setattr("server.models.devices.version", lambda _: "2.13.0")
 
 
