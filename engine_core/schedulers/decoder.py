@@ -39,7 +39,10 @@ class DecoderScheduler:
         # are the running ones that have not sampled in this residency.
         self._running: dict[Request, None] = {}
         self._prompts: dict[Request, None] = {}
-        self._waiting = WaitingQueue()
+        # The tokens of `_prompts` that are not submitted; the blocks that waiting requests need.
+        self._unsubmitted = 0
+        self._waiting: WaitingQueue[Request] = WaitingQueue()
+        self._waiting_blocks = 0
         self._jobs: dict[JobKey, list[Request]] = {}
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
@@ -60,10 +63,12 @@ class DecoderScheduler:
         self._jobs[job.key] = rows
         self._constrained += sum(request.matcher is not None for request in rows)
         for request in rows:
-            self._waiting.add(request)
+            tokens = len(request.tokens)
+            self._waiting.add(request, request.priority, tokens)
+            self._waiting_blocks += self.kv.blocks_for(tokens)
 
     def ahead(self, priority: int | None = None) -> int:
-        return self._unsubmitted() + self._waiting.tokens_ahead(priority)
+        return self._unsubmitted + self._waiting.tokens_ahead(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
@@ -91,21 +96,16 @@ class DecoderScheduler:
         return batch
 
     def is_open(self) -> bool:
-        """There will be a slot, a block and a token of the budget left when those have been let in
-        that wait."""
-        if len(self._waiting) >= len(self._free_slots):
-            return False
-        blocks = self.kv.num_free
-        budget = self._max_tokens - len(self._running) - self._unsubmitted()
-        for request in self._waiting:
-            blocks -= self.kv.blocks_for(len(request.tokens))
-            budget -= len(request.tokens)
-            if budget <= 0:
-                break
-        return blocks > 0 and budget > 0
+        """A slot, a KV block and token budget remain after admitting everything now waiting."""
+        budget = self._max_tokens - len(self._running) - self._unsubmitted
+        return (
+            len(self._waiting) < len(self._free_slots)
+            and self._waiting_blocks < self.kv.num_free
+            and self._waiting.num_tokens < budget
+        )
 
     def has_prompts(self) -> bool:
-        return bool(self._waiting) or self._unsubmitted() > 0
+        return bool(self._waiting) or self._unsubmitted > 0
 
     def build(self, batch: DecoderBatch) -> StepInput:
         return build_decoder_step(batch, self._masks.owe(batch) if self._constrained else b"")
@@ -169,7 +169,7 @@ class DecoderScheduler:
         return True
 
     def _end(self, request: Request) -> bool:
-        """The request is over: give its slot and blocks back. False if it was over already.
+        """The request is over: release its slot and blocks. False if it was over already.
 
         Steps in flight may still write those blocks: every stage runs steps in submit order, so a
         later step may reuse them at once.
@@ -177,24 +177,32 @@ class DecoderScheduler:
         if request.status is Status.ENDED:
             return False
         if request.status is Status.RUNNING:
-            self._vacate(request)
+            self._release(request)
         else:
-            self._waiting.remove(request)
+            self._leave_queue(request)
         request.status = Status.ENDED
         self._constrained -= request.matcher is not None
         return True
 
     def _preempt(self, request: Request) -> None:
         self._preemptions += 1
-        self._vacate(request)
+        self._release(request)
         request.status = Status.WAITING
         request.submitted = request.registered = 0
         request.last_step = -1
-        self._waiting.put_back(request)
+        tokens = len(request.tokens)
+        self._waiting.put_back(request, tokens)
+        self._waiting_blocks += self.kv.blocks_for(tokens)
 
-    def _vacate(self, request: Request) -> None:
+    def _leave_queue(self, request: Request) -> None:
+        self._waiting_blocks -= self.kv.blocks_for(self._waiting.remove(request))
+
+    def _release(self, request: Request) -> None:
+        """Give back the slot and the blocks of a running request."""
         del self._running[request]
-        self._prompts.pop(request, None)
+        if request in self._prompts:
+            del self._prompts[request]
+            self._unsubmitted -= len(request.tokens) - request.submitted
         self._free_slots.append(request.slot)
         self.kv.release(request.blocks)
         request.slot = -1
@@ -206,11 +214,7 @@ class DecoderScheduler:
         budget = self._max_tokens - batch.num_tokens
         if self._stages == 1:
             return budget
-        pending = self._unsubmitted()
-        for request in self._waiting:
-            pending += len(request.tokens)
-            if pending >= self._stages * budget:
-                return budget
+        pending = self._unsubmitted + self._waiting.num_tokens
         return min(budget, max(_MIN_CHUNK, -(-pending // self._stages)))
 
     def _continue_prompts(self, batch: DecoderBatch, budget: int) -> int:
@@ -221,17 +225,13 @@ class DecoderScheduler:
             budget -= self._add_chunk(batch, request, budget)
         return budget
 
-    def _unsubmitted(self) -> int:
-        """Tokens of prompts that have begun, still to be submitted."""
-        return sum(len(request.tokens) - request.submitted for request in self._prompts)
-
     def _start_waiting(self, batch: DecoderBatch, budget: int) -> None:
         """Let waiting requests in, in order, while slots, blocks and budget last."""
         while self._waiting and self._free_slots and budget > 0:
             request = next(iter(self._waiting))
             if request.in_flight or not self._claim(batch, request):
                 return
-            self._waiting.remove(request)
+            self._leave_queue(request)
             budget -= self._add_chunk(batch, request, budget)
 
     def _claim(self, batch: DecoderBatch, request: Request) -> bool:
@@ -255,6 +255,7 @@ class DecoderScheduler:
         batch.inits.append(request.slot_init())
         batch.assign_blocks(request, shared + fresh)
         request.submitted = len(shared) * kv.block_size
+        self._unsubmitted += known - request.submitted
         request.registered = len(shared)
         request.resident_from = known
         request.scores_from = request.scored
@@ -276,6 +277,7 @@ class DecoderScheduler:
         stop = start + length
         samples = stop == len(request.tokens)
         batch.add(request, start, length, samples)
+        self._unsubmitted -= length
         if samples:
             del self._prompts[request]
         while request.registered < stop // self.kv.block_size:

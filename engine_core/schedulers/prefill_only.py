@@ -4,7 +4,7 @@ A job is a struct of arrays; its items are rows, never objects.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
 from engine_core.schedulers.batches import EncoderBatch
 from engine_core.schedulers.step_builder import build_encoder_step
-from engine_core.schedulers.waiting import WaitingTokens
+from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.messages import StepInput, StepOutput
 
 
@@ -68,7 +68,8 @@ class PrefillOnlyScheduler:
         self._stages = config.num_stages
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = max(config.max_step_tokens, config.max_model_len)
-        self._jobs = _JobQueue()
+        self._waiting: WaitingQueue[Job] = WaitingQueue()
+        self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = 0
         self._running_rows = 0
@@ -78,17 +79,19 @@ class PrefillOnlyScheduler:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        self._jobs.add(job, rows)
+        self._waiting.add(job, job.message.priority, rows.first_tokens)
+        self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
 
     def ahead(self, priority: int | None = None) -> int:
-        """The first row of every job of which none has begun: further rows share steps with it."""
-        return self._jobs.first_tokens.up_to(priority)
+        """The first rows of jobs that have not begun: a job's further rows share steps with it."""
+        return self._waiting.tokens_ahead(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
-        if (rows := self._jobs.remove(job)) is not None:
+        if (rows := self._rows.pop(job, None)) is not None:
+            self._waiting.remove(job)
             self._waiting_rows -= rows.num_left
             self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
         return job.open_rows
@@ -101,8 +104,8 @@ class PrefillOnlyScheduler:
         if not self._waiting_rows:
             return None
         budget = min(self._max_tokens, -(-self._waiting_tokens // self._stages))
-        packer = _Packer(max(budget, 1))
-        for equals in self._jobs:
+        packer = _Packer(max(budget, 1), self._rows)
+        for equals in self._waiting.groups():
             packer.fill(equals)
         batch = packer.batch(self._step)
         self._step += 1
@@ -148,75 +151,38 @@ class PrefillOnlyScheduler:
         self._waiting_rows -= len(batch.lens)
         self._running_rows += len(batch.lens)
         self._waiting_tokens -= len(batch.tokens)
-        for job, rows in batch.parts:
-            self._jobs.submitted(job, begins=rows[0] == 0)
-
-
-class _JobQueue:
-    """Jobs with rows that are not submitted, by (priority, arrival). `first_tokens` are those of
-    the first rows of jobs that have not begun."""
-
-    def __init__(self) -> None:
-        self._by_priority: dict[int, dict[Job, EncoderRows]] = {}
-        self.first_tokens = WaitingTokens()
-
-    def __iter__(self) -> Iterator[dict[Job, EncoderRows]]:
-        """The jobs of each priority, the lowest first."""
-        return iter([self._by_priority[priority] for priority in sorted(self._by_priority)])
-
-    def add(self, job: Job, rows: EncoderRows) -> None:
-        self._by_priority.setdefault(_priority(job), {})[job] = rows
-        self.first_tokens.change(_priority(job), rows.first_tokens)
-
-    def remove(self, job: Job) -> EncoderRows | None:
-        """The rows of a job that waits no longer; None if it did not."""
-        equals = self._by_priority.get(_priority(job), {})
-        rows = equals.pop(job, None)
-        if rows is None:
-            return None
-        if rows.cursor == 0:
-            self.first_tokens.change(_priority(job), -rows.first_tokens)
-        if not equals:
-            del self._by_priority[_priority(job)]
-        return rows
-
-    def submitted(self, job: Job, *, begins: bool) -> None:
-        """Rows of a job have gone, with its first if it `begins`; one that has none left is
-        forgotten."""
-        rows = self._by_priority.get(_priority(job), {}).get(job)
-        if rows is None:
-            return
-        if begins:
-            self.first_tokens.change(_priority(job), -rows.first_tokens)
-        if rows.num_left == 0:
-            self.remove(job)
+        for job, numbers in batch.parts:
+            if (rows := self._rows.get(job)) is None:
+                continue
+            if rows.num_left == 0:
+                self._waiting.remove(job)
+                del self._rows[job]
+            elif numbers[0] == 0:
+                self._waiting.recount(job, 0)
 
 
 def _tells_states(job: Job) -> bool:
     return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
-def _priority(job: Job) -> int:
-    return job.message.priority
-
-
 class _Packer:
     """Fills one step, slice by slice of the jobs' arrays."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, rows: Mapping[Job, EncoderRows]) -> None:
         self.left = budget
+        self._rows = rows
         self._tokens: list[npt.NDArray[np.int32]] = []
         self._types: list[npt.NDArray[np.uint8]] = []
         self._lens: list[npt.NDArray[np.int32]] = []
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
-    def fill(self, jobs: dict[Job, EncoderRows]) -> None:
+    def fill(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of what is left, then what they leave to the first."""
         for limit in (self.left // len(jobs), self.left):
-            for job, rows in jobs.items():
+            for job in jobs:
                 if self.left <= 0:
                     return
-                self._take(job, rows, limit)
+                self._take(job, self._rows[job], limit)
 
     def _take(self, job: Job, rows: EncoderRows, limit: int) -> None:
         """Add the job's next rows: up to `limit` tokens, and at least one row if it fits what is

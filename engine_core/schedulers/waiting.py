@@ -1,82 +1,77 @@
-"""The requests that wait for a slot, in the order in which they get one; how much waits."""
+"""The requests or jobs that wait, in the order in which they begin; the sums of their tokens."""
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
+from math import inf
+from typing import Generic, TypeVar
 
-from engine_core.schedulers.request import Request
-
-
-class WaitingTokens:
-    """How many prompt tokens wait, by priority."""
-
-    def __init__(self) -> None:
-        self._tokens: Counter[int] = Counter()
-
-    def change(self, priority: int, tokens: int) -> None:
-        """So many more, or less."""
-        self._tokens[priority] += tokens
-        if not self._tokens[priority]:
-            del self._tokens[priority]
-
-    def up_to(self, priority: int | None) -> int:
-        """Of this priority and of those that go before it, or (None) of all."""
-        if priority is None:
-            return self._tokens.total()
-        return sum(tokens for at, tokens in self._tokens.items() if at <= priority)
+ItemT = TypeVar("ItemT", bound=Hashable)
 
 
-class WaitingQueue:
-    """An ordered set: those that had begun come first, the others by (priority, arrival).
+class WaitingQueue(Generic[ItemT]):
+    """An ordered set by (priority, arrival), lower priorities first.
 
-    What had begun and was preempted keeps its place, so no priority makes it start over for ever. A
-    request leaves from anywhere at the cost of a look-up.
+    Preempted items come before all priorities, in the order in which they had begun: so no priority
+    makes them start over for ever. Each item counts some prompt tokens, those that it held when it
+    was added. Adding and removing cost a look-up wherever an item stands; sums are kept.
     """
 
     def __init__(self) -> None:
-        # Each with the tokens that it came with: of what was preempted some may yet be confirmed.
-        self._begun: OrderedDict[Request, int] = OrderedDict()
-        self._new: dict[int, dict[Request, int]] = {}
-        self._priorities: list[int] = []  # the keys of `_new`, ascending
-        self._size = 0
-        self._begun_tokens, self._new_tokens = 0, WaitingTokens()
+        self.num_tokens = 0
+        self._groups: dict[float, OrderedDict[ItemT, int]] = {}
+        self._priorities: list[float] = []  # the keys of `_groups`, ascending
+        self._priority_of: dict[ItemT, float] = {}
+        self._group_tokens: Counter[float] = Counter()
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._priority_of)
 
-    def __iter__(self) -> Iterator[Request]:
-        yield from self._begun
+    def __iter__(self) -> Iterator[ItemT]:
         for priority in self._priorities:
-            yield from self._new[priority]
+            yield from self._groups[priority]
 
-    def tokens_ahead(self, priority: int | None) -> int:
-        """How many wait that begin before a new request of `priority`, or (None) of the last."""
-        return self._begun_tokens + self._new_tokens.up_to(priority)
+    def groups(self) -> list[Collection[ItemT]]:
+        """The items of each priority, the lowest first."""
+        return [self._groups[priority].keys() for priority in self._priorities]
 
-    def add(self, request: Request) -> None:
-        """A new request: behind all of its priority."""
-        if request.priority not in self._new:
-            self._new[request.priority] = {}
-            insort(self._priorities, request.priority)
-        self._new[request.priority][request] = tokens = len(request.tokens)
-        self._new_tokens.change(request.priority, tokens)
-        self._size += 1
+    def tokens_ahead(self, priority: int | None = None) -> int:
+        """The tokens of all items that begin before a new one of `priority`; None: of all items."""
+        if priority is None:
+            return self.num_tokens
+        return sum(tokens for other, tokens in self._group_tokens.items() if other <= priority)
 
-    def put_back(self, request: Request) -> None:
-        """A request that was preempted: before all others, which began later or not at all."""
-        self._begun[request] = tokens = len(request.tokens)
-        self._begun.move_to_end(request, last=False)
-        self._begun_tokens += tokens
-        self._size += 1
+    def add(self, item: ItemT, priority: float, tokens: int) -> None:
+        """A new item: behind all others of its priority."""
+        if priority not in self._groups:
+            self._groups[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        self._groups[priority][item] = 0
+        self._priority_of[item] = priority
+        self.recount(item, tokens)
 
-    def remove(self, request: Request) -> None:
-        """`request` waits no longer; it did."""
-        self._size -= 1
-        if request in self._begun:
-            self._begun_tokens -= self._begun.pop(request)
-            return
-        alike = self._new[request.priority]
-        self._new_tokens.change(request.priority, -alike.pop(request))
-        if not alike:
-            del self._new[request.priority]
-            del self._priorities[bisect_left(self._priorities, request.priority)]
+    def put_back(self, item: ItemT, tokens: int) -> None:
+        """A preempted item: before all others, which began later or have not begun."""
+        self.add(item, -inf, tokens)
+        self._groups[-inf].move_to_end(item, last=False)
+
+    def recount(self, item: ItemT, tokens: int) -> None:
+        """An item counts this many tokens from now on."""
+        priority = self._priority_of[item]
+        group = self._groups[priority]
+        change = tokens - group[item]
+        group[item] = tokens
+        self._group_tokens[priority] += change
+        self.num_tokens += change
+
+    def remove(self, item: ItemT) -> int:
+        """`item` leaves the queue. Returns the tokens that it counted."""
+        priority = self._priority_of.pop(item)
+        group = self._groups[priority]
+        tokens = group.pop(item)
+        self._group_tokens[priority] -= tokens
+        self.num_tokens -= tokens
+        if not group:
+            del self._groups[priority], self._group_tokens[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
+        return tokens

@@ -89,9 +89,22 @@ class Driver:
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
+    def assert_sums(self) -> None:
+        """What the scheduler keeps as sums is what its requests add up to. A waiting request counts
+        the tokens that it had when it came: two more may be confirmed after a preemption."""
+        scheduler, waiting = self.scheduler, self.scheduler._waiting
+        left = [len(request.tokens) - request.submitted for request in scheduler._prompts]
+        assert scheduler._unsubmitted == sum(left)
+        counted = [waiting._groups[waiting._priority_of[request]][request] for request in waiting]
+        assert waiting.num_tokens == sum(counted)
+        assert scheduler._waiting_blocks == sum(map(scheduler.kv.blocks_for, counted))
+        for request, tokens in zip(waiting, counted, strict=True):
+            assert 0 <= len(request.tokens) - tokens <= 2
+
     def assert_idle(self) -> None:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+        self.assert_sums()
         self.scheduler.kv.check_integrity()
 
 

@@ -303,6 +303,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
                 aborted.add(chosen)
         driver.scheduler.kv.check_integrity()
         driver.assert_ordered()
+        driver.assert_sums()
     driver.drain()
     driver.assert_idle()
     for job_id, (_, prompt, max_tokens, stops) in jobs.items():

@@ -109,7 +109,11 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
     steps = Steps()
     for job_id, (lens, priority) in enumerate(jobs):
         steps.add(job_id, lens, priority)
-    steps.drain()
+    while steps.step():
+        queue, rows = steps.scheduler._waiting, steps.scheduler._rows
+        assert list(queue) == sorted(rows, key=lambda job: (job.message.priority, job.message.id))
+        new = [rows[job].first_tokens for job in queue if not rows[job].cursor]
+        assert queue.num_tokens == sum(new)
     ran = sorted(row for rows in steps.order for row in rows)
     assert ran == [(job, row) for job, (lens, _) in enumerate(jobs) for row in range(len(lens))]
     for rows in steps.order:

@@ -1,39 +1,44 @@
-"""The order in which requests get a slot, against a sorted list."""
+"""The order in which requests get a slot, and their tokens, against a sorted list."""
 
-from array import array
+from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.job import Job
-from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
 
-PARAMS = SamplingParams()
+Entry = tuple[tuple[float, int], int]
+"""((priority, arrival), number of tokens); the arrival is the item."""
 
 
-def request(number: int, priority: int) -> Request:
-    job = Job(b"client", GenerateJob(number, PARAMS), 1, 0)
-    return Request(job, 0, PARAMS, array("i", [1]), max_len=2, seed=0, priority=priority)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2), st.integers(0, 100))))
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-2, 2), st.integers(0, 100))))
 def test_the_queue_is_a_sorted_list(actions: list[tuple[int, int, int]]) -> None:
-    queue, expected = WaitingQueue(), list[tuple[tuple[int, int], Request]]()
+    queue: WaitingQueue[int] = WaitingQueue()
+    expected: list[Entry] = []
+    names: list[int] = []  # the items in the order of `expected`
     for number, (action, priority, choice) in enumerate(actions):
+        at = choice % len(expected) if expected else 0
         if action == 0 and expected:
-            queue.remove(expected.pop(choice % len(expected))[1])
+            _, tokens = expected.pop(at)
+            assert queue.remove(names.pop(at)) == tokens
         elif action == 1 and expected:
             # The first begins and is preempted.
-            _, first = expected.pop(0)
-            queue.remove(first)
-            queue.put_back(first)
-            expected.insert(0, ((-1000, -number), first))
+            _, tokens = expected.pop(0)
+            assert queue.remove(names[0]) == tokens
+            queue.put_back(names[0], choice)
+            expected.insert(0, ((-inf, -number), choice))
+        elif action == 2 and expected:
+            queue.recount(names[at], choice)
+            expected[at] = (expected[at][0], choice)
         else:
-            new = request(number, priority)
-            queue.add(new)
-            expected.append(((priority, number), new))
-            expected.sort(key=lambda entry: entry[0])
-        assert list(queue) == [entry[1] for entry in expected]
+            queue.add(number, priority, choice)
+            entry = ((float(priority), number), choice)
+            index = sum(other[0] < entry[0] for other in expected)
+            expected.insert(index, entry)
+            names.insert(index, number)
+        assert list(queue) == [name for group in queue.groups() for name in group] == names
         assert len(queue) == len(expected)
+        for limit in (-3, 0, 2):
+            ahead = sum(tokens for (own, _), tokens in expected if own <= limit)
+            assert queue.tokens_ahead(limit) == ahead
+        assert queue.tokens_ahead() == queue.num_tokens == sum(tokens for _, tokens in expected)
