@@ -1,1 +1,1 @@
-"""From logits to tokens: adjustments, draws by one uniform number a row, log-probabilities."""
+"""From logits to tokens and their log-probabilities; each row draws by one uniform number."""

@@ -1,7 +1,6 @@
-"""What changes logits before anything is drawn: masks, biases and penalties.
+"""Changes to logits before sampling: masks, biases and penalties, in this order.
 
-In this order: mask, bias, penalties; then temperature, top-k, top-p, min-p choose among what is
-left. Log-probabilities are reported of the logits before all of it.
+Log-probabilities are reported for the logits before all of them.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,11 +18,11 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Bias(NamedTuple):
-    """What is added to the logits of N different tokens (int32[N], float32[N]): `logit_bias`, and
-    -inf where a token is barred.
+    """`values` float32[N] are added to the logits of N different tokens `ids` int32[N].
 
-    Kept on the host and sent with each step: OpenAI allows 300 entries a request, 3.6 KB, where a
-    dense row would take half a megabyte of the device's memory for every slot.
+    These are `logit_bias`, and -inf for tokens that are barred. Kept on the host and sent with each
+    step: OpenAI allows 300 entries a request, 3.6 KB, while a dense row would take half a megabyte
+    of the device's memory for every slot.
     """
 
     ids: IntArray
@@ -31,8 +30,12 @@ class Bias(NamedTuple):
 
 
 class TokenMask(NamedTuple):
-    """The tokens that a grammar allows: `words` int32[M, ceil(V / 32)] on the logits' device,
-    whose bit i % 32 of word i // 32 is 1 where token i is allowed, for `rows` int32[M]."""
+    """The tokens that grammars allow in M of a step's rows.
+
+    rows   int32[M], which of the step's S rows
+    words  int32[M, ceil(V / 32)] on the logits' device: bit i % 32 of word i // 32 is 1 where token
+           i is allowed
+    """
 
     rows: IntArray
     words: torch.Tensor
@@ -44,12 +47,11 @@ class Adjustments:
 
     rows        int32[A]    which of the step's S rows, ascending
     slots       int32[A]    the slot whose counts its penalties read, -1 without penalties
-    presence, frequency     float32[A], OpenAI's: subtracted once, and as often as a token was
-                            sampled
-    repetition  float32[A]  of prompt and output (Keskar et al. 2019, arXiv:1909.05858): divides
-                            positive logits of the tokens seen, multiplies the others
-    biases      by place among the A
-    mask_rows   int32[A]    which row of a `TokenMask`, -1 for none
+    presence    float32[A]  OpenAI's presence penalty
+    frequency   float32[A]  OpenAI's frequency penalty
+    repetition  float32[A]  of prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+    biases      by index among the A
+    mask_rows   int32[A]    the row's index among the M of a `TokenMask`, -1 for none
     """
 
     rows: IntArray
@@ -62,39 +64,39 @@ class Adjustments:
 
     @property
     def counted(self) -> npt.NDArray[np.intp]:
-        """The places among the A whose tokens are counted."""
+        """Which of the A rows have their tokens counted."""
         return np.flatnonzero(self.slots >= 0)
 
 
 def with_mask(adjustments: Adjustments | None, mask: TokenMask) -> Adjustments:
-    """The same, and the rows that `mask` names."""
+    """`adjustments` and, for the rows of `mask`, which of its rows is theirs."""
     given = adjustments or _unchanged(0)
     rows = np.union1d(given.rows, mask.rows).astype(np.int32)
-    places = np.searchsorted(rows, given.rows)
+    indices = np.searchsorted(rows, given.rows)
     merged = _unchanged(len(rows))
     for name in ("slots", "presence", "frequency", "repetition"):
-        getattr(merged, name)[places] = getattr(given, name)
+        getattr(merged, name)[indices] = getattr(given, name)
     mask_rows = np.full(len(rows), -1, np.int32)
     mask_rows[np.searchsorted(rows, mask.rows)] = np.arange(len(mask.rows))
-    biases = {int(places[place]): bias for place, bias in given.biases.items()}
+    biases = {int(indices[index]): bias for index, bias in given.biases.items()}
     return replace(merged, rows=rows, biases=biases, mask_rows=mask_rows)
 
 
 def adjust(
     logits: torch.Tensor, adjustments: Adjustments, counts: TokenCounts, mask: TokenMask | None
 ) -> torch.Tensor:
-    """CPU: float32[S, V] with the rows that change changed; `logits` stay as they are."""
+    """CPU: adjusted float32[S, V]; `logits` stay unchanged."""
     changed = to_array(logits).copy()
-    for place, row in enumerate(adjustments.rows.tolist()):
+    for index, row in enumerate(adjustments.rows.tolist()):
         values = changed[row]
         if mask is not None and adjustments.mask_rows is not None:
-            _mask(values, to_array(mask.words), int(adjustments.mask_rows[place]))
-        if place in adjustments.biases:
-            bias = adjustments.biases[place]
+            _mask(values, to_array(mask.words), int(adjustments.mask_rows[index]))
+        if index in adjustments.biases:
+            bias = adjustments.biases[index]
             values[bias.ids] += bias.values
-        slot = int(adjustments.slots[place])
+        slot = int(adjustments.slots[index])
         if slot >= 0:
-            _penalise(values, to_array(counts.table)[slot], adjustments, place)
+            _penalise(values, to_array(counts.table)[slot], adjustments, index)
     return on_device(changed, logits.device)
 
 
@@ -105,15 +107,15 @@ def _mask(values: FloatArray, words: IntArray, row: int) -> None:
 
 
 def _penalise(
-    values: FloatArray, seen: npt.NDArray[np.int16], adjustments: Adjustments, place: int
+    values: FloatArray, seen: npt.NDArray[np.int16], adjustments: Adjustments, index: int
 ) -> None:
-    """Penalties on one row's `values` [V], by its counts `seen` [V]."""
+    """Apply penalties to one row's `values` [V], by its counts `seen` [V]."""
     ids = np.flatnonzero(seen)
     logits, sampled = values[ids], (seen[ids] >> 1).astype(np.float32)
-    repetition = adjustments.repetition[place]
+    repetition = adjustments.repetition[index]
     logits = np.where(logits > 0, logits / repetition, logits * repetition)
-    logits -= adjustments.frequency[place] * sampled
-    values[ids] = logits - adjustments.presence[place] * (sampled > 0)
+    logits -= adjustments.frequency[index] * sampled
+    values[ids] = logits - adjustments.presence[index] * (sampled > 0)
 
 
 def _unchanged(count: int) -> Adjustments:

@@ -1,4 +1,4 @@
-"""Sampling on the CPU: sorts what must be in order, and no more of a row than that."""
+"""Sampling on the CPU: sorts only as much of a row as its filters need."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -10,7 +10,8 @@ from workers.device.transfer import on_device, to_array, to_device
 from workers.sampling.sampling_table import SamplingRows
 
 _WIDTHS = (64, 1024, 2**31)
-"""How many of a row's best tokens are put in order, at least its top_k (at most the vocabulary)."""
+"""How many of a row's best tokens may be sorted: the first that is at least its top_k, and at most
+the vocabulary."""
 
 
 def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
@@ -29,9 +30,10 @@ def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
-    """The rows that draw, by how many of their best tokens are put in order for it: 0 for none.
+    """The rows that draw, by how many of their best tokens are sorted for it; 0 is none.
 
-    By a row's own parameters alone: sums over a width round alike whatever else is in the batch.
+    It depends only on a row's own parameters, so that sums over the width round the same in any
+    batch.
     """
     groups: defaultdict[int, list[int]] = defaultdict(list)
     given = rows.parameters
@@ -49,7 +51,7 @@ def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
 
 
 def _draw_from_all(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """A token for each row of float32[N, V], by the softmax over all of them: int64[N]."""
+    """A token for each row of float32[N, V] without filters: int64[N]."""
     columns = [rows.parameters["temperature"][:, None], rows.uniforms()[:, None]]
     temperature, uniform = to_device(columns, logits.device)
     highest, _ = _best(logits)
@@ -59,9 +61,10 @@ def _draw_from_all(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> torch.Tensor:
-    """The same over the best of each row, at most `width`, by `top_k`, `top_p` and `min_p`.
+    """A token for each row of float32[N, V], filtered by top-k, top-p and min-p: int64[N].
 
-    Sorting values alone is cheap; the token is then found by the value drawn.
+    Only the `width` highest values are sorted, without their ids, which is cheap; the token is then
+    found by the value drawn.
     """
     given = rows.parameters
     top_k = np.where(given["top_k"] > 0, np.minimum(given["top_k"], width), width)
@@ -85,20 +88,21 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
 
 
 def _invert(cumulative: torch.Tensor, total: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Where the share `uniform` [N, 1] of `total` [N, 1] falls in float32[N, W]: int64[N, 1].
+    """The index where the share `uniform` [N, 1] of `total` [N, 1] falls in `cumulative` [N, W],
+    int64[N, 1].
 
     A uniform number is at most 1 - 2^-24, so its product with the total rounds to less than the
-    total, and what is found has a probability above 0.
+    total, and the token at the index has a probability above 0.
     """
     found = torch.searchsorted(cumulative, uniform * total, right=True)
     return found.clamp_(max=cumulative.shape[-1] - 1)  # the sums of a failed row are NaN
 
 
-# These three are NumPy's, whose SIMD loops take a tenth of torch's time and less.
+# These three use NumPy, whose SIMD loops take at most a tenth of torch's time.
 
 
 def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The highest of each row of [N, V], or its NaN, and the first id that has it: [N] each."""
+    """Each row's highest logit (or its NaN) and the lowest id that has it, of [N, V]: [N] each."""
     values = to_array(logits)
     ids = values.argmax(axis=-1)
     highest, tokens = to_device([values[np.arange(len(ids)), ids], ids], logits.device)
@@ -115,7 +119,8 @@ def _largest(logits: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _nth_equal(logits: torch.Tensor, value: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
-    """The id of number `rank` [N, 1], from 0, of each row's equals of `value` [N, 1]: int64[N]."""
+    """In each row, the id of the logit number `rank` [N, 1] (from 0) among those equal to `value`
+    [N, 1]: int64[N]."""
     equal = to_array(logits) == to_array(value)
     ids = equal.argmax(axis=-1)
     ranks = to_array(rank)[:, 0]

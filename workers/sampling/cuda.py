@@ -1,6 +1,7 @@
-"""Sampling on the GPU: the kernels of workers/kernels, and what they are given.
+"""Sampling on the GPU, by the kernels of `workers.kernels.sampling`.
 
-Nothing is read back; what is launched follows from the step's parameters on the host alone.
+Nothing is read back from the device: which kernels are launched follows from the parameters that
+the host has.
 """
 
 import numpy as np
@@ -19,7 +20,8 @@ from workers.sampling.token_counts import TokenCounts
 from workers.sampling.token_logprobs import TokenLogprobs
 
 _COLDEST = np.float32(1e-20)
-"""A temperature below it is as good as greedy, and its inverse would not be finite."""
+"""The lowest temperature used: at it sampling is already greedy, below it the inverse may not be
+finite."""
 
 
 def sample(
@@ -52,9 +54,10 @@ def sample(
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Of `tokens` integer[N] and the `width` best under contiguous [N, V] logits in any float type.
+    """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row.
 
-    Only the normaliser needs all logits, and it is summed group by group: no float32 copy of them.
+    Logits are contiguous [N, V] in any float dtype. Only the normaliser reads all of them, summed
+    group by group: there is no float32 copy.
     """
     assert logits.is_contiguous(), "the kernels read rows of V logits"
     chosen = logits.gather(1, tokens.long().clamp(min=0)[:, None])[:, 0]
@@ -71,11 +74,11 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 def _adjusted(
     logits: torch.Tensor, adjustments: Adjustments, counts: TokenCounts, mask: TokenMask | None
 ) -> LogitRows:
-    """The rows with their adjustments in place, everything sent in one copy."""
-    places = np.full(len(logits), -1, np.int32)
-    places[adjustments.rows] = np.arange(len(adjustments.rows))
+    """The step's rows, the adjusted ones in float32; what that needs is sent in one copy."""
+    adjusted_index = np.full(len(logits), -1, np.int32)
+    adjusted_index[adjustments.rows] = np.arange(len(adjustments.rows))
     penalties = np.stack([adjustments.presence, adjustments.frequency, adjustments.repetition])
-    columns = [places, adjustments.rows, adjustments.slots, penalties]
+    columns = [adjusted_index, adjustments.rows, adjustments.slots, penalties]
     if mask is not None and adjustments.mask_rows is not None:
         columns.append(adjustments.mask_rows)
     biases = adjustments.biases
@@ -84,18 +87,18 @@ def _adjusted(
         columns.append(np.repeat(np.array(list(biases), np.int32), lengths))
         columns.append(np.concatenate([bias.ids for bias in biases.values()]))
         columns.append(np.concatenate([bias.values for bias in biases.values()]))
-    placed, those, slots, sent_penalties, *rest = to_device(columns, logits.device)
+    sent_index, sent_rows, slots, sent_penalties, *rest = to_device(columns, logits.device)
     mask_rows = rest.pop(0) if mask is not None else None
-    bias_places, bias_ids, bias_values = rest or (None, None, None)
+    bias_indices, bias_ids, bias_values = rest or (None, None, None)
     rows = AdjustedRows(
-        rows=those,
+        rows=sent_rows,
         slots=slots,
         penalties=sent_penalties,
         counts=counts.table if len(adjustments.counted) else None,
         mask_rows=mask_rows,
         words=mask.words if mask is not None else None,
-        bias_places=bias_places,
+        bias_indices=bias_indices,
         bias_ids=bias_ids,
         bias_values=bias_values,
     )
-    return LogitRows(logits, adjusted_logits(logits, rows), placed)
+    return LogitRows(logits, adjusted_logits(logits, rows), sent_index)

@@ -6,12 +6,12 @@ from workers.sampling.token_logprobs import TokenLogprobs
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Of `tokens` integer[N] under [N, V] logits, beside the `width` best alternatives.
+    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits.
 
-    A token of -1 (a failed row) is reported as NaN, like everything else in its row.
+    A token of -1 (a failed row) gets NaN, like everything else in its row.
     """
     if logits.device.type != "cpu":
-        # Only there are the kernels to be had.
+        # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
 
         return cuda.log_probabilities(logits, tokens, width)
@@ -22,7 +22,7 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 
 
 def ranks(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The place of `tokens` integer[N] among all by [N, V] logits, int32[N]: 1 is the likeliest,
-    and equals share the best place."""
+    """The rank of `tokens` integer[N] by [N, V] logits, int32[N]: 1 is the most probable token, and
+    equal logits share the best rank."""
     own = logits.gather(1, tokens.long().clamp(min=0)[:, None])
     return (logits > own).sum(dim=-1, dtype=torch.int32) + 1

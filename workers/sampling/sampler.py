@@ -1,4 +1,4 @@
-"""From logits to tokens: greedy, or by temperature, top-k, top-p, min-p and a uniform number."""
+"""From logits to tokens, on the CPU or on a GPU."""
 
 import numpy as np
 import torch
@@ -18,21 +18,21 @@ def sample(
 ) -> torch.Tensor:
     """One token for each row of [S, V] logits, int32[S] on their device; `logits` stay unchanged.
 
-    The rows' adjustments and `mask` come first. Then, without a temperature, the best token, else
-    one of the `top_k` best (0: all), of these one of the fewest whose share of them reaches
-    `top_p`, at least one, and of these one of those that are at least `min_p` times as probable as
-    the best. Among equals the lowest ids are the best. -1 where a row holds NaN or +inf or nothing
-    but -inf; other rows do not notice. What penalised rows get is counted in `counts`.
+    Adjusts the logits (`mask`, biases, penalties), then takes the best token if the temperature is
+    0; otherwise filters by top-k, top-p and min-p and draws one of the rest. `TokenSampling` has
+    the order and the meaning of each parameter. Tokens sampled for penalised rows are added to
+    `counts`. A row that holds NaN, +inf or only -inf gets -1; other rows are not affected.
 
-    On the CPU logits are float32. On a GPU they may be of any float dtype, nothing waits for it,
-    and tokens are the CPU's except where a sum rounds to the other side of an edge.
+    On the CPU logits are float32. On a GPU they may have any float dtype and the host does not wait
+    for it; tokens are the same as on the CPU except where sums round differently at the edge of a
+    filter or of a token's share.
     """
     adjustments = rows.adjustments if mask is None else with_mask(rows.adjustments, mask)
     if logits.device.type == "cpu":
         adjusted = logits if adjustments is None else adjust(logits, adjustments, counts, mask)
         tokens = draw(adjusted, rows)
     else:
-        # Only there are the kernels to be had.
+        # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
 
         tokens = cuda.sample(logits, rows, adjustments, counts, mask)

@@ -103,8 +103,8 @@ class SamplingTable:
         return SamplingRows(parameters, index, self._adjustments(slots, parameters, barred))
 
     def sampled_width(self, slots: IntArray) -> int:
-        """The most alternatives that any of `slots` reports beside a sampled token; -1: none wants
-        log-probabilities."""
+        """The most alternatives that any of `slots` reports beside a sampled token; -1 if none
+        reports log-probabilities."""
         return int(self.parameters["logprobs"][slots].max())
 
     def scored_width(self, slots: IntArray) -> int:

@@ -17,9 +17,9 @@ _SAMPLINGS = (GREEDY, TokenSampling(), TokenSampling(top_p=0.9))
 
 
 def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
-    """Sample logits [1, V] of the model's dtype in every combination that launches other kernels.
+    """Sample `logits` [1, V] of the model's dtype in every combination that launches other kernels.
 
-    Overwrites slot 0 of the table.
+    Overwrites slot 0 of `table`.
     """
     words = torch.full((1, -(-logits.shape[1] // 32)), -1, dtype=torch.int32, device=logits.device)
     everything = TokenMask(np.zeros(1, np.int32), words)

@@ -9,17 +9,16 @@ from workers.step.tensors import IntArray
 _IN_PROMPT = 1
 _ONE_SAMPLED = 2
 _FULL = np.iinfo(np.int16).max - 1
-"""A token that was sampled 16,383 times is counted no further: no penalty tells the difference."""
+"""Counting stops after a token was sampled 16,383 times: no penalty can notice the difference."""
 
 
 class TokenCounts:
     """Dense counts, int16[max_slots, V]: twice how often a token was sampled, plus 1 if the prompt
     holds it.
 
-    Held on the device, because a step that was submitted ahead must see the token of the step
-    before it: each step counts its own tokens there, in stream order. On CUDA the table is
-    allocated at once, so that it is part of the memory measured at start; on the CPU when the
-    first row with a penalty comes.
+    Held on the device, because an ahead step must see the token of the step before it: each step
+    counts its own tokens there, in stream order. On CUDA the table is allocated at once, so that it
+    is part of the memory measured at start; on the CPU at the first row with a penalty.
     """
 
     def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
@@ -40,7 +39,8 @@ class TokenCounts:
         return self._table
 
     def begin(self, slot: int, known: IntArray, prompt_len: int) -> None:
-        """A request moves in with its `known` tokens, of which `prompt_len` are the prompt."""
+        """A request moves into `slot` with `known` tokens, of which the first `prompt_len` are the
+        prompt."""
         counts = np.bincount(known[prompt_len:], minlength=self._shape[1]) * _ONE_SAMPLED
         row = np.minimum(counts, _FULL).astype(np.int16)
         row[known[:prompt_len]] |= _IN_PROMPT
@@ -49,12 +49,12 @@ class TokenCounts:
     def add(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Count one token [A] for each of A different slots [A] (int64 both).
 
-        A failed row's -1 is taken for 0: nothing is sampled for that row again.
+        A failed row's -1 counts as 0: nothing is sampled for that row again.
         """
         table = self.table
-        places = (slots, tokens.clamp(min=0))
-        counts = table[places]
-        table[places] = torch.where(counts < _FULL, counts + _ONE_SAMPLED, counts)
+        cells = (slots, tokens.clamp(min=0))
+        counts = table[cells]
+        table[cells] = torch.where(counts < _FULL, counts + _ONE_SAMPLED, counts)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -1,4 +1,4 @@
-"""What is told of chosen tokens: from tensors on the device to a message."""
+"""Log-probabilities of chosen tokens: tensors on the device, and the message made of them."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,10 @@ from workers.device.transfer import to_bytes
 class TokenLogprobs:
     """`workers.contract.messages.Logprobs` while its parts are still tensors.
 
-    chosen float32[N], top_ids int32[N, width], top float32[N, width]; ranks int32[N] where they
-    are asked for.
+    chosen   float32[N]
+    top_ids  int32[N, width]
+    top      float32[N, width]
+    ranks    int32[N], for scored prompt tokens only
     """
 
     chosen: torch.Tensor
@@ -22,7 +24,7 @@ class TokenLogprobs:
     ranks: torch.Tensor | None = None
 
     def to_host(self) -> "TokenLogprobs":
-        """The same on the host, where it is once the current stream has come to it."""
+        """The same on the host; complete once the current stream has reached the copies."""
         return TokenLogprobs(
             chosen=self.chosen.to("cpu", non_blocking=True),
             top_ids=self.top_ids.to("cpu", non_blocking=True),
@@ -31,7 +33,7 @@ class TokenLogprobs:
         )
 
     def to_message(self) -> Logprobs:
-        """The message, of tensors on the host."""
+        """The message; the tensors must be on the host."""
         return Logprobs(
             width=self.top.shape[1],
             chosen=to_bytes(self.chosen),

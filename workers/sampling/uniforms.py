@@ -1,6 +1,6 @@
-"""Sampling noise: a pure function of (seed, output index).
+"""Random numbers for sampling: a pure function of (seed, output index).
 
-Neither the batch, nor wasted rows, nor recomputation, nor the number of stages shifts it.
+They do not depend on the batch, on wasted rows, on recomputation or on the number of stages.
 """
 
 import numpy as np

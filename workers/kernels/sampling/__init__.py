@@ -1,1 +1,1 @@
-"""Triton kernels of sampling, without a sort."""
+"""Triton kernels that sample without a sort."""

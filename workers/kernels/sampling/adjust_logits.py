@@ -1,4 +1,4 @@
-"""Masks, biases and penalties on the rows that have any."""
+"""Masks, biases and penalties, on the rows that have any."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -13,19 +13,23 @@ TILE = 1024
 
 _UNALIGNED = [
     *("rows", "slots", "penalties", "mask_rows"),
-    *("bias_places", "bias_ids", "bias_values"),
+    *("bias_indices", "bias_ids", "bias_values"),
 ]
-"""As `workers.kernels.sampling.logit_rows.UNALIGNED`."""
+"""As `workers.kernels.sampling.candidates.UNALIGNED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdjustedRows:
     """`workers.sampling.adjustments.Adjustments` on the device.
 
-    rows, slots int32[A]; penalties float32[3, A]: presence, frequency, repetition. `counts`
-    int16[max_slots, V] where a slot is given. `words` int32[M, W] with `mask_rows` int32[A], and
-    the N entries of all biases (`bias_places` among the A, `bias_ids` int32[N], `bias_values`
-    float32[N]), are None where the step has none.
+    rows, slots   int32[A]
+    penalties     float32[3, A]: presence, frequency, repetition
+    counts        int16[max_slots, V]; None where no row has penalties
+    mask_rows     int32[A]; None without a mask
+    words         int32[M, W]; None without a mask
+    bias_indices  int32[N], for the N entries of all biases which of the A rows; None without biases
+    bias_ids      int32[N]
+    bias_values   float32[N]
     """
 
     rows: torch.Tensor
@@ -34,7 +38,7 @@ class AdjustedRows:
     counts: torch.Tensor | None = None
     mask_rows: torch.Tensor | None = None
     words: torch.Tensor | None = None
-    bias_places: torch.Tensor | None = None
+    bias_indices: torch.Tensor | None = None
     bias_ids: torch.Tensor | None = None
     bias_values: torch.Tensor | None = None
 
@@ -62,31 +66,31 @@ def adjusted_logits(logits: torch.Tensor, rows: AdjustedRows) -> torch.Tensor:
     if rows.bias_ids is not None:
         entries = len(rows.bias_ids)
         _adjust_biased[(triton.cdiv(entries, TILE),)](
-            *arguments, rows.bias_places, rows.bias_ids, rows.bias_values, entries, **flags
+            *arguments, rows.bias_indices, rows.bias_ids, rows.bias_values, entries, **flags
         )
     return out
 
 
 @triton.jit
 def _adjusted(
-    values, places, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
+    values, indices, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
     VOCABULARY: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """`values`, biased, of tokens `ids` in the rows at `places` of the A, masked and penalised."""
+    """Mask and penalties on biased `values` of tokens `ids`, in the rows `indices` of the A."""
     if MASKED:
-        mask_row = tl.load(mask_rows + places, mask=inside, other=-1).to(tl.int64)
+        mask_row = tl.load(mask_rows + indices, mask=inside, other=-1).to(tl.int64)
         masked = mask_row >= 0
         word = tl.load(words + mask_row * width + ids // 32, mask=inside & masked, other=0)
         forbidden = masked & (((word >> (ids % 32)) & 1) == 0)
         values = tl.where(forbidden, float("-inf"), values)
     if COUNTED:
-        slot = tl.load(slots + places, mask=inside, other=-1).to(tl.int64)
+        slot = tl.load(slots + indices, mask=inside, other=-1).to(tl.int64)
         seen = tl.load(counts + slot * VOCABULARY + ids, mask=inside & (slot >= 0), other=0).to(
             tl.int32
         )
-        presence = tl.load(penalties + places, mask=inside, other=0.0)
-        frequency = tl.load(penalties + count + places, mask=inside, other=0.0)
-        repetition = tl.load(penalties + 2 * count + places, mask=inside, other=1.0)
+        presence = tl.load(penalties + indices, mask=inside, other=0.0)
+        frequency = tl.load(penalties + count + indices, mask=inside, other=0.0)
+        repetition = tl.load(penalties + 2 * count + indices, mask=inside, other=1.0)
         repeated = tl.where(values > 0, values / repetition, values * repetition)
         sampled = seen >> 1
         repeated -= frequency * sampled.to(tl.float32)
@@ -100,34 +104,34 @@ def _adjust(
     logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0)
+    index = tl.program_id(0)
     ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = ids < VOCABULARY
-    row = tl.load(rows + place).to(tl.int64)
+    row = tl.load(rows + index).to(tl.int64)
     values = tl.load(logits + row * VOCABULARY + ids, mask=inside, other=0.0).to(tl.float32)
     values = _adjusted(
-        values, place + tl.zeros_like(ids), ids, inside, slots, penalties, counts, mask_rows,
+        values, index + tl.zeros_like(ids), ids, inside, slots, penalties, counts, mask_rows,
         words, count, width, VOCABULARY, COUNTED, MASKED,
     )  # fmt: skip
-    tl.store(out + place.to(tl.int64) * VOCABULARY + ids, values, mask=inside)
+    tl.store(out + index.to(tl.int64) * VOCABULARY + ids, values, mask=inside)
 
 
 @triton.jit(do_not_specialize=["count", "entries"], do_not_specialize_on_alignment=_UNALIGNED)
 def _adjust_biased(
     logits, rows, slots, penalties, counts, mask_rows, words, out, count, width,
-    bias_places, bias_ids, bias_values, entries,
+    bias_indices, bias_ids, bias_values, entries,
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, COUNTED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The same, once more, for the tokens that a bias names: it comes before the penalties."""
+    """Again, for the tokens that a bias names: it comes before the penalties."""
     entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = entry < entries
-    places = tl.load(bias_places + entry, mask=inside, other=0)
+    indices = tl.load(bias_indices + entry, mask=inside, other=0)
     ids = tl.load(bias_ids + entry, mask=inside, other=0)
-    row = tl.load(rows + places, mask=inside, other=0).to(tl.int64)
+    row = tl.load(rows + indices, mask=inside, other=0).to(tl.int64)
     values = tl.load(logits + row * VOCABULARY + ids, mask=inside, other=0.0).to(tl.float32)
     values += tl.load(bias_values + entry, mask=inside, other=0.0)
     values = _adjusted(
-        values, places, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
+        values, indices, ids, inside, slots, penalties, counts, mask_rows, words, count, width,
         VOCABULARY, COUNTED, MASKED,
     )  # fmt: skip
-    tl.store(out + places.to(tl.int64) * VOCABULARY + ids, values, mask=inside)
+    tl.store(out + indices.to(tl.int64) * VOCABULARY + ids, values, mask=inside)

@@ -16,7 +16,7 @@ TILE = 2048
 
 
 def best_tokens(rows: LogitRows) -> torch.Tensor:
-    """The first id among each row's highest logits, int32[S]; -1 where a row holds NaN or +inf or
+    """The lowest id among each row's highest logits, int32[S]; -1 where a row holds NaN or +inf or
     nothing but -inf."""
     count, vocabulary = rows.logits.shape
     tiles = -(-vocabulary // TILE)
@@ -26,7 +26,7 @@ def best_tokens(rows: LogitRows) -> torch.Tensor:
     _best_of_tiles[(count, tiles)](
         rows.logits,
         rows.adjusted,
-        rows.places,
+        rows.adjusted_index,
         partial,
         VOCABULARY=vocabulary,
         TILE=TILE,
@@ -47,17 +47,20 @@ def best_tokens(rows: LogitRows) -> torch.Tensor:
 
 @triton.jit
 def _best_of_tiles(
-    logits, adjusted, places, partial,
+    logits, adjusted, adjusted_index, partial,
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, ADJUSTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Each tile's best as one integer: the logit's key above, the id, counted down, below."""
+    """Each tile's best as one integer: the logit's key in the high half, the id counted down in the
+    low half."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0)
     tile = tl.program_id(1)
     ids = tile * TILE + tl.arange(0, TILE)
-    values = load_logits(logits, adjusted, places, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED)
+    values = load_logits(
+        logits, adjusted, adjusted_index, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED
+    )
     is_nan = values != values  # noqa: PLR0124
     keys = tl.where(is_nan, 0x7FFFFFFF, order_key(values))
     ranked = (keys.to(tl.int64) << 32) | (0x7FFFFFFF - ids).to(tl.int64)
@@ -71,7 +74,7 @@ def _best_of_rows(partial, tokens, TILES: tl.constexpr, BLOCK: tl.constexpr, PDL
         gdc_launch_dependents()
     row = tl.program_id(0)
     tiles = tl.arange(0, BLOCK)
-    # The first tile stands in for those beyond the last.
+    # Lanes past the last tile read the first one again.
     ranked = tl.load(partial + row * TILES + tl.where(tiles < TILES, tiles, 0))
     best = tl.max(ranked, axis=0)
     key = (best >> 32).to(tl.int32)

@@ -1,8 +1,8 @@
-"""The few tokens of a row that top-k, top-p and min-p can leave, found without a sort.
+"""The few tokens of a row that top-k, top-p and min-p may keep, found without a sort.
 
-From the groups' statistics follows a pivot for each row: a logit below which nothing is kept. What
-is not below it is gathered, in any order. Nearly always that is a few hundred tokens of a hundred
-thousand; a row with more than CAPACITY of them is drawn from as a whole.
+The groups' statistics give a pivot for each row: no filter keeps a token whose logit is below it.
+Tokens at or above it, the candidates, are gathered in any order: nearly always a few hundred out of
+a hundred thousand. A row with more than CAPACITY candidates is drawn from as a whole.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -16,7 +16,6 @@ import triton.language as tl
 
 from workers.kernels.sampling.group_statistics import GROUP, GROUPS_IN_TILE, GroupStatistics
 from workers.kernels.sampling.logit_rows import (
-    UNALIGNED,
     LogitRows,
     load_logits,
     order_key,
@@ -26,18 +25,27 @@ from workers.kernels.sampling.mass_search import total_mass
 
 CAPACITY = 4096
 
+UNALIGNED = [
+    *("adjusted_index", "sums"),
+    *("inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks"),
+]
+"""Arguments that are parts of one allocation: their alignment depends on the number of rows, and
+must not lead to another compilation, which would hold up all requests."""
+
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The lowest finite float32: what is -inf is never drawn."""
+"""The lowest finite float32: a logit of -inf is never drawn."""
 
 _SLACK = tl.constexpr(0.999)
-"""Of what top-p leaves out, so that sums which round otherwise never lose a token it keeps."""
+"""Part of what top-p drops that is used for the pivot: a margin for sums that round differently."""
 
 
 class DrawParameters(NamedTuple):
-    """How each of S rows is drawn, [S] each on the device.
+    """How each of S rows is drawn, [S] each on the device; `TokenSampling` says what they mean.
 
-    float32 inverse temperatures (finite), uniform numbers in [0, 1), top_p and min_p; int32 top_k,
-    0 for all. A greedy row is one with top_k 1.
+    inverse_temperature  float32, finite; a greedy row has 1, and a top_k of 1
+    uniform              float32 in [0, 1), the row's random number
+    top_p, min_p         float32
+    top_k                int32
     """
 
     inverse_temperature: torch.Tensor
@@ -48,9 +56,13 @@ class DrawParameters(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """pivots float32[S], the lowest logit that may be kept: +inf for a row that is not truncated,
-    or not finite. found int32[S]: how many tokens are not below it; the first CAPACITY found are in
-    values float32[S, CAPACITY] and ids int32[S, CAPACITY]."""
+    """The tokens of S rows that their filters may keep.
+
+    pivots       float32[S], a bound below which no filter keeps a logit; +inf for a row without
+                 filters and for one that is not finite
+    found        int32[S], how many of the row's logits are not below it
+    values, ids  float32 and int32[S, CAPACITY], the first CAPACITY of them found, in any order
+    """
 
     pivots: torch.Tensor
     found: torch.Tensor
@@ -64,7 +76,7 @@ def gather_candidates(
     statistics: GroupStatistics,
     capacity: int = CAPACITY,
 ) -> Candidates:
-    """Two launches: the pivots, then what is not below them."""
+    """Two launches: the pivots, then the tokens that are not below them."""
     count, vocabulary = rows.logits.shape
     groups = statistics.peaks.shape[1]
     device = rows.logits.device
@@ -90,7 +102,7 @@ def gather_candidates(
     _gather[(count, triton.cdiv(groups, GROUPS_IN_TILE))](
         rows.logits,
         rows.adjusted,
-        rows.places,
+        rows.adjusted_index,
         statistics.peaks,
         *candidates,
         VOCABULARY=vocabulary,
@@ -124,7 +136,7 @@ def min_p_logit(highest, scale, min_p):
 
 @triton.jit
 def _top_k_pivot(peak, top_k):
-    """The k-th highest of the groups' peaks: as many tokens at least are not below it."""
+    """The k-th highest of the groups' peaks: at least k tokens are not below it."""
     keys = order_key(peak)
     low = order_key(LOWEST + 0.0).to(tl.int64)
     high = order_key(tl.max(peak, axis=0)).to(tl.int64) + 1
@@ -138,10 +150,10 @@ def _top_k_pivot(peak, top_k):
 
 @triton.jit
 def _top_p_pivot(peak, shares, highest, scale, top_p, GROUP: tl.constexpr):
-    """A logit such that all tokens below it have less than 1 - top_p of the probability.
+    """A logit such that all tokens below it have less than 1 - top_p of the probability together.
 
-    Of a group whose peak is not below it, that is at most what the others of the group hold, and at
-    most what they would hold if they were all as high as the pivot.
+    A group whose peak is below the pivot has all its tokens below it. Any other group has at most
+    the mass of its tokens but the peak below it, and at most their number times the pivot's mass.
     """
     spare = (total_mass(shares).to(tl.float64) * ((1.0 - top_p) * _SLACK)).to(tl.int64)
     others = tl.maximum(shares - tl.exp((peak - highest) * scale), 0.0)
@@ -178,7 +190,7 @@ def _find_pivots(
             pivot = tl.maximum(pivot, _top_k_pivot(peak, top_k))
         elif top_p < 1.0:
             pivot = tl.maximum(pivot, _top_p_pivot(peak, shares, highest, scale, top_p, GROUP))
-        # Where both are given, the share of top-p is of all that top-k leaves: none is to be lost.
+        # With both, top-p is a share of all that top-k keeps: none of it may be missing.
         if (min_p > 0.0) & ((top_k == 0) | (top_p >= 1.0)):
             pivot = tl.maximum(pivot, min_p_logit(highest, scale, min_p))
     tl.store(pivots + row, pivot)
@@ -187,7 +199,7 @@ def _find_pivots(
 
 @triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _gather(
-    logits, adjusted, places, peaks, pivots, found, found_values, found_ids,
+    logits, adjusted, adjusted_index, peaks, pivots, found, found_values, found_ids,
     VOCABULARY: tl.constexpr, GROUPS: tl.constexpr, GROUPS_IN_TILE: tl.constexpr,
     GROUP: tl.constexpr, CAPACITY: tl.constexpr, ADJUSTED: tl.constexpr,
 ):  # fmt: skip
@@ -198,7 +210,7 @@ def _gather(
     if tl.max(peak, axis=0) >= pivot:
         ids = tl.program_id(1) * GROUPS_IN_TILE * GROUP + tl.arange(0, GROUPS_IN_TILE * GROUP)
         values = load_logits(
-            logits, adjusted, places, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED
+            logits, adjusted, adjusted_index, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED
         )
         kept = values >= pivot
         number = tl.cumsum(kept.to(tl.int32), axis=0)

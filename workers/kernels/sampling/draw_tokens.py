@@ -1,13 +1,14 @@
 """One token a row by one uniform number, without a sort.
 
-A row that is not truncated is inverted in the order of ids: the uniform number picks a group by the
-groups' shares, then a token in it. A truncated row is inverted in descending order of probability,
-equal ones by id, as if it were sorted; what a sort would tell is found by searches instead.
+The token is where the uniform number falls in the row's cumulative distribution. A row without
+filters takes its tokens in the order of ids: the number picks a group by the groups' shares, then a
+token in it. A row with filters takes them in descending order of probability, equal ones by id, as
+if it were sorted; searches find what a sort would show.
 
 Masses are integers (probability relative to the highest, times 2^40), so that sums do not depend on
-the order of additions: equal seeds and logits draw equal tokens, always. And all threads of a
-program agree on them: those that had other sums would leave a search at another time than the rest,
-and all wait for each other for good.
+the order of additions: equal seeds and logits always draw equal tokens, and all threads of a
+program agree. Threads with different sums would leave a search in different iterations, and the
+program would hang.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -19,6 +20,7 @@ import triton.language as tl
 
 from workers.kernels.sampling.candidates import (
     CAPACITY,
+    UNALIGNED,
     DrawParameters,
     gather_candidates,
     load_shares,
@@ -26,7 +28,6 @@ from workers.kernels.sampling.candidates import (
 )
 from workers.kernels.sampling.group_statistics import GROUP, group_statistics
 from workers.kernels.sampling.logit_rows import (
-    UNALIGNED,
     LogitRows,
     first_key,
     key_shift,
@@ -52,7 +53,8 @@ def draw_tokens(
 ) -> torch.Tensor:
     """A token for each row, int32[S]; -1 where a row holds NaN or +inf or nothing but -inf.
 
-    `truncated` where any row has a top_k, top_p or min_p: without it two launches, with it four.
+    truncated  whether any row has a filter; two launches without, four with
+    capacity   candidates kept for a row
     """
     count, vocabulary = rows.logits.shape
     statistics = group_statistics(rows, parameters.inverse_temperature)
@@ -79,36 +81,40 @@ def draw_tokens(
 
 @triton.jit
 def _invert(weights, target):
-    """Where `target` falls among cumulated `weights` [N], and what is before it there; never on a
-    weight of 0, as far as rounding may carry it."""
-    places = tl.arange(0, weights.shape[0])
+    """The index at which the running sum of `weights` [N] passes `target`, and the sum before it.
+
+    Never the index of a weight of 0, however sums round.
+    """
+    indices = tl.arange(0, weights.shape[0])
     cumulative = tl.cumsum(weights, axis=0)
     passed = cumulative <= target
-    last = tl.max(tl.where(weights > 0.0, places, 0), axis=0)
+    last = tl.max(tl.where(weights > 0.0, indices, 0), axis=0)
     found = tl.minimum(tl.sum(passed.to(tl.int32), axis=0), last)
     return found, tl.max(tl.where(passed, cumulative, 0.0), axis=0)
 
 
 @triton.jit
 def _draw_in_order(
-    logits, adjusted, places, row, shares, highest, scale, uniform,
+    logits, adjusted, adjusted_index, row, shares, highest, scale, uniform,
     VOCABULARY: tl.constexpr, GROUP: tl.constexpr, ADJUSTED: tl.constexpr,
 ):  # fmt: skip
-    """The inverse of the cumulative distribution in the order of ids."""
+    """The token where `uniform` falls in the row's distribution, in the order of ids."""
     target = uniform * tl.max(tl.cumsum(shares, axis=0), axis=0)
     group, before = _invert(shares, target)
     ids = group * GROUP + tl.arange(0, GROUP)
-    values = load_logits(logits, adjusted, places, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED)
+    values = load_logits(
+        logits, adjusted, adjusted_index, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED
+    )
     member, _ = _invert(tl.exp((values - highest) * scale), target - before)
     return group * GROUP + member
 
 
 @triton.jit
 def _kept_mass(source, low, high, total, top_p, min_p, top_k, LAYOUT: tl.constexpr):
-    """The mass of what top-k, top-p and min-p leave together, and what top-p is a share of.
+    """The mass of the tokens that top-k, top-p and min-p keep.
 
-    What each keeps is the beginning of the descending order; together they keep the shortest.
-    `total` is the row's whole mass, of which the candidates from `low` on are a part.
+    Each filter keeps a beginning of the descending order; together they keep the shortest. `total`
+    is the mass of the whole row, `low` the lowest key among the candidates.
     """
     SHIFT: tl.constexpr = LAYOUT[3]
     kept = weigh_one(source, low, MASSES, LAYOUT)
@@ -130,7 +136,7 @@ def _kept_mass(source, low, high, total, top_p, min_p, top_k, LAYOUT: tl.constex
 
 @triton.jit
 def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT: tl.constexpr):
-    """The inverse of the cumulative distribution in descending order."""
+    """The token where `uniform` falls in the distribution kept, in descending order."""
     VOCABULARY: tl.constexpr = LAYOUT[0]
     SHIFT: tl.constexpr = LAYOUT[3]
     low = first_key(pivot, SHIFT).to(tl.int64)
@@ -146,8 +152,8 @@ def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT:
 
 @triton.jit(do_not_specialize_on_alignment=UNALIGNED)
 def _draw(
-    logits, adjusted, places, inverse_temperature, uniforms, top_ps, min_ps, top_ks, peaks, sums,
-    pivots, found, found_values, found_ids, tokens,
+    logits, adjusted, adjusted_index, inverse_temperature, uniforms, top_ps, min_ps, top_ks,
+    peaks, sums, pivots, found, found_values, found_ids, tokens,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, LAYOUT: tl.constexpr,
     TRUNCATED: tl.constexpr,
 ):  # fmt: skip
@@ -162,7 +168,7 @@ def _draw(
             pivot = tl.load(pivots + row)
         if pivot == float("inf"):
             token = _draw_in_order(
-                logits, adjusted, places, row, shares, highest, scale, uniform,
+                logits, adjusted, adjusted_index, row, shares, highest, scale, uniform,
                 LAYOUT[0], GROUP, LAYOUT[4],
             )  # fmt: skip
         elif TRUNCATED:
@@ -170,8 +176,8 @@ def _draw(
             whole = number > LAYOUT[1]
             count = tl.where(whole, LAYOUT[0], number)
             source = (
-                logits, adjusted, places, found_values, found_ids, row, whole, count, highest,
-                scale,
+                logits, adjusted, adjusted_index, found_values, found_ids, row, whole, count,
+                highest, scale,
             )  # fmt: skip
             token = _draw_truncated(
                 source, pivot, shares, uniform, tl.load(top_ps + row), tl.load(min_ps + row),

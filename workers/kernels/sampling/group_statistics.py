@@ -9,17 +9,24 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.kernels.sampling.logit_rows import UNALIGNED, LogitRows, load_logits
+from workers.kernels.sampling.logit_rows import LogitRows, load_logits
 
 GROUP = 128
-"""Logits a group. Small, so that the groups' highest say much about the row's highest."""
+"""Logits a group. Small, so that pivots, which are found from the peaks, are tight."""
 
 GROUPS_IN_TILE = 16
 
+_UNALIGNED = ["adjusted_index", "inverse_temperature", "sums"]
+"""As `workers.kernels.sampling.candidates.UNALIGNED`."""
+
 
 class GroupStatistics(NamedTuple):
-    """Of each row's G = ceil(V / GROUP) groups, float32[S, G]: the highest logit, and the sum of
-    exp((logit - highest) / temperature), which is NaN where the group holds NaN or +inf."""
+    """Each row's G = ceil(V / GROUP) groups of logits.
+
+    peaks  float32[S, G], the highest logit
+    sums   float32[S, G], sum of exp((logit - highest) / temperature); NaN where the group holds NaN
+           or +inf
+    """
 
     peaks: torch.Tensor
     sums: torch.Tensor
@@ -28,7 +35,7 @@ class GroupStatistics(NamedTuple):
 def group_statistics(
     rows: LogitRows, inverse_temperature: torch.Tensor | None = None
 ) -> GroupStatistics:
-    """By each row's temperature, given as its inverse float32[S]; without it, 1."""
+    """`inverse_temperature` float32[S]; None is a temperature of 1."""
     count, vocabulary = rows.logits.shape
     groups = -(-vocabulary // GROUP)
     device = rows.logits.device
@@ -36,7 +43,7 @@ def group_statistics(
     _group_statistics[(count, triton.cdiv(groups, GROUPS_IN_TILE))](
         rows.logits,
         rows.adjusted,
-        rows.places,
+        rows.adjusted_index,
         inverse_temperature,
         peaks,
         sums,
@@ -51,16 +58,18 @@ def group_statistics(
     return GroupStatistics(peaks, sums)
 
 
-@triton.jit(do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize_on_alignment=_UNALIGNED)
 def _group_statistics(
-    logits, adjusted, places, inverse_temperature, peaks, sums,
+    logits, adjusted, adjusted_index, inverse_temperature, peaks, sums,
     VOCABULARY: tl.constexpr, GROUPS: tl.constexpr, GROUPS_IN_TILE: tl.constexpr,
     GROUP: tl.constexpr, ADJUSTED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     groups = tl.program_id(1) * GROUPS_IN_TILE + tl.arange(0, GROUPS_IN_TILE)
     ids = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    values = load_logits(logits, adjusted, places, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED)
+    values = load_logits(
+        logits, adjusted, adjusted_index, row, ids, ids < VOCABULARY, VOCABULARY, ADJUSTED
+    )
     peak = tl.max(values, axis=1)
     anchor = tl.where(peak == float("-inf"), 0.0, peak)  # a group of -inf sums to 0, not to NaN
     below = values - anchor[:, None]

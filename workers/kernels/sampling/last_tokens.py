@@ -1,4 +1,4 @@
-"""Each slot's newest token, which stays on the device between steps."""
+"""Each slot's newest token, kept on the device between steps."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false

@@ -9,25 +9,21 @@ import torch
 import triton
 import triton.language as tl
 
-UNALIGNED = ["places", "inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks", "sums"]
-"""What the kernels are given in parts of one allocation, where each begins depends on the number of
-rows: it must not mean another compilation, which would hold up all requests."""
-
 
 class LogitRows(NamedTuple):
-    """A step's logits [S, V], where some rows have changed.
+    """A step's logits [S, V], of which A rows may have been adjusted.
 
-    Those are read from `adjusted` float32[A, V] instead; `places` int32[S] says from which row of
-    it, -1 for none. Both are None where no row has changed.
+    adjusted        float32[A, V], read in place of these rows; None if A is 0
+    adjusted_index  int32[S], each row's index in `adjusted`, -1 for none; None if A is 0
     """
 
     logits: torch.Tensor
     adjusted: torch.Tensor | None = None
-    places: torch.Tensor | None = None
+    adjusted_index: torch.Tensor | None = None
 
 
 def key_shift(rows: LogitRows) -> int:
-    """How many low bits of an `order_key` tell nothing: bfloat16 and float16 have fewer digits."""
+    """How many low bits of an `order_key` are always 0: bfloat16 and float16 have fewer digits."""
     if rows.adjusted is not None:
         return 0
     return {torch.bfloat16: 16, torch.float16: 13}.get(rows.logits.dtype, 0)
@@ -35,14 +31,21 @@ def key_shift(rows: LogitRows) -> int:
 
 @triton.jit
 def load_logits(
-    logits, adjusted, places, row, ids, inside, VOCABULARY: tl.constexpr, ADJUSTED: tl.constexpr
+    logits,
+    adjusted,
+    adjusted_index,
+    row,
+    ids,
+    inside,
+    VOCABULARY: tl.constexpr,
+    ADJUSTED: tl.constexpr,
 ):
     """float32 logits of `ids` in one row, -inf where not `inside`."""
     if ADJUSTED:
-        place = tl.load(places + row).to(tl.int64)
-        if place >= 0:
+        index = tl.load(adjusted_index + row).to(tl.int64)
+        if index >= 0:
             values = tl.load(
-                adjusted + place * VOCABULARY + ids, mask=inside, other=float("-inf")
+                adjusted + index * VOCABULARY + ids, mask=inside, other=float("-inf")
             ).to(tl.float32)
         else:
             values = tl.load(
@@ -72,6 +75,6 @@ def value_of_key(key, SHIFT: tl.constexpr):
 
 @triton.jit
 def first_key(value, SHIFT: tl.constexpr):
-    """The lowest `order_key`, shifted right by SHIFT, of logits not below the float32 `value`."""
+    """The lowest `order_key`, shifted right by SHIFT, of logits that are at least `value`."""
     key = order_key(value) >> SHIFT
     return key + (value_of_key(key, SHIFT) < value).to(tl.int32)

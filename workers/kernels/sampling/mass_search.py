@@ -1,4 +1,4 @@
-"""Searches in a row's elements, unsorted: what a place in their descending order holds."""
+"""Searches in a row's unsorted elements: which one is at a position of their descending order."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -16,7 +16,7 @@ ONE = tl.constexpr(float(1 << 40))
 """The mass of a row's highest logit: 2^18 of them are less than 2^63."""
 
 _PIVOTS = tl.constexpr(8)
-"""How many parts an interval is cut into at a time: 11 passes settle 32 bits."""
+"""Parts that an interval is cut into in one pass: 11 passes search 32 bits."""
 
 
 @triton.jit
@@ -27,8 +27,11 @@ def mass(values, highest, scale):
 
 @triton.jit
 def total_mass(shares):
-    """int64: the mass of float32 shares [N] together. All threads come to the same, which they need
-    not for a sum of floats: some may fuse the product that made a share into the addition."""
+    """int64: the mass of float32 shares [N] together.
+
+    The same in all threads; a sum of floats need not be, because some threads may fuse the product
+    that made a share with the addition.
+    """
     return tl.sum((shares * ONE).to(tl.int64), axis=0)
 
 
@@ -40,8 +43,8 @@ def mass_of_key(source, key, SHIFT: tl.constexpr):
 
 @triton.jit
 def _elements(source, start, LAYOUT: tl.constexpr):
-    """A chunk of the row's elements: float32 logits, -inf beyond the last, and int32 ids."""
-    logits, adjusted, places, found_values, found_ids, row, whole, count, _, _ = source
+    """A chunk of the row's elements: float32 logits, -inf past the end, and int32 ids."""
+    logits, adjusted, adjusted_index, found_values, found_ids, row, whole, count, _, _ = source
     VOCABULARY: tl.constexpr = LAYOUT[0]
     CAPACITY: tl.constexpr = LAYOUT[1]
     CHUNK: tl.constexpr = LAYOUT[2]
@@ -50,7 +53,9 @@ def _elements(source, start, LAYOUT: tl.constexpr):
     inside = here < count
     if whole:
         ids = here
-        values = load_logits(logits, adjusted, places, row, ids, inside, VOCABULARY, ADJUSTED)
+        values = load_logits(
+            logits, adjusted, adjusted_index, row, ids, inside, VOCABULARY, ADJUSTED
+        )
     else:
         ids = tl.load(found_ids + row * CAPACITY + here, mask=inside, other=0)
         values = tl.load(found_values + row * CAPACITY + here, mask=inside, other=float("-inf")).to(
@@ -61,10 +66,11 @@ def _elements(source, start, LAYOUT: tl.constexpr):
 
 @triton.jit
 def weigh(source, pivots, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
-    """How much of a row's elements is not below each of `pivots` int64[P]: int64[P].
+    """How much of a row is not below each of `pivots` int64[P]: int64[P].
 
-    By TOKENS how many tokens and by MASSES how much mass, by the keys of their logits; by TIES how
-    many tokens whose key is `tie`, by their ids negated.
+    TOKENS: tokens, compared by the keys of their logits
+    MASSES: mass, compared by the keys of their logits
+    TIES:   tokens with the key `tie`, compared by their negated ids
     """
     CHUNK: tl.constexpr = LAYOUT[2]
     SHIFT: tl.constexpr = LAYOUT[3]
@@ -91,9 +97,8 @@ def weigh_one(source, pivot, BY: tl.constexpr, LAYOUT: tl.constexpr):
 
 @triton.jit
 def search(source, low, high, target, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
-    """The greatest key of [low, high) from which on upwards there is `target` (int64), or `low` if
-    there is not so much; and how much there is above that key. All threads must agree on the
-    arguments."""
+    """The greatest key of [low, high) such that at least `target` (int64) is not below it, or `low`
+    if there is less; and how much is above that key. All threads must agree on the arguments."""
     cuts = tl.arange(0, _PIVOTS).to(tl.int64)
     above = target * 0
     while high - low > 1:

@@ -1,0 +1,58 @@
+"""Masks, biases and penalties by the kernels, against the CPU's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
+from tests.workers.sampling.sampling_rows import allowing, filled_table, init
+from workers.sampling import cuda, sampler
+from workers.sampling.adjustments import TokenMask, with_mask
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_adjustments_are_those_of_the_cpu(
+    temperature: float, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Bias, penalties and masks, on some rows of a step, over steps that count their tokens."""
+    penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_penalty": 1.4}
+    common: dict[str, Any] = {"temperature": temperature, "top_k": 20 if temperature else 0}
+    inits = [
+        init(0, [1, 2], **common),
+        init(1, [1, 2, 2099, 5], [9, 9, 300], **penalties, **common),
+        init(2, [3], bias={5: 9.0, 2099: 10.0, 0: -3.0}, **common),
+        init(3, [4], bias={8: 12.5}, frequency_penalty=1.1, **common),
+        init(4, [4], **common),
+        init(5, [6, 7], [1], presence_penalty=-0.5, **common),
+        init(6, [6], bias={9: 5.0}, barred=[*range(4, 2000)], min_tokens=3, **common),
+    ]
+    allowed = [list(range(0, 2100, 3)), [31, 32, 64, 2099]]
+    on_cpu, parameters = filled_table(VOCABULARY, inits)
+    on_device, _ = filled_table(VOCABULARY, inits, device)
+    words = allowing(VOCABULARY, allowed)
+    for step in range(2):
+        logits = logits_of(7, seed=step, device=device, dtype=dtype)
+        mask = TokenMask(np.array([1, 4], np.int32), words) if step % 2 else None
+        expected = sampler.sample(logits.float().cpu(), parameters, on_cpu.counts, mask)
+        adjustments = parameters.adjustments
+        if mask is not None:
+            mask = mask._replace(words=words.to(device))
+            adjustments = with_mask(adjustments, mask)
+        tokens = cuda.sample(logits, parameters, adjustments, on_device.counts, mask)
+        assert tokens.tolist() == expected.tolist()
+        assert not 4 <= tokens[6] < 2000
+        # As `sampler.sample` does, by the device's own tokens.
+        counted = torch.tensor([1, 3, 5], device=device)
+        on_device.counts.add(counted, tokens[counted].long())
+    assert torch.equal(on_device.counts.table.cpu(), on_cpu.counts.table)
+
+
+def test_a_small_penalty_is_not_lost_in_bfloat16(device: torch.device) -> None:
+    logits = torch.full((1, 300), 20.0, dtype=torch.bfloat16, device=device)
+    table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01)], device)
+    for step in range(3):
+        tokens = cuda.sample(logits, parameters, parameters.adjustments, table.counts, None)
+        assert tokens.tolist() == [step]
+        table.counts.add(torch.tensor([0], device=device), tokens.long())
