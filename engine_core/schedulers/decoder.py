@@ -242,7 +242,7 @@ class DecoderScheduler:
         """
         kv, known = self.kv, len(request.tokens)
         request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
-        shareable = 0 if request.wants_scores else (known - 1) // kv.block_size
+        shareable = 0 if request.awaits_scores else (known - 1) // kv.block_size
         shared = kv.match(request.hashes[:shareable])
         kv.hold(shared)
         fresh = kv.allocate(kv.blocks_for(known) - len(shared))

@@ -1,4 +1,4 @@
-"""One sequence being generated: what is known, submitted and confirmed of it."""
+"""One sequence being generated: its known, submitted and confirmed tokens."""
 
 from __future__ import annotations
 
@@ -34,15 +34,25 @@ class Status(Enum):
 class Request:
     """One row of a generate job.
 
-    `tokens` are the known ones (prompt, then confirmed output); `submitted` counts positions whose
-    computation has been sent out; `in_flight` the steps that hold it; `unresolved` the sampled
-    tokens still on their way (two at most: one, and the ahead step's). Positions from
-    `resident_from` on take their token from the slot's buffer, because it was sampled while the
-    request held this slot. `scored` counts the prompt tokens whose log-probability is known, as of
-    the last result; `scores_from` as of the last (re)start. `stops` are the tokens that end it;
-    `matcher` tells which tokens its grammar allows, if it has one. `barred` (int32) are the tokens
-    that must not come before `params.min_tokens` others. `salt` goes into the names of its blocks.
-    Of two that wait the lower `priority` begins first.
+    tokens         the known ones: prompt, then confirmed output
+    max_len        tokens at which it ends, prompt included
+    seed           of the row's random numbers
+    stops          tokens that end it
+    matcher        follows its grammar, if it has one, and finds the tokens that it allows
+    barred         int32, tokens that must not come before `params.min_tokens` others
+    salt           part of its blocks' hashes: only requests with the same one share blocks
+    priority       waiting requests with a lower one begin first
+    slot           its slot while it runs
+    submitted      positions whose computation has been sent out
+    in_flight      steps that hold it
+    unresolved     sampled tokens still on their way: at most two, one and the ahead step's
+    resident_from  positions from here on take their token from the slot's buffer, because it was
+                   sampled while the request held this slot
+    last_step      the newest step that samples for it
+    cached         prompt tokens found in the prefix cache
+    announced      whether its client has had an output
+    scored         prompt tokens whose log-probability is known, as of the last result
+    scores_from    the same, as of the last (re)start
     """
 
     job: Job
@@ -74,18 +84,18 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
-        # A grammar allows an end only where the text may end, or must.
-        goes_on = self.params.ignore_eos and self.matcher is None
-        ends = self.params.stop_token_ids
-        self.stops = ends if goes_on else ends | self.params.eos_token_ids
+        stops = self.params.stop_token_ids
+        # A grammar allows end tokens only where its text may end: there they are never ignored.
+        ignore_eos = self.params.ignore_eos and self.matcher is None
+        self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
 
     @property
-    def wants_scores(self) -> bool:
+    def awaits_scores(self) -> bool:
         """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
     def targets_in(self, start: int, stop: int) -> range:
-        """The positions of [start, stop) whose next prompt token is to be scored."""
+        """The positions in [start, stop) whose next token is a prompt token that must be scored."""
         if self.params.prompt_logprobs is None:
             return _NOTHING
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
@@ -108,7 +118,7 @@ class Request:
 
 
 def row_seed(seed: int | None, choice: int) -> int:
-    """The seed of a prompt's `choice`-th row: the request's own for the first, derived after."""
+    """The seed of choice number `choice` of a prompt: the request's own for 0, else derived."""
     if seed is None:
         return secrets.randbits(_SEED_BITS)
     if choice == 0:

@@ -1,4 +1,4 @@
-"""`generation_config.json`: what a model's makers say about sampling from it."""
+"""`generation_config.json`: a model's own defaults for sampling."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,11 +37,12 @@ _NEUTRAL: Neutral = {
     "dola_layers": (None,),
     "stop_strings": ([], None),
 }
-"""Those of transformers' GenerationConfig, as of its version 5, that change texts."""
+"""Keys of transformers' GenerationConfig (version 5) that change texts and are not supported here,
+with their values that change nothing."""
 
 
 class _GenerationFile(msgspec.Struct):
-    """The keys that are obeyed; every one may be absent or null."""
+    """The keys that are obeyed, all optional; `TokenSampling` has the same names."""
 
     eos_token_id: int | list[int] | None = None
     do_sample: bool | None = None
@@ -53,11 +54,10 @@ class _GenerationFile(msgspec.Struct):
 
 
 def read_generation_defaults(folder: Path) -> GenerationDefaults:
-    """Read `generation_config.json`; end-of-sequence ids that it does not name, `config.json` may.
+    """Read `generation_config.json`; without `eos_token_id` there, take that of `config.json`.
 
-    Written out, `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
-    key, for a value of the wrong type or out of range, and for one that asks for what is not done
-    here.
+    An explicit `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
+    key, for a value of the wrong type or out of range, and for one that is not supported.
     """
     path, fallback = folder / "generation_config.json", folder / "config.json"
     values = read_json(path) if path.exists() else {}

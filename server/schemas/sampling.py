@@ -1,4 +1,4 @@
-"""What every request for text may ask of its sampling, its end and its form."""
+"""The options that completions and chat share: sampling, ends, streams, the text's form."""
 
 from typing import Annotated, Literal
 
@@ -27,8 +27,8 @@ LogitBias = Annotated[
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage` adds a last chunk without choices that carries the usage; with
-    `continuous_usage_stats` every other carries what has been used so far."""
+    """`include_usage` adds a last chunk with the usage and no choices; with
+    `continuous_usage_stats` every other chunk has the usage so far."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -37,13 +37,16 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Null and absent mean the same. `session_id` and `user` change nothing.
 
-    `top_k` 0 and -1 switch it off. The keys of `logit_bias` are token ids. A `repetition_penalty`
-    divides logits, so it keeps away from 0, where they would no longer be finite. Sampling that the
-    request leaves open is the model's own (`generation_config.json`). The fields from
-    `response_format` to `guided_choice` say what the text must match as a whole: at most one thing,
-    for which other servers have other names. `timeout` is in seconds; a lower `priority` begins
-    first; `truncate_prompt_tokens` keeps so many tokens of a prompt, with -1 as many as leave room
-    for `max_tokens`, and drops those on the `truncation_side`, the left by default.
+    Fields with the names of `TokenSampling` set that parameter; the others are the model's own
+    (`generation_config.json`), or neutral. `top_k` -1 is neutral like 0. A `repetition_penalty`
+    divides logits, so it must stay away from 0, where they would not be finite. The keys of
+    `logit_bias` are token ids.
+
+    At most one of the fields from `response_format` to `guided_choice` is given: they are different
+    servers' names for what the whole text must match. `timeout` is in seconds. Requests with a
+    lower `priority` begin first. `truncate_prompt_tokens` is the number of prompt tokens kept, -1
+    for as many as leave room for `max_tokens`; the others are dropped from the `truncation_side`,
+    the left by default.
     """
 
     stream: bool | None = None
