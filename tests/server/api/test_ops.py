@@ -1,10 +1,14 @@
 import re
+from collections.abc import Iterator
 
+import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
 from server.settings.server_config import Limits
+from tests.server.chat_templates import chat_house
+from tests.server.conftest import House
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
 
@@ -23,6 +27,43 @@ def test_models_in_the_order_of_the_configuration(house):
     assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
     assert {card["object"] for card in body["data"]} == {"model"}
     assert {card["max_model_len"] for card in body["data"]} == {2048}
+
+
+@pytest.fixture(scope="module")
+def deep_house(tokenizer) -> Iterator[House]:
+    """One of its models has slashes in its name."""
+    with chat_house(tokenizer, {"writer": None, "org/deep/model": None}) as house:
+        yield house
+
+
+@pytest.mark.parametrize("name", ["org/deep/model", "org%2Fdeep%2Fmodel", "org%2fdeep/model"])
+def test_one_model_by_its_id(deep_house, name):
+    card = deep_house.http.get(f"/v1/models/{name}").json()
+    (listed,) = [
+        entry
+        for entry in deep_house.http.get("/v1/models").json()["data"]
+        if entry["id"] == "org/deep/model"
+    ]
+    assert card == listed
+
+
+def test_openai_retrieves_a_model(deep_house):
+    url = f"{deep_house.api.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        assert client.models.retrieve("org/deep/model").id == "org/deep/model"
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.models.retrieve("org/other")
+    assert missing.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "name", ["nobody", "writer/", "%00", "%FF", "{model:path}", "org", "a" * 9000]
+)
+def test_models_that_are_not_here(deep_house, name):
+    response = deep_house.http.get(f"/v1/models/{name}")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
