@@ -57,59 +57,62 @@ def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None
     assert [model.names for model in models] == [("chat", "gpt-4o"), ("embed",)]
 
 
+EVERY_FLAG = (
+    "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
+    "--load-format dummy --device cuda:1 --pipeline-stages 2 --threads 3 "
+    "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
+    "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
+    "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
+    "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
+    "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
+    "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
+)
+EVERY_ENGINE_SETTING = EngineSettings(
+    dtype="float16",
+    max_model_len=99,
+    load_format="dummy",
+    device="cuda:1",
+    pipeline_stages=2,
+    threads=3,
+    attention_backend="naive",
+    max_running=4,
+    max_step_tokens=55,
+    kv_cache_memory=3 << 29,
+    block_size=8,
+)
+EVERY_SETTING = Settings(
+    models=tuple(
+        ModelSettings(model=model, names=(name,), **msgspec.structs.asdict(EVERY_ENGINE_SETTING))
+        for model, name in (("a", "x"), ("b", "y"))
+    ),
+    host="::1",
+    port=0,
+    api_workers=6,
+    api_key_files=("f", "g"),
+    tls_cert="c",
+    tls_key="d",
+    cors_origins=("https://x", "*"),
+    strict_fields=True,
+    max_requests=7,
+    max_sequences=8,
+    max_body_size=8000,
+    max_inputs=9,
+    max_documents=10,
+    max_n=11,
+    max_queue_seconds=12.0,
+    memory_share=0.25,
+    startup_timeout=9.0,
+    drain_timeout=0.5,
+    stall_timeout=0.0,
+    log_level="debug",
+)
+
+
 def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
-    flags = (
-        "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
-        "--load-format dummy --device cuda:1 --pipeline-stages 2 --threads 3 "
-        "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
-        "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
-        "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
-        "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
-        "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
-        "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
-    )
-    assert cli.main(["serve", "a", "b", *flags.split()]) == 0
+    assert cli.main(["serve", "a", "b", *EVERY_FLAG.split()]) == 0
     (command,) = commands
-    engine = EngineSettings(
-        dtype="float16",
-        max_model_len=99,
-        load_format="dummy",
-        device="cuda:1",
-        pipeline_stages=2,
-        threads=3,
-        attention_backend="naive",
-        max_running=4,
-        max_step_tokens=55,
-        kv_cache_memory=3 << 29,
-        block_size=8,
-    )
     assert command.api_key == "k"
-    assert command.settings == Settings(
-        models=tuple(
-            ModelSettings(model=model, names=(name,), **msgspec.structs.asdict(engine))
-            for model, name in (("a", "x"), ("b", "y"))
-        ),
-        host="::1",
-        port=0,
-        api_workers=6,
-        api_key_files=("f", "g"),
-        tls_cert="c",
-        tls_key="d",
-        cors_origins=("https://x", "*"),
-        strict_fields=True,
-        max_requests=7,
-        max_sequences=8,
-        max_body_size=8000,
-        max_inputs=9,
-        max_documents=10,
-        max_n=11,
-        max_queue_seconds=12.0,
-        memory_share=0.25,
-        startup_timeout=9.0,
-        drain_timeout=0.5,
-        stall_timeout=0.0,
-        log_level="debug",
-    )
+    assert command.settings == EVERY_SETTING
     assert command.settings.limits == Limits(
         max_requests=7,
         max_rows=8,

@@ -221,6 +221,15 @@ def test_the_simulation_notices_a_missing_mask() -> None:
     assert next_token(prompt_of(5), [7]) == 7
 
 
+PARAMS = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 14),
+    eos_token_ids=st.sampled_from([STOPS, frozenset()]),
+    ignore_eos=st.booleans(),
+    grammar=st.none() | st.sampled_from(GRAMMARS),
+)
+
+
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
@@ -240,12 +249,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
         )
         if action == "add" and len(jobs) < 8:
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
-            params = SamplingParams(
-                max_tokens=data.draw(st.integers(1, 14)),
-                eos_token_ids=data.draw(st.sampled_from([STOPS, frozenset()])),
-                ignore_eos=data.draw(st.booleans()),
-                grammar=data.draw(st.none() | st.sampled_from(GRAMMARS)),
-            )
+            params = data.draw(PARAMS)
             add = driver.add_free if params.grammar is None else driver.constrain
             job = add(len(jobs), prompt, params)
             jobs[job.message.id] = (job, prompt, params)

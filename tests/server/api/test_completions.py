@@ -130,8 +130,7 @@ def test_what_the_request_says_reaches_the_engine(house):
         user="somebody",
     )
     (job,) = house.engines["writer"].received
-    assert job.cache_salt == "tenant 7"
-    assert job.priority == -3
+    assert (job.cache_salt, job.priority) == ("tenant 7", -3)
     assert job.tokenization == Tokenization(
         add_special_tokens=False, truncate_to=5, truncation_side="left"
     )
@@ -145,14 +144,11 @@ def test_what_the_request_says_reaches_the_engine(house):
         frequency_penalty=1.5,
         repetition_penalty=1.25,
     )
-    assert params.max_tokens == 3
-    assert params.seed == 2**63 - 2
-    assert params.logprobs == 2
-    assert params.prompt_logprobs is None
+    assert (params.max_tokens, params.min_tokens, params.seed) == (3, 2, 2**63 - 2)
+    assert (params.logprobs, params.prompt_logprobs) == (2, None)
     assert params.ignore_eos
     assert params.logit_bias == {7: -100.0, 40: 2.5}
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
-    assert params.min_tokens == 2
 
 
 def test_what_the_request_leaves_open(house):

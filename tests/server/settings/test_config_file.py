@@ -69,15 +69,14 @@ def complaint(folder: Path, text: str | bytes) -> str:
     return line.removeprefix(str(file)).removeprefix(": ").strip()
 
 
-def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    settings = read_config_file(write(tmp_path, EVERYTHING))
-    assert settings == Settings(
+def everything(folder: Path) -> Settings:
+    """EVERYTHING, read from a file in `folder` by a user whose home is /home/me."""
+    return Settings(
         host="0.0.0.0",
         port=9000,
         api_workers=2,
-        api_key_files=(str(tmp_path / "keys"), "/run/keys"),
-        tls_cert=str(tmp_path / "tls/server.crt"),
+        api_key_files=(str(folder / "keys"), "/run/keys"),
+        tls_cert=str(folder / "tls/server.crt"),
         tls_key="/home/me/server.key",
         cors_origins=("https://chat.example.org", "*"),
         strict_fields=True,
@@ -95,7 +94,7 @@ def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         log_level="debug",
         models=(
             ModelSettings(
-                model=str(tmp_path / "writer"),
+                model=str(folder / "writer"),
                 names=("chat", "gpt-4o"),
                 device="cuda:1",
                 dtype="bfloat16",
@@ -114,6 +113,12 @@ def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ModelSettings(model="BAAI/bge-base-en-v1.5", kv_cache_memory=1000),
         ),
     )
+
+
+def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = read_config_file(write(tmp_path, EVERYTHING))
+    assert settings == everything(tmp_path)
     said = {name for name in Settings.__struct_fields__ if f"\n{name}:" in EVERYTHING}
     assert said == set(Settings.__struct_fields__)
     said = {name for name in ModelSettings.__struct_fields__ if f" {name}:" in EVERYTHING}

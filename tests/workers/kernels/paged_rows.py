@@ -45,45 +45,39 @@ class PagedRows:
         numbers = torch.Generator().manual_seed(len(rows) + page)
         self.rows, self.heads = rows, heads
         contexts = [cached + count for cached, count in rows]
-        total = sum(count for _, count in rows)
 
         def draw(tokens: int, count: int) -> torch.Tensor:
             return torch.randn(tokens, count, heads.size, generator=numbers).to(device, dtype)
 
         # As the packed projection leaves them: neither queries nor new keys are contiguous.
-        self.packed = draw(total, heads.queries + 2 * heads.keys)
-        self.queries = self.packed[:, : heads.queries]
-        self.new_keys = self.packed[:, heads.queries : heads.queries + heads.keys]
-        self.new_values = self.packed[:, heads.queries + heads.keys :]
+        self.packed = draw(sum(count for _, count in rows), heads.queries + 2 * heads.keys)
+        widths = (heads.queries, heads.keys, heads.keys)
+        self.queries, self.new_keys, self.new_values = self.packed.split(widths, dim=1)
 
-        counts = [-(-context // page) for context in contexts]
-        free = random.Random(page).sample(range(sum(counts) + 3), sum(counts))
-        tables = torch.full((len(rows) + 1, max(counts, default=0) + 2), _NOWHERE)
-        shape = (sum(counts) + 3, page, heads.keys, heads.size)
+        blocks = _random_blocks(contexts, page)
+        shape = (sum(map(len, blocks)) + 3, page, heads.keys, heads.size)
         self.keys, self.values = torch.full((2, *shape), torch.nan, dtype=dtype, device=device)
         self.row_keys: list[torch.Tensor] = []
         self.row_values: list[torch.Tensor] = []
-        mapping: list[torch.Tensor] = []
+        kv_indices: list[torch.Tensor] = []
         start = 0
-        for row, ((cached, queries), count) in enumerate(zip(rows, counts, strict=True)):
-            blocks = torch.tensor([free.pop() for _ in range(count)], dtype=torch.int64)
-            tables[len(rows) - row, :count] = blocks
-            places = (blocks[:, None] * page + torch.arange(page)).flatten()[: cached + queries]
-            places = places.to(device)
+        for (cached, queries), row_blocks in zip(rows, blocks, strict=True):
+            indices = (row_blocks[:, None] * page + torch.arange(page)).flatten()
+            indices = indices[: cached + queries].to(device)
             own = slice(start, start + queries)
             for cache, new, known in (
                 (self.keys, self.new_keys, self.row_keys),
                 (self.values, self.new_values, self.row_values),
             ):
                 known.append(torch.cat((draw(cached, heads.keys), new[own])))
-                cache.flatten(0, 1)[places] = known[-1]
-            mapping.append(places[cached:])
+                cache.flatten(0, 1)[indices] = known[-1]
+            kv_indices.append(indices[cached:])
             start += queries
-        self.kv_indices = torch.cat(mapping)
-        self.block_tables = tables.to(device, torch.int32)
+        self.kv_indices = torch.cat(kv_indices)
+        self.block_tables = _block_tables(blocks).to(device)
         self.slots = torch.arange(len(rows), 0, -1, dtype=torch.int32, device=device)
         self.context_lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-        starts = torch.tensor([0, *(count for _, count in rows)]).cumsum(0)
+        starts = torch.tensor([0, *(queries for _, queries in rows)]).cumsum(0)
         self.query_starts = starts.to(device, torch.int32)
 
     def by_definition(self, *, causal: bool = True) -> torch.Tensor:
@@ -105,6 +99,22 @@ class PagedRows:
                 scores = scores.masked_fill(later.to(scores.device), -torch.inf)
             outputs.append(torch.einsum("hqk,khd->qhd", scores.softmax(dim=-1), wide_values))
         return torch.cat(outputs)
+
+
+def _random_blocks(contexts: Sequence[int], page: int) -> list[torch.Tensor]:
+    """The ids of each row's blocks, int64, out of three more than all rows need."""
+    counts = [-(-context // page) for context in contexts]
+    free = random.Random(page).sample(range(sum(counts) + 3), sum(counts))
+    return [torch.tensor([free.pop() for _ in range(count)], dtype=torch.int64) for count in counts]
+
+
+def _block_tables(blocks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tables by slot, int32: the last row's in slot 1, the first row's in the last slot."""
+    widest = max(map(len, blocks), default=0)
+    tables = torch.full((len(blocks) + 1, widest + 2), _NOWHERE, dtype=torch.int32)
+    for slot, row_blocks in enumerate(reversed(blocks), 1):
+        tables[slot, : len(row_blocks)] = row_blocks
+    return tables
 
 
 def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
