@@ -1,9 +1,10 @@
 """The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
-Submitting (schedule, build, send) is separate from finishing (receive, update). The loop submits
-while it may and there is work (to a single stage: as late as it allows, see `pace`), takes
-whatever has finished, says what there is to say, and waits in one poller otherwise. One thread, no
-locks around state; no send ever blocks.
+Submitting a step (schedule, build, send) is separate from finishing it (receive, update). In each
+iteration the loop submits steps while there is work and fewer than `depth` are in flight (to a
+single stage as late as it can, see `pace`), applies the results that have come, sends the clients
+their updates, and waits in one poller if nothing is ready. One thread, no locks around state; no
+send ever blocks.
 """
 
 import math
@@ -40,14 +41,27 @@ from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
+"""How long an iteration receives at most: a worker must not wait for its next step meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlight:
+class _StepInFlight:
+    """`since` is when it was submitted; `queued`: while an older step was in flight."""
+
     batch: Any
     step: int
     since: float
     queued: bool
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Since start; times in µs, as the last stage reports them."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    busy_us: int = 0
+    idle_us: int = 0
 
 
 class EngineCore:
@@ -63,14 +77,7 @@ class EngineCore:
         preprocessor: Preprocessor[Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._info = EngineInfo(
-            task=workflow.task,
-            max_model_len=config.max_model_len,
-            vocab_size=config.model.vocab_size,
-            vector_size=workflow.vector_size(config.model),
-            kv_tokens=capacity.num_blocks * config.block_size,
-            weight_bytes=capacity.weight_bytes,
-        )
+        self._info = _engine_info(config, workflow, capacity)
         self._depth = config.depth
         self._workflow = workflow
         self._processor = workflow.processor(config, capacity.num_blocks)
@@ -83,22 +90,18 @@ class EngineCore:
         self._outbox = Outbox(self._job_ended)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[_StepInFlight] = deque()
         self._clock = clock
         self._on_beat: Callable[[], None] | None = None
-        # The stages of a pipeline wait for each other: there a step is submitted as soon as it may.
+        # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if config.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
+        self._totals = _Totals()
         self._next_beat = 0.0
+        sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
+        self._sources: list[Pollable] = list(sources)
         self._poller = zmq.Poller()
-        self._sources: list[Pollable] = [
-            clients.arrivals,
-            executor.results,
-            executor.losses,
-            preprocessor.fileno(),
-        ]
         for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
 
@@ -141,14 +144,14 @@ class EngineCore:
             self._submit_mask()
             now = self._clock()
             queued = bool(self._in_flight)
-            self._in_flight.append(_InFlight(batch, step.step, now, queued))
-            self._steps += 1
+            self._in_flight.append(_StepInFlight(batch, step.step, now, queued))
+            self._totals.steps += 1
             self._queue.submitted(now, waited, self._scheduler.ahead())
             if self._pacer is not None:
                 self._pacer.submitted(step, now)
 
     def _may_wait(self) -> bool:
-        """The worker does not need the next step yet, and a request may still arrive for it."""
+        """The worker does not need the next step yet, and a request that arrives could join it."""
         if self._pacer is None:
             return False
         prompts = self._scheduler.has_prompts()
@@ -161,8 +164,8 @@ class EngineCore:
         while (output := self._executor.poll()) is not None:
             finished = self._in_flight.popleft()
             assert finished.step == output.step, "results come in submit order"
-            self._busy_us += output.busy_us
-            self._idle_us += max(output.idle_us, 0) if finished.queued else 0
+            self._totals.busy_us += output.busy_us
+            self._totals.idle_us += max(output.idle_us, 0) if finished.queued else 0
             now = self._clock()
             self._queue.finished(now)
             if self._pacer is not None:
@@ -171,7 +174,7 @@ class EngineCore:
             self._submit_mask()
 
     def _submit_mask(self) -> None:
-        """Only sampling waits for a step's mask, so it follows the step once it can be known."""
+        """Only sampling needs a step's mask, so the mask follows the step once it is known."""
         if (mask := self._scheduler.mask(self._outbox)) is not None:
             self._executor.submit_mask(mask)
 
@@ -187,12 +190,11 @@ class EngineCore:
         if ready:
             return
         timeout = min(self._next_beat, self._held_until) - self._clock()
-        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they tell of all
-        # that comes after the look above.
+        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
+        # readable for everything that arrives after the poll above.
         select.select(self._sources, [], [], max(0.0, timeout))
 
     def _receive(self) -> None:
-        # A burst is received piece by piece: the worker must not wait for its next step meanwhile.
         until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
         while self._clock() < until and (arrival := self._clients.receive()) is not None:
             client, frame = arrival
@@ -230,6 +232,7 @@ class EngineCore:
             self._prepare(inputs)
 
     def _prepare(self, inputs: JobInputs) -> None:
+        """Accept a job whose inputs are ready, or refuse it, and hand its rows to the scheduler."""
         job = inputs.job
         if job.ended:
             return
@@ -237,18 +240,22 @@ class EngineCore:
             if inputs.refusal is not None:
                 raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
-            # Once more: others have come since, and now their tokens are counted.
+            # Checked again: jobs that came earlier may have been tokenized, and counted, since.
             self._queue.check(self._scheduler.ahead(job.message.priority))
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return
         tokens = sum(accepted.prompt_tokens)
-        self._prompt_tokens += tokens
+        self._totals.prompt_tokens += tokens
         self._budget.correct(job, tokens)
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
 
     def _abort(self, key: JobKey) -> None:
+        """End a job silently: its client is gone, or wants it no more.
+
+        `Scheduler.abort` releases its slots and KV blocks at once, `Outbox.abort` its budget.
+        """
         if (job := self._jobs.get(key)) is not None:
             self._scheduler.abort(job)
             self._outbox.abort(job)
@@ -277,15 +284,26 @@ class EngineCore:
             kv_blocks_used=usage.kv_blocks_used,
             kv_blocks_total=usage.kv_blocks_total,
             stalled_s=now - self._in_flight[0].since if self._in_flight else 0.0,
-            steps=self._steps,
-            prompt_tokens=self._prompt_tokens,
+            steps=self._totals.steps,
+            prompt_tokens=self._totals.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             generated_tokens=usage.generated_tokens,
             preemptions=usage.preemptions,
-            busy_s=self._busy_us / 1e6,
-            idle_s=self._idle_us / 1e6,
+            busy_s=self._totals.busy_us / 1e6,
+            idle_s=self._totals.idle_us / 1e6,
             expected_wait_s=self._queue.expected_wait(self._scheduler.ahead(0)),
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):
                 self._client_gone(client)
+
+
+def _engine_info(config: EngineConfig, workflow: Workflow, capacity: Capacity) -> EngineInfo:
+    return EngineInfo(
+        task=workflow.task,
+        max_model_len=config.max_model_len,
+        vocab_size=config.model.vocab_size,
+        vector_size=workflow.vector_size(config.model),
+        kv_tokens=capacity.num_blocks * config.block_size,
+        weight_bytes=capacity.weight_bytes,
+    )

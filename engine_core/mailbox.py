@@ -1,4 +1,4 @@
-"""How threads hand what they have finished to the loop."""
+"""A queue from threads to the loop, with a descriptor that the loop can poll."""
 
 import os
 from collections import deque
@@ -8,7 +8,7 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """Any thread puts; one takes, which learns of items by a descriptor that it polls."""
+    """Any thread puts items; one thread takes them, once the descriptor is readable."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -18,20 +18,20 @@ class Mailbox(Generic[Item]):
         os.close(self._event)
 
     def fileno(self) -> int:
-        """Readable while there is something to take."""
+        """Readable while there are items to take."""
         return self._event
 
     def put(self, *items: Item) -> None:
-        """Add them together."""
+        """Add items in one go."""
         self._items.extend(items)
         os.eventfd_write(self._event, len(items))
 
     def take(self) -> list[Item]:
-        """All that has been put since the last call, in that order."""
+        """All items put since the last call, in that order."""
         try:
             count = os.eventfd_read(self._event)
         except BlockingIOError:
             return []
-        # Not what is there: an item that is not told of yet would leave the descriptor readable
-        # with nothing to take.
+        # Only as many as the descriptor counts: taking an item before its count is written would
+        # leave the descriptor readable with nothing to take.
         return [self._items.popleft() for _ in range(count)]

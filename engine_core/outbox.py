@@ -1,4 +1,4 @@
-"""What the loop has to say: gathered during a turn, sent as one message a client."""
+"""Updates for clients: gathered during an iteration of the loop, sent as one message a client."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,19 +7,22 @@ from engine_core.messages import Accepted, Failed, Outputs, RowOutput, Vectors
 
 
 class Outbox:
-    """News by client. A job's end is told once: `on_end` releases what the job held."""
+    """Updates by client. A job ends exactly once: `on_end` then releases its budget."""
 
     def __init__(self, on_end: Callable[[Job], None]) -> None:
         self._on_end = on_end
         self._outputs: dict[bytes, Outputs] = {}
 
     def accept(self, job: Job, accepted: Accepted) -> None:
-        """The job is in the house."""
+        """The job's first answer: it is admitted."""
         self._of(job.client).accepted.append(accepted)
 
     def row(self, job: Job, output: RowOutput, *, first: bool = False) -> None:
-        """News of one row; with a finish, its last. A row's first go before what others say: they
-        are what its client waits for, and it would be told last, after all rows that are older."""
+        """An update of one row, its last if it has a finish.
+
+        A row's `first` update goes to the front: its client waits for it, and it would otherwise
+        come last, behind those of all older rows.
+        """
         outputs = self._outputs.get(job.client)
         if outputs is None:
             outputs = self._of(job.client)
@@ -49,13 +52,13 @@ class Outbox:
         self._of(client).failed.append(failed)
 
     def close_rows(self, job: Job, rows: int) -> None:
-        """Rows have ended, told above or at the client's own wish; the last one ends the job."""
+        """Count rows of a job that have ended; the last one ends the job."""
         job.open_rows -= rows
         if job.open_rows == 0:
             self._end(job)
 
     def abort(self, job: Job) -> None:
-        """The client wants no more of this job: end it silently."""
+        """End a job silently: its client wants no more of it, or is gone."""
         if not job.ended:
             self._end(job)
 

@@ -1,17 +1,18 @@
 """When the step after the running one is submitted: as late as the worker allows.
 
-A request that arrives while step N runs can be in step N + 1 only if that has not been submitted
-yet; but the worker must have N + 1 before N ends. So N + 1 is due when N is expected to end, less
-the time that the worker needs it earlier: the margin.
+A request that arrives while step N runs can join step N + 1 only if N + 1 has not been submitted
+yet; but the worker must have N + 1 before N ends. So N + 1 is due a margin before the expected end
+of N: the time by which the worker needs it earlier.
 
-A step is expected to take the least of the last few times that a similar one took. Decode steps
-drift slowly, so that is close, and it errs on the harmless side: too early. A kind of step that
-has never run is not expected to take any time, and the next is submitted at once. The margin
-follows the idle time that the worker reports: it widens after a gap and shrinks by less after none.
+A step is expected to take the least of the last few durations of similar steps. Decode steps drift
+slowly, so this is close, and it errs on the harmless side: too early. A kind of step that has never
+run is expected to take no time, and the next step is submitted at once. The margin follows the idle
+time that the worker reports: it widens after a gap and shrinks, by less, after a step without one.
 
-Steps with prompts have a margin of their own, because a worker needs them earlier. With one for all
-every step would be submitted that early, and what steps are held for is a prompt. One that arrives
-between the two margins is submitted at once; a gap that it costs says nothing about either.
+Steps with prompts have a margin of their own, because a worker needs them earlier. With a single
+margin every step would be submitted that early, and steps are held back exactly for prompts. A
+prompt that arrives between the two margins is submitted at once; the gap that this may cost changes
+neither margin.
 """
 
 import math
@@ -24,20 +25,21 @@ _REMEMBERED = 8
 _MAX_KINDS = 1024
 _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 1e-3, 0.2e-3, 20e-3
 _WIDEN, _SHRINK = 1.02, 0.999
-"""What the margin is multiplied by after a step with a gap, and after one without: it balances
-where one held step in twenty has a gap. It follows what the worker always needs, not the odd step
-that was shorter than expected: a wide margin costs every arrival more than a gap costs once."""
+"""Factors of the margin after a step with a gap, and after one without: they balance when one held
+step in twenty has a gap. So the margin follows the worker's usual need, not the odd step that was
+shorter than expected: a wide margin costs every arrival more than one gap costs."""
 
 _NOISE_US = 50
-"""A gap that is there between any two steps, however early the second was submitted."""
+"""The gap between any two steps, however early the second was submitted."""
 
 _Kind = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """`kinds`: what it is like, closest first. `prompts`: it has some. `held`: it waited until it
-    was due, so its idle time says whether that was early enough."""
+    """`kinds` is the step's size, the closest description first; `prompts`: it has prompt tokens;
+    `queued`: submitted behind another step; `held`: submitted when it was due, and not before, so
+    that its idle time shows whether this was early enough."""
 
     kinds: tuple[_Kind, ...]
     prompts: bool
@@ -50,36 +52,36 @@ class Pacer:
     clock."""
 
     def __init__(self) -> None:
-        # Both by whether the step has prompts: the margin; whether, since the oldest step began,
-        # the next one has been told to wait.
+        # Both by whether the step has prompts: the margin; whether the next step has been held
+        # back since the oldest step began.
         self._margins = [_FIRST_MARGIN, _FIRST_MARGIN]
-        self._waited = [False, False]
+        self._held_back = [False, False]
         self._steps: deque[_Submitted] = deque()
         self._started, self._end = 0.0, -math.inf
         self._durations: OrderedDict[_Kind, deque[float]] = OrderedDict()
 
     def due(self, *, prompts: bool) -> float:
-        """When the next step, with or without prompts, should be submitted, while another is
-        running; without one, or without any idea of its end, that lies in the past."""
+        """The time to submit the next step, with or without prompts, while another is running. If
+        none is running, or its end cannot be predicted, this lies in the past."""
         return self._end - self._margins[prompts]
 
     def may_wait(self, now: float, *, prompts: bool) -> bool:
-        """Whether such a step is not due yet."""
+        """Whether the next step, with or without prompts, is not due yet."""
         waits = now < self.due(prompts=prompts)
-        self._waited[prompts] |= waits
+        self._held_back[prompts] |= waits
         return waits
 
     def submitted(self, step: StepInput, now: float) -> None:
         """`step` has been sent to the worker."""
         queued, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
-        held = queued and self._waited[prompts] and self.due(prompts=prompts) <= now
+        held = queued and self._held_back[prompts] and self.due(prompts=prompts) <= now
         self._steps.append(_Submitted(_kinds(step), prompts, queued, held))
         if not queued:
-            # An idle worker begins as long after the submission as it needs a step early.
+            # An idle worker begins a margin after the submission.
             self._begin(now + self._margins[prompts])
 
     def finished(self, output: StepOutput, now: float) -> None:
-        """The result of the oldest step has come; the next one has the worker for itself."""
+        """The result of the oldest step has come; the worker now runs the next one."""
         step = self._steps.popleft()
         gap = max(output.idle_us, 0) / 1e6 if step.queued else 0.0
         for kind in step.kinds:
@@ -92,9 +94,9 @@ class Pacer:
             self._end = -math.inf
 
     def _begin(self, started: float) -> None:
-        """The oldest step begins: when will it end?"""
+        """The oldest step begins: predict its end."""
         self._started = started
-        self._waited = [False, False]
+        self._held_back = [False, False]
         known = (self._durations.get(kind) for kind in self._steps[0].kinds)
         durations = next(filter(None, known), None)
         self._end = started + min(durations) if durations else -math.inf
@@ -112,8 +114,8 @@ class Pacer:
 
 
 def _kinds(step: StepInput) -> tuple[_Kind, ...]:
-    """Rows and tokens, each to about a tenth, and if no such step is known: tokens alone. Contexts
-    count too, but they drift: the last steps know."""
+    """(rows, tokens), each rounded to about a tenth; then tokens alone, for steps whose rows were
+    never seen. Context lengths matter too, but drift slowly: the last durations reflect them."""
     rows, tokens = (_leading_bits(len(part) // 4) for part in (step.query_lens, step.tokens))
     return (rows, tokens), (0, tokens)
 

@@ -20,7 +20,7 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A ROUTER socket that never blocks, never drops, and says so when a peer is gone."""
+    """A ROUTER socket that never blocks or drops: sending to a lost peer raises ZMQError."""
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.SNDHWM, 0)
@@ -61,7 +61,7 @@ class AsyncDealer:
         self._closed = False
         self._loop.add_reader(_descriptor(self._socket), self._drain)
         self._loop.add_reader(_descriptor(self._monitor), self._watch)
-        # ZMQ's descriptors are edge-triggered, and armed by the first look.
+        # ZMQ's descriptors are edge-triggered, and armed by the first read.
         self._loop.call_soon(self._watch)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -94,11 +94,11 @@ class AsyncDealer:
 
 
 class Clients(Protocol):
-    """What the core's loop needs of its clients' socket."""
+    """The core's side of the socket to its clients."""
 
     @property
     def arrivals(self) -> Pollable:
-        """Readable when `receive` has something."""
+        """Readable when `receive` would return a message."""
         ...
 
     def receive(self) -> tuple[bytes, bytes] | None:
@@ -134,5 +134,5 @@ class ClientSocket:
         return True
 
     def close(self) -> None:
-        """Send what is queued, for a short while, and close."""
+        """Send the queued messages, for half a second at most, and close."""
         self.arrivals.close(linger=500)

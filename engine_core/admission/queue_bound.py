@@ -1,7 +1,7 @@
-"""How long a job that comes now would wait for its first row to begin, and where that is too long.
+"""The bound on the expected wait: how long a new job's first row would wait to begin.
 
-Nothing is known of the device. What is measured is how fast prompts begin while others wait: that
-rate holds whatever limits it, be it the model's speed, the slots or the KV blocks.
+Nothing is assumed about the device. Measured is the rate at which prompt tokens begin while others
+wait: it holds whatever limits it, the model's speed, the slots or the KV blocks.
 """
 
 import math
@@ -12,27 +12,28 @@ from engine_core.job import RefusalError
 
 _MEMORY_WITHOUT_BOUND, _LEAST_MEMORY = 30.0, 1.0
 _TRUSTED = 0.1
-"""Of the memory: what must have been measured before a rate is believed. The first steps of a burst
-may be short, or wait for a kernel to be compiled."""
+"""The share of `_memory` that must have been measured before the rate is used: the first steps of a
+burst may be short, or wait for a kernel to be compiled."""
 
 
 class _Step(NamedTuple):
+    """`begun` prompt tokens began with it; it `measures` the rate if others were left waiting."""
+
     submitted: float
     begun: int
     measures: bool
 
 
 class QueueBound:
-    """Measures how many prompt tokens begin in a second of steps during which others waited, and
-    refuses jobs by it.
+    """Measures how many prompt tokens begin a second, over steps during which others waited, and
+    refuses jobs whose expected wait is too long.
 
-    The past fades as the bound goes by: a measurement weighs 1/e after so many seconds of such
-    steps. So the rate is that of about the time which the last of the queue has waited. Times are
-    in seconds, of any one clock.
+    A measurement fades to 1/e over `max_seconds` of such steps. So the rate is that of about the
+    time for which the last item of a full queue has waited. Times are in seconds, of any one clock.
     """
 
     def __init__(self, model: str, max_seconds: float) -> None:
-        """`max_seconds` 0: nothing is refused."""
+        """`max_seconds` bounds the expected wait; 0 refuses nothing."""
         self._model, self._max_seconds = model, max_seconds
         self._memory = max(max_seconds or _MEMORY_WITHOUT_BOUND, _LEAST_MEMORY)
         self._tokens = self._seconds = 0.0
@@ -41,7 +42,7 @@ class QueueBound:
         self._finished = -math.inf
 
     def submitted(self, now: float, waited: int, left: int) -> None:
-        """A step was submitted; before it so many prompt tokens waited, behind it `left` do."""
+        """A step was submitted: `waited` prompt tokens waited before it, `left` wait after it."""
         self._steps.append(_Step(now, waited - left, left > 0 or self._left > 0))
         self._left = left
 
@@ -56,14 +57,14 @@ class QueueBound:
             self._seconds = self._seconds * kept + seconds
 
     def expected_wait(self, tokens: int) -> float:
-        """Seconds until so many prompt tokens have begun; 0 where no rate is known."""
+        """Seconds until `tokens` prompt tokens have begun; 0 while no rate is known."""
         if self._seconds < _TRUSTED * self._memory or self._tokens <= 0:
             return 0.0
         return tokens * self._seconds / self._tokens
 
     def check(self, tokens: int) -> None:
-        """Raises RefusalError `overloaded` for a job that so many prompt tokens go before, where
-        that takes too long. One that nothing goes before is never refused."""
+        """Raises RefusalError `overloaded` for a job behind `tokens` prompt tokens if these take
+        too long to begin. A job with nothing ahead of it is never refused."""
         wait = self.expected_wait(tokens)
         if 0 < self._max_seconds < wait:
             raise RefusalError(

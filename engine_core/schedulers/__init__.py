@@ -1,1 +1,1 @@
-"""Who runs next: one scheduler a workflow."""
+"""Which rows the next step computes: one scheduler for generation, one for encoders."""

@@ -1,4 +1,4 @@
-"""What a scheduler is to the loop."""
+"""The interface of a scheduler to the loop."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -27,45 +27,43 @@ class Usage:
 class Scheduler(Protocol[RowsT_contra, BatchT]):
     """Owns every admitted row from `add` until its end.
 
-    `RowsT_contra` is a job's rows as its workflow prepares them, `BatchT` one step's rows. No
-    feature lives in `schedule`: what differs by workflow is in the workflow.
+    `RowsT_contra` is a job's rows as its workflow prepares them, `BatchT` one step's rows. Features
+    do not belong in `schedule`: a difference between workflows is part of the workflow.
     """
 
     def add(self, job: Job, rows: RowsT_contra) -> None:
-        """Take a prepared job in."""
+        """Queue the rows of a prepared job."""
         ...
 
     def usage(self) -> Usage:
-        """What is in the house now."""
+        """The state now, for the metrics."""
         ...
 
     def ahead(self, priority: int | None = None) -> int:
-        """Prompt tokens that begin before the first row of a job of this priority that came now
-        (without one: of the last priority there is). 0 if none wait."""
+        """Prompt tokens that begin before the first row of a new job of `priority`; None: of the
+        lowest there is. 0 if none wait."""
         ...
 
     def abort(self, job: Job, row: int | None = None) -> int:
-        """End a job's open rows (or one of them) silently; what is in flight is ignored.
-
-        Returns how many were open.
-        """
+        """End a job's open rows, or one of them, silently: their slots and KV blocks are released
+        at once, and results in flight are ignored. Returns how many rows were open."""
         ...
 
     def reset_cache(self) -> None:
-        """Forget what is kept for later requests, and not in use by those that run."""
+        """Forget cached prefixes that no running request uses."""
         ...
 
     def schedule(self, oldest: BatchT | None) -> BatchT | None:
-        """The next step, or None if nothing could run now. `oldest` is the oldest step in flight:
+        """The next step, or None if no row can run now. `oldest` is the oldest step in flight:
         only its rows may be submitted ahead of their result."""
         ...
 
     def is_open(self) -> bool:
-        """A request that arrived now could be in the next step, so it is worth waiting for one."""
+        """Whether a request that arrived now could join the next step."""
         ...
 
     def has_prompts(self) -> bool:
-        """Prompts wait for the next step."""
+        """Whether prompts wait for the next step."""
         ...
 
     def build(self, batch: BatchT) -> StepInput:
@@ -73,10 +71,10 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         ...
 
     def mask(self, outbox: Outbox) -> StepMask | None:
-        """The mask that the newest step waits for, once: as soon as nothing more need be known for
-        it. Rows that cannot be masked any more fail. No step is scheduled while a mask is owed."""
+        """The mask that the newest step waits for, once it can be computed; else None. Rows without
+        any allowed token fail. No step is scheduled while a mask is owed."""
         ...
 
     def update(self, batch: BatchT, output: StepOutput, outbox: Outbox) -> None:
-        """Take a step's results: advance its rows, end those that are done."""
+        """Apply a step's results: advance its rows, end those that are done."""
         ...

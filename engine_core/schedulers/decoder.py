@@ -1,7 +1,7 @@
 """Continuous batching for generation: chunked prefill, ahead steps, preemption by recompute.
 
-There is no prefill phase and no decode phase: a step computes some of what is known and not yet
-submitted, for any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
+There is no prefill phase and no decode phase: a step computes some of the tokens that are known and
+not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
 from engine_core.config import EngineConfig
@@ -24,9 +24,9 @@ class DecoderScheduler:
     """First come, first served, priority by priority; the oldest request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
-    one holds neither; running requests, then waiting ones that were preempted, are in the order in
-    which they began, and those that have not begun follow by (priority, arrival). Admission has
-    made sure that each request alone fits the cache.
+    one holds neither. Running requests, then preempted ones, are in the order in which they began;
+    requests that have not begun follow by (priority, arrival). Each request alone fits the cache:
+    its workflow has checked that.
     """
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
@@ -36,7 +36,7 @@ class DecoderScheduler:
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
-        # are the running ones that have not sampled in this residency.
+        # are the running requests that have not sampled since they got their slot.
         self._running: dict[Request, None] = {}
         self._prompts: dict[Request, None] = {}
         # The tokens of `_prompts` that are not submitted; the blocks that waiting requests need.
@@ -131,8 +131,8 @@ class DecoderScheduler:
                 self.abort(request.job)
 
     def _add_decodes(self, batch: DecoderBatch, oldest_step: int) -> None:
-        """One token of each generating request whose last token is confirmed, or on its way in the
-        oldest step and surely not the last; spread evenly over the micro-batches."""
+        """Add one token of each generating request whose last token is confirmed, or is computed by
+        the oldest step and cannot be the last by count; spread evenly over the micro-batches."""
         limit = -(-(len(self._running) - len(self._prompts)) // self._stages)
         ready = [
             request
@@ -144,7 +144,7 @@ class DecoderScheduler:
             )
         ]
         size = self.kv.block_size
-        # One that an older row of this very step has preempted holds no block either.
+        # A request that an older row of this very step has preempted holds no block either.
         ready = [
             request
             for request in ready
@@ -156,7 +156,8 @@ class DecoderScheduler:
         batch.add_decodes(ready)
 
     def _grow(self, batch: DecoderBatch, request: Request) -> bool:
-        """Make room for the request's next position; False if it must sit this step out."""
+        """Allocate the block of the request's next position; False if the request must skip this
+        step."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
@@ -209,8 +210,8 @@ class DecoderScheduler:
         request.blocks = []
 
     def _prefill_budget(self, batch: DecoderBatch) -> int:
-        """Prompt tokens of this step. A pipeline meters them, so that its micro-batches weigh the
-        same (gLLM's token throttling); one stage takes all that fits."""
+        """How many prompt tokens this step may take: one stage takes all that fit; a pipeline
+        divides them evenly over its micro-batches (gLLM's token throttling)."""
         budget = self._max_tokens - batch.num_tokens
         if self._stages == 1:
             return budget
@@ -218,7 +219,7 @@ class DecoderScheduler:
         return min(budget, max(_MIN_CHUNK, -(-pending // self._stages)))
 
     def _continue_prompts(self, batch: DecoderBatch, budget: int) -> int:
-        """Further chunks of prompts that have begun, oldest first. Returns what is left."""
+        """Add further chunks of prompts that have begun, oldest first. Returns the budget left."""
         for request in list(self._prompts):
             if budget == 0:
                 break
@@ -226,7 +227,7 @@ class DecoderScheduler:
         return budget
 
     def _start_waiting(self, batch: DecoderBatch, budget: int) -> None:
-        """Let waiting requests in, in order, while slots, blocks and budget last."""
+        """Start waiting requests, in order, while slots, blocks and budget last."""
         while self._waiting and self._free_slots and budget > 0:
             request = next(iter(self._waiting))
             if request.in_flight or not self._claim(batch, request):
@@ -237,8 +238,8 @@ class DecoderScheduler:
     def _claim(self, batch: DecoderBatch, request: Request) -> bool:
         """Give a waiting request a slot and the blocks of all its known tokens.
 
-        The longest cached prefix is shared; the last known token is always computed, because its
-        logits are what the request is after.
+        The longest cached prefix is shared; the last known token is always computed, because the
+        next token is sampled from its logits. False if too few blocks are free.
         """
         kv, known = self.kv, len(request.tokens)
         request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
@@ -265,9 +266,9 @@ class DecoderScheduler:
         return True
 
     def _add_chunk(self, batch: DecoderBatch, request: Request, budget: int) -> int:
-        """The next chunk of the request's known tokens; returns its length.
+        """Add the next chunk of the request's known tokens; returns its length.
 
-        Its full blocks get their names now: any later row, even of this very step, may read them,
+        Its full blocks are registered now: any later row, even of this very step, may read them,
         because each layer writes every row's keys and values before it attends.
         """
         start = request.submitted

@@ -1,9 +1,9 @@
-"""Who holds which block of the paged KV cache, and which blocks hold which tokens.
+"""Allocates, shares and releases the blocks of the paged KV cache; finds blocks by their tokens.
 
-A block is a fixed number of consecutive positions of one sequence. A full block is known by the
-hash of its tokens chained to the hash of the block before it (the design of vLLM's automatic
-prefix caching), so equal prefixes share blocks. Hashes are keyed with a secret of this process:
-no client can aim at another's block.
+A block holds the keys and values of `block_size` consecutive tokens of one sequence. A full block
+is identified by the hash of its tokens chained to the hash of the block before it (as in vLLM's
+automatic prefix caching), so equal prefixes share blocks. Hashes are keyed with a secret of this
+process: no client can aim at another's block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KVCacheManager:
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
-        # Evicted from the left: blocks that hold nothing first, then the longest unused.
+        # Evicted from the left: blocks without content first, then the least recently used.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
 
     @property
@@ -47,13 +47,13 @@ class KVCacheManager:
     def hash_blocks(
         self, tokens: array[int], known: Sequence[BlockHash] = (), salt: bytes = b""
     ) -> list[BlockHash]:
-        """The chained hash of every full block of `tokens`; the first `known` are not redone.
+        """The chained hash of every full block of `tokens`, of which `known` are the first.
 
         Sequences of different `salt` have no hash in common.
         """
         hashes, size = list(known), self.block_size
         for index in range(len(hashes), len(tokens) // size):
-            # The salt is hashed by itself: what follows it could else be taken for a part of it.
+            # The salt is hashed by itself: else tokens could pass for a part of it.
             parent = hashes[-1] if hashes else self._digest(salt)
             hashes.append(
                 self._digest(parent + tokens[index * size : (index + 1) * size].tobytes())
@@ -64,7 +64,7 @@ class KVCacheManager:
         return hashlib.blake2b(content, key=self._key, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
-        """The blocks of the longest cached prefix. They are not held until `hold`."""
+        """The blocks of the longest cached prefix. They may be evicted until `hold`."""
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_of.get(block_hash)
@@ -89,16 +89,16 @@ class KVCacheManager:
     def register(self, block: int, block_hash: BlockHash) -> None:
         """`block` holds (or, in stream order, will hold) the content of `block_hash`.
 
-        The first block of a content keeps its name; a second copy stays anonymous.
+        The first block with a content keeps its hash; a second copy gets none.
         """
         if block_hash not in self._block_of and self._hash_of[block] is None:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference on each block of a sequence.
+        """Give up one reference on each block of a sequence; blocks without any become free.
 
-        The end of the sequence is evicted first: its beginning is the likelier to be shared.
+        The end of the sequence is evicted first: its beginning is likelier to be shared.
         """
         for block in reversed(blocks):
             self._references[block] -= 1
@@ -108,17 +108,17 @@ class KVCacheManager:
                     self._free.move_to_end(block, last=False)
 
     def reset(self) -> None:
-        """Forget the content of every block that nobody holds; what is held stays shared."""
+        """Forget the content of every free block; blocks in use stay shared."""
         for block in self._free:
             self._forget(block)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where an invariant is broken. For tests: it looks at every block."""
+        """Raise AssertionError if an invariant is broken. For tests: reads every block."""
         for block, references in enumerate(self._references):
             assert references >= 0, f"block {block} has {references} references"
             assert (references == 0) == (block in self._free), f"block {block} is lost"
         for block_hash, block in self._block_of.items():
-            assert self._hash_of[block] == block_hash, f"block {block} is named twice"
+            assert self._hash_of[block] == block_hash, f"block {block} is registered twice"
 
     def _take(self) -> int:
         block, _ = self._free.popitem(last=False)
