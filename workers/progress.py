@@ -1,4 +1,4 @@
-"""Progress of long work at start."""
+"""Shows the progress of long work during start-up."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ _logger = logging.getLogger(__name__)
 
 
 class ProgressBar:
-    """A bar on standard error where that is a terminal, else a log line every few seconds."""
+    """A bar on standard error if that is a terminal, else a log line every few seconds."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self.done = what, total, 0
         self._terminal = sys.stderr.isatty()
-        self._told = time.monotonic()
+        self._logged = time.monotonic()
 
     def __enter__(self) -> "ProgressBar":
         return self
@@ -32,13 +32,13 @@ class ProgressBar:
             print(file=sys.stderr)
 
     def advance(self, steps: int = 1) -> None:
-        """So many more are done."""
+        """Count `steps` more as done."""
         self.done += steps
         if self._terminal:
             filled = _WIDTH * self.done // self._total
             bar = "█" * filled + "░" * (_WIDTH - filled)
             line = f"\r{self._what} {bar} {self.done}/{self._total}"
             print(line, end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self._told > _LOG_SECONDS:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._logged > _LOG_SECONDS:
+            self._logged = time.monotonic()
             _logger.info("%s: %d of %d", self._what, self.done, self._total)

@@ -49,7 +49,7 @@ def _send_all(
     for step in range(count):
         sent = time.monotonic_ns()
         sender.send(hidden)
-        for message in arriving.take(step):
+        for message in arriving.receive(step):
             received = int.from_bytes(message.tokens, "little")
             hops.there.append((received - sent) / 1e3)
             hops.back.append((time.monotonic_ns() - received) / 1e3)

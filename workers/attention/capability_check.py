@@ -1,4 +1,4 @@
-"""Whether a backend can do what a model needs, and if not, why."""
+"""Checks the capabilities of an attention backend against the needs of a model."""
 
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
@@ -9,9 +9,9 @@ from workers.attention.base import AttentionNeeds, Capabilities
 
 
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
-    """The first need that is not met, "" where all are.
+    """The first need that is not met, as text; "" if all are met.
 
-    An absent package is a need like any other. The GPU is asked last, and only where the rest fits.
+    A missing package counts as an unmet need. The GPU is queried last, and only if all else fits.
     """
     device = needs.device.partition(":")[0]
     if needs.paged and not capabilities.causal_paged:

@@ -1,27 +1,27 @@
-"""Kernels that do not need one another's results, side by side on the GPU."""
+"""Runs independent kernels at the same time within a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
 
-def concurrently(works: Sequence[Callable[[], object]]) -> None:
-    """Queue what each of `works` launches, in their order; where a CUDA graph is being captured, as
-    branches of it. None may read or overwrite what another writes.
+def concurrently(launches: Sequence[Callable[[], object]]) -> None:
+    """Call each of `launches` in order. In a CUDA graph that is being captured they become parallel
+    branches; none may read or overwrite another's results.
 
-    Outside a graph streams would gain little: a launch takes as long as such a kernel.
+    Outside a graph, parallel streams would gain little: launching takes as long as the kernels.
     """
     capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    if len(works) < 2 or not capturing:
-        for work in works:
-            work()
+    if len(launches) < 2 or not capturing:
+        for launch in launches:
+            launch()
         return
-    here = torch.cuda.current_stream()
-    beside = [torch.cuda.Stream() for _ in works[1:]]
-    for stream in beside:
-        stream.wait_stream(here)
-    works[0]()
-    for stream, work in zip(beside, works[1:], strict=True):
+    main = torch.cuda.current_stream()
+    others = [torch.cuda.Stream() for _ in launches[1:]]
+    for stream in others:
+        stream.wait_stream(main)
+    launches[0]()
+    for stream, launch in zip(others, launches[1:], strict=True):
         with torch.cuda.stream(stream):
-            work()
-        here.wait_stream(stream)
+            launch()
+        main.wait_stream(stream)

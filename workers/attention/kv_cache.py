@@ -7,16 +7,16 @@ from workers.contract.model_config import ModelConfig
 
 
 def kv_block_bytes(config: ModelConfig, layers: int, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes that one block of `block_size` tokens takes in the caches of `layers` layers."""
+    """Bytes of one block of `block_size` tokens in all `layers` layers, keys and values."""
     return 2 * layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 class KVCache:
     """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim].
 
-    A block id addresses the same block in every layer. Block `num_blocks` is one more than the
-    engine gives out: rows that only pad a step write there. Zero-filled, so that nothing that is
-    read before it was written can be NaN.
+    A block id addresses the same block in every layer. Block `num_blocks` is never allocated to a
+    request: padding rows write there. Zero-filled, so that memory that is read before it is written
+    holds no NaN.
     """
 
     def __init__(
@@ -40,5 +40,5 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers, the block that pads included."""
+        """Bytes of all layers, including the block for padding."""
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)

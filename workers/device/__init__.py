@@ -1,1 +1,1 @@
-"""Between host and device: copies, timing."""
+"""The device of a stage: copies from and to the host, timing, measured numbers."""

@@ -1,4 +1,4 @@
-"""What work takes on a CUDA device."""
+"""Times work on a CUDA device."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +9,7 @@ _RUNS = 3
 
 
 def least_milliseconds(run: Callable[[], object]) -> float:
-    """The device's time for the fastest of a few runs in a row."""
+    """Milliseconds of the fastest of a few consecutive runs, on the device's clock."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(_RUNS + 1)]
     marks[0].record()
     for mark in marks[1:]:

@@ -1,5 +1,5 @@
-"""Between NumPy arrays on the host and tensors on a stage's device."""
-# torch leaves the types of from_numpy and split open.
+"""Copies between NumPy arrays on the host and tensors on a stage's device."""
+# torch does not type from_numpy and split.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 
@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 _ALIGNMENT = 8
-"""Bytes: the size of the widest element, so that every part can be viewed as what it is."""
+"""Bytes of the widest element type, so that every part can be viewed in its own type."""
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """The arrays as tensors: on the CPU they share memory, elsewhere all travel in one copy, which
-    is queued on the current stream and waits for nothing."""
+    """The arrays as tensors. On the CPU they share memory; elsewhere one transfer copies them all,
+    queued on the current stream without waiting."""
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
     moved = pin(arrays).to(device, non_blocking=True)
@@ -28,10 +28,10 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[
 
 
 def pin(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
-    """The arrays one after another in pinned memory, uint8, each aligned for its elements.
+    """A staging buffer in pinned memory: the arrays one after another as uint8, each aligned.
 
-    torch's host allocator gives the memory out again only once every copy from it that was queued
-    is done: a ring of staging buffers, guarded by events, that is already there.
+    torch's host allocator reuses the memory only after every queued copy from it is done, so it
+    already is a ring of staging buffers guarded by events.
     """
     sizes = _sizes(arrays)
     pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
@@ -63,5 +63,5 @@ def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def to_bytes(tensor: torch.Tensor) -> bytes:
-    """The elements of a tensor in order, as messages carry them."""
+    """The elements of a tensor in order, as they are sent in messages."""
     return to_array(tensor).tobytes()

@@ -1,4 +1,4 @@
-"""How the kernels are launched, and on what."""
+"""Launch options of the kernels, and properties of the GPU."""
 
 from functools import lru_cache
 from typing import Any, TypedDict, cast
@@ -7,18 +7,18 @@ import torch
 
 
 class DependentLaunch(TypedDict, total=False):
-    """Keyword arguments of a launch: the kernel's PDL flag, and the launch's own."""
+    """Keyword arguments of a launch: the kernel's own PDL flag, and Triton's."""
 
     PDL: bool
     launch_pdl: bool
 
 
 def pdl(tensor: torch.Tensor) -> DependentLaunch:
-    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) where `tensor`'s GPU has it.
+    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) if the GPU of `tensor` has it.
 
-    A kernel launched with it starts while the one before it in the stream still runs, and must call
-    gdc_wait() in every program before it touches anything but constants such as weights. It may let
-    the next one start before that, since the next one's wait includes this one's.
+    A kernel launched with it starts while the one before it in the stream still runs, and every
+    program must call gdc_wait() before it touches anything but constants such as weights. It may
+    let the next kernel start before that, since the wait of the next includes this kernel's.
     """
     if tensor.is_cuda and _is_hopper_or_later(tensor.device):
         return {"PDL": True, "launch_pdl": True}
@@ -32,8 +32,8 @@ def _is_hopper_or_later(device: torch.device) -> bool:
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Streaming multiprocessors. The interpreter runs programs one after another, and has two, so
-    that launches which go by this number have several programs."""
+    """Number of streaming multiprocessors. Triton's interpreter on the CPU is given two, so that
+    launches sized by this number have several programs."""
     if device.type == "cpu":
         return 2
     # torch leaves this function's types open.

@@ -22,7 +22,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """The function called `name`. Raises ModelConfigError, listing those that are known."""
+    """The function called `name`. Raises ModelConfigError with the known names."""
     if name not in _ACTIVATIONS:
         raise ModelConfigError(
             f"activation {name!r} is not supported (one of {', '.join(_ACTIVATIONS)})"
@@ -31,6 +31,6 @@ def activation(name: str) -> Activation:
 
 
 def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
-    """f(gate) * up: [N, 2 F], gates first, -> [N, F]."""
+    """f(gate) * up: [N, 2 F], the gate first, -> [N, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return function(gate).mul_(up)

@@ -1,4 +1,4 @@
-"""What fused kernels offer to the layers of a stage on CUDA."""
+"""The fused kernels that layers use on CUDA, as an interface without Triton."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,7 +8,7 @@ import torch
 
 
 class Norm(NamedTuple):
-    """RMSNorm of a product's input: its weight [in_features] and epsilon."""
+    """An RMSNorm before a product: its weight [in_features] and epsilon."""
 
     weight: torch.Tensor
     eps: float
@@ -28,8 +28,8 @@ class FusedKernels(Protocol):
     def gated_product(
         self, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] and bias [2 F] of which the
-        first halves are the gates'. May measure which way is the fastest."""
+        """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] and bias [2 F] whose first
+        halves belong to the gate. May measure which implementation is fastest."""
         ...
 
     def prefers(self, rows: int, *, normed: bool) -> bool:
@@ -46,12 +46,12 @@ class FusedKernels(Protocol):
         residual: torch.Tensor | None = None,
         gated: bool = False,
     ) -> torch.Tensor:
-        """A product with what stands around it (see `workers.kernels.linear.skinny_linear`)."""
+        """A product with fused operations (see `workers.kernels.linear.skinny_linear`)."""
         ...
 
 
 def fused_kernels(device: torch.device) -> FusedKernels | None:
-    """The kernels of a CUDA device, None elsewhere: Triton is not there on every machine."""
+    """The kernels of a CUDA device; None elsewhere, where Triton may not be installed."""
     if device.type != "cuda":
         return None
     return cast(FusedKernels, import_module("workers.kernels.linear.fused_kernels"))

@@ -26,13 +26,12 @@ class GatedLinear(Linear):
         *,
         bias: bool,
     ) -> None:
-        """`members` are the checkpoint's names of the gates' layer and of the other, of
-        `out_features` each."""
+        """`members` are the checkpoint's names of the gate and up layers, `out_features` each."""
         super().__init__(in_features, dict.fromkeys(members, out_features), placement, bias=bias)
         self._function = function
 
     def gated(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-        """Of normalised rows: [N, in_features] -> [N, out_features]."""
+        """[N, in_features] -> [N, out_features], of rows that are normalised first."""
         if self._product is None:
             return gated(self._function, self(rows, norm))
         if (kernels := self._skinny_kernels(rows, normed=True)) is not None:

@@ -1,4 +1,4 @@
-"""What the parts of a model have in common."""
+"""The base class of a model and of its parts."""
 
 from collections.abc import Sequence
 
@@ -6,20 +6,20 @@ import torch
 
 
 class Layer:
-    """A part of a model: it has weights of its own, or parts that have them.
+    """A model or a part of one, with weights of its own or with parts that have them.
 
-    Its life: created with uninitialised weights, filled through `weights`, packed, then called.
+    A layer is created with uninitialised weights, filled through `weights`, packed, then called.
     """
 
     def parts(self) -> "Sequence[Layer]":
-        """The layers that this one is made of."""
+        """The layers that this one consists of."""
         return ()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Canonical checkpoint name -> the tensor to fill. Only until `pack`."""
+        """Canonical checkpoint name -> the tensor to fill. Valid only until `pack`."""
         return {name: weight for part in self.parts() for name, weight in part.weights().items()}
 
     def pack(self) -> None:
-        """Weights are filled: bring them into the form that is read fastest."""
+        """Convert the filled weights to the layout that is read fastest."""
         for part in self.parts():
             part.pack()

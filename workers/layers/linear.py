@@ -10,15 +10,15 @@ from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
 
 MIN_CPU_ROWS = 4
-"""Where a weight is not packed, MKL multiplies fewer rows by another kernel, which rounds otherwise
-(and with several threads it may do so up to 9 rows)."""
+"""With fewer rows, MKL multiplies by an unpacked weight with another kernel, which rounds
+differently (with several threads it may do so up to 9 rows)."""
 
 
 class Linear(Layer):
     """y = x W^T + b, with the checkpoint layers `members` (name -> output features) stacked in W.
 
-    A layer that stores its weight otherwise (quantised, sharded) takes this one's place with the
-    same operations: create, `weights` and `pack` to load, call to apply.
+    A layer that stores its weight differently (quantised, sharded) replaces this one with the same
+    operations: create, `weights` and `pack` to load, call to apply.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Linear(Layer):
         self._kernels = placement.kernels
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features], of normalised rows if there is a norm."""
+        """[N, in_features] -> [N, out_features]; `norm` is applied to the rows first."""
         if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
             parameters = None if norm is None else norm.parameters
             return kernels.skinny_linear(rows, self._weight, norm=parameters)
@@ -82,7 +82,7 @@ class Linear(Layer):
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[N, D] with zero rows added up to MIN_CPU_ROWS on the CPU; as it is elsewhere."""
+    """[N, D], on the CPU with zero rows added up to MIN_CPU_ROWS."""
     missing = MIN_CPU_ROWS - rows.shape[0]
     if missing <= 0 or rows.device.type != "cpu":
         return rows

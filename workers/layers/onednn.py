@@ -1,9 +1,9 @@
 """Products by oneDNN with a weight that is packed once, on the CPU.
 
-These are the operators that torch's own compiler emits for a frozen linear layer; there is no
-public name for them. On an AMD EPYC with AVX-512, from 4 rows to 512, they take 0.4 of the time
-of F.linear in float32 (MKL) and 0.7 to 0.95 in bfloat16, and what comes out for a row is bitwise
-the same whatever rows are beside it and however many threads there are.
+These are the operators that torch's own compiler emits for a frozen linear layer; they have no
+public name. On an AMD EPYC with AVX-512, for 4 to 512 rows, they take 0.4 of the time of F.linear
+in float32 (MKL) and 0.7 to 0.95 in bfloat16, and a row's result is bitwise the same whatever other
+rows are in the batch and however many threads there are.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -12,7 +12,7 @@ import torch
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether oneDNN multiplies by this weight on this machine, without emulation."""
+    """Whether oneDNN can multiply by this weight on this machine without emulation."""
     operators = torch.ops.mkldnn
     if weight.device.type != "cpu" or not hasattr(operators, "_linear_pointwise"):
         return False
@@ -22,7 +22,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """[out, in] -> the same in oneDNN's own layout; only `linear` can read it."""
+    """[out, in] -> the same weight in oneDNN's own layout, which only `linear` can read."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)  # noqa: SLF001
     return packed
 

@@ -1,4 +1,4 @@
-"""Where a model's weights live."""
+"""The device and element type of a model's weights."""
 
 from dataclasses import dataclass
 
@@ -20,5 +20,5 @@ class Placement:
 
     @property
     def kernels(self) -> FusedKernels | None:
-        """What fuses operations on this device."""
+        """The fused kernels of this device; None if there are none."""
         return fused_kernels(self.device)

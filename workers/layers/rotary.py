@@ -1,6 +1,6 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864), halves rotated against each other.
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-Dimension i of a head is paired with dimension i + D/2, as Llama checkpoints store them.
+Dimension i of an attention head is paired with dimension i + D/2, as in Llama checkpoints.
 """
 
 import math
@@ -13,7 +13,7 @@ from workers.layers.placement import Placement
 
 
 class Rotation(NamedTuple):
-    """The rotation of each of a step's tokens: [T', 1, D] each; `sin` carries the signs."""
+    """The rotation of each token of a step: [T', 1, D] each; `sin` includes the signs."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -39,19 +39,19 @@ class RotaryEmbedding:
             self._rotations = rotations.to(placement.dtype)
 
     def __call__(self, positions: torch.Tensor) -> Rotation:
-        """Where there are no kernels: int64[T'] -> the rotation of each."""
+        """Positions int64[T'] -> the rotation of each. Only on devices without fused kernels."""
         rows = self._rotations[positions]
         return Rotation(cos=rows[:, :1], sin=rows[:, 1:])
 
 
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Turn every head of `heads` [T', H, D] by its token's rotation."""
+    """Rotate every attention head of `heads` [T', H, D] by its token's rotation."""
     swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
     return torch.addcmul(heads * rotation.cos, swapped, rotation.sin)
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Angle a position, in radians, of each pair of dimensions: float32[head_dim / 2].
+    """Radians per position for each pair of dimensions: float32[head_dim / 2].
 
     `llama3` (Llama 3.1's context extension) divides the frequency of wavelengths beyond
     `original_max_position / low_freq_factor` by `factor`, leaves those below

@@ -1,1 +1,1 @@
-"""What connects a stage to its neighbours and to its engine core."""
+"""Links of a stage to its neighbours and to its engine core."""

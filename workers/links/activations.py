@@ -1,8 +1,8 @@
 """Activations between neighbouring stages, point to point over torch.distributed.
 
-Shapes follow from the StepInput that both ends have, so nothing but the elements travels. Each
-edge k -> k + 1 has a process group of its own: stages that shared one could wait for each other
-in a ring.
+Both ends have the same step message and derive the shape from it, so only the elements are sent.
+Each edge k -> k + 1 has a process group of its own: stages that shared one could wait for each
+other in a ring.
 """
 
 # torch.distributed leaves the types of its groups open.
@@ -26,14 +26,14 @@ _logger = logging.getLogger(__name__)
 
 
 class PipelineError(RuntimeError):
-    """A neighbouring stage cannot be reached any more; one line says which."""
+    """A neighbouring stage cannot be reached any more; the message names it."""
 
 
 class ActivationReceiver:
-    """Takes hidden states from the stage before, in step order."""
+    """Receives hidden states from the stage before, in step order."""
 
     def __init__(self, source: int, group: dist.ProcessGroup, template: torch.Tensor) -> None:
-        """`template` [1, hidden_size] has the dtype and device of what arrives."""
+        """`template` [1, hidden_size] has the dtype and device of the states."""
         self._source = source
         self._group = group
         self._template = template
@@ -49,10 +49,10 @@ class ActivationReceiver:
 
 
 class ActivationSender:
-    """Hands hidden states to the stage after without waiting for it to take them.
+    """Sends hidden states to the next stage without waiting until it receives them.
 
     Gloo's send is a rendezvous even for a few bytes, and reads the tensor until the other side has
-    it: a thread of its own waits, and its queue keeps the tensors of at most `depth` steps alive.
+    it. So a thread waits for it, and its queue keeps the tensors of at most `depth` steps alive.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ActivationSender:
         threading.Thread(target=self._send_all, name="activation-sender", daemon=True).start()
 
     def send(self, hidden: torch.Tensor) -> None:
-        """Queue a step's states; they must not change any more."""
+        """Queue a step's states, which must not be changed afterwards."""
         self._queue.put(hidden)
 
     def _send_all(self) -> None:
@@ -90,9 +90,9 @@ class Neighbours:
 
 
 def connect(config: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Neighbours:
-    """Join the other stages, and send one row over every edge so that it is connected.
+    """Connect this stage to its neighbours, and send one row over every edge to test it.
 
-    Every stage must call this. `on_failure` is called from the sending thread if a send fails.
+    Every stage must call this. `on_failure` is called in the sending thread if a send fails.
     """
     if config.num_stages == 1:
         return Neighbours()
@@ -119,5 +119,5 @@ def connect(config: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
 
 
 def _edge(first: int) -> dist.ProcessGroup:
-    """The group of a stage and the next; to a stage beside them it is a placeholder."""
+    """The group of stages `first` and `first` + 1; a placeholder in any other stage."""
     return cast("dist.ProcessGroup", dist.new_group([first, first + 1]))

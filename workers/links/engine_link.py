@@ -7,9 +7,10 @@ from workers.contract.messages import FromWorker, ToWorker
 
 
 class EngineLink:
-    """A DEALER called `<name>-<k>` of the engine core's ROUTER; one message a frame.
+    """A DEALER with the identity `<name>-<stage>`, connected to the engine core's ROUTER.
 
-    The core writes to `stage-<k>`; a thread that only sends has a link of another name.
+    One frame a message. The core sends to `stage-<stage>`; a thread that only sends has a link with
+    another name.
     """
 
     def __init__(
@@ -30,5 +31,5 @@ class EngineLink:
         self._socket.send(self._encoder.encode(message))
 
     def receive(self) -> ToWorker:
-        """Wait for the core's next message. Raises msgspec.ValidationError if it is none."""
+        """Wait for the core's next message. Raises msgspec.ValidationError for anything else."""
         return self._decoder.decode(self._socket.recv())

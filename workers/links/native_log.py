@@ -1,4 +1,4 @@
-"""What C++ libraries write to standard error, as lines of the log."""
+"""Logs the lines that C++ libraries write to standard error."""
 
 import logging
 import os
@@ -11,15 +11,15 @@ from contextlib import contextmanager
 _STDERR = 2
 
 _GLOO = re.compile(r"\[.*?:\d+\] (?P<level>DEBUG|INFO|WARN|ERROR) (?P<text>.*)")
-"""A line of gloo's: `[FILE:LINE] LEVEL TEXT`."""
+"""Gloo's format: `[FILE:LINE] LEVEL TEXT`."""
 
 
 @contextmanager
 def native_lines_logged(logger: logging.Logger) -> Generator[None]:
-    """Afterwards, log what was written to the process's standard error meanwhile.
+    """Capture the process's standard error, and log its lines at the end.
 
-    For libraries that cannot be given a place to write to, as gloo. Whatever else is logged
-    meanwhile would be logged as theirs.
+    For libraries such as gloo whose output cannot be redirected. Log lines of other threads within
+    the block would be logged as the library's.
     """
     sys.stderr.flush()
     own = os.dup(_STDERR)
@@ -36,7 +36,7 @@ def native_lines_logged(logger: logging.Logger) -> Generator[None]:
 
 
 def _log(logger: logging.Logger, line: str) -> None:
-    """At the level that the line names; a library that names none has something to complain of."""
+    """Log a line at the level that it names; a line without one is a warning."""
     found = _GLOO.fullmatch(line)
     if found is None:
         logger.warning("%s", line)

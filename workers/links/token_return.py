@@ -1,4 +1,4 @@
-"""Sampled tokens, from the last stage of a pipeline to the slots of the first (over ZMQ)."""
+"""Returns sampled tokens from the last stage of a pipeline to the slots of the first, over ZMQ."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from workers.contract.messages import SampledTokens
 
 
 class TokenSender:
-    """The last stage's end."""
+    """The last stage's end of the link."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.PUSH)
@@ -17,12 +17,12 @@ class TokenSender:
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, sampled: SampledTokens) -> None:
-        """Queue one step's tokens."""
+        """Queue the tokens of one step."""
         self._socket.send(self._encoder.encode(sampled))
 
 
 class TokenReceiver:
-    """The first stage's end. Steps arrive in the order in which they were submitted."""
+    """The first stage's end of the link. Steps arrive in submit order."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -30,8 +30,8 @@ class TokenReceiver:
         self._decoder = msgspec.msgpack.Decoder(SampledTokens)
         self._arrived = -1
 
-    def take(self, after: int) -> Iterator[SampledTokens]:
-        """What has arrived, oldest first, waiting until step `after` is among it or before it."""
+    def receive(self, after: int) -> Iterator[SampledTokens]:
+        """All tokens that have arrived, oldest first; waits until those of step `after` have."""
         while self._arrived < after or self._socket.poll(0):
             sampled = self._decoder.decode(self._socket.recv())
             self._arrived = sampled.step

@@ -4,13 +4,13 @@ from workers.contract.model_config import ModelConfigError
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
-    """The layers of `stage`, of `num_stages` that hold `num_layers` between them, in order.
+    """The layers of `stage`, if `num_layers` consecutive layers are divided among `num_stages`.
 
-    Shares differ by one layer at the most. What does not divide evenly goes to the middle stages
-    first, then to the first stage, never to the last: the embedding that the first stage also
-    holds is a lookup, while the head of the last is a product with the whole vocabulary.
+    Shares differ by at most one layer. Layers that do not divide evenly go to the middle stages
+    first, then to the first stage, never to the last: the first stage's embedding is a lookup,
+    while the last stage's LM head is a product with the whole vocabulary.
 
-    Raises ModelConfigError where some stage would be left without a layer.
+    Raises ModelConfigError if a stage would have no layer.
     """
     if num_stages > num_layers:
         raise ModelConfigError(

@@ -1,4 +1,5 @@
-"""Architectures by the name in a checkpoint's config.json; only the chosen one gets imported."""
+"""Model classes by the architecture that a checkpoint's config.json names; only the chosen one is
+imported."""
 
 from importlib import import_module
 
@@ -13,7 +14,7 @@ _ARCHITECTURES: dict[str, str] = {
 
 
 class UnknownArchitectureError(ValueError):
-    """A checkpoint of an architecture that is not implemented; one line lists those that are."""
+    """A checkpoint's architecture is not implemented; the message lists those that are."""
 
 
 def model_class(architecture: str) -> type[StageModel]:

@@ -1,4 +1,4 @@
-"""A worker's heartbeat: from a thread, so that it goes on however long a step takes."""
+"""A worker's heartbeat, sent by a thread so that it continues however long a step takes."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -11,8 +11,8 @@ from workers.links.engine_link import EngineLink
 
 @contextmanager
 def beating(engine: EngineLink, stage: int, finished: Callable[[], int]) -> Generator[None]:
-    """Beat for as long as the block runs. `engine` is a link of the heartbeat's own; `finished` is
-    the last step that the stage has done its share of."""
+    """Send heartbeats while the block runs. `engine` is a link that only the heartbeat uses;
+    `finished` returns the last step that this stage has computed."""
     over = threading.Event()
 
     def beat() -> None:

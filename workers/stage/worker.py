@@ -125,7 +125,7 @@ class Stage:
             self._returning.send(SampledTokens(message.step, slots, output.tokens))
 
     def _take_tokens(self, receiver: TokenReceiver, after: int) -> None:
-        for sampled in receiver.take(after):
+        for sampled in receiver.receive(after):
             slots = np.frombuffer(bytearray(sampled.slots), np.int32)
             tokens = np.frombuffer(bytearray(sampled.tokens), np.int32)
             self._runner.slots.store_last_tokens(*to_device([slots, tokens], self._device))

@@ -1,1 +1,1 @@
-"""A checkpoint's weights, into a model."""
+"""Loads the weights of a checkpoint into a model."""

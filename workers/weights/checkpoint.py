@@ -18,11 +18,11 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class CheckpointError(ValueError):
-    """Weights are missing, unreadable or do not fit the model; one line names what is at fault."""
+    """Weights are missing, unreadable or do not fit the model; the message names file or tensor."""
 
 
 class _TensorFile(Protocol):
-    """What `safe_open` returns, which safetensors leaves without types."""
+    """The type of `safe_open`'s result, which safetensors does not declare."""
 
     def __enter__(self) -> Self: ...
 
@@ -34,11 +34,11 @@ class _TensorFile(Protocol):
 
 
 class Checkpoint:
-    """Where each tensor of a folder is: in `model.safetensors`, or in the files of its index.
+    """The tensors of a folder: those of `model.safetensors`, or of the files that its index lists.
 
-    `canonical_name` maps the checkpoint's tensor names to those that are asked for; of several for
-    one, the tensor that has the very name counts. Raises CheckpointError where no weights are
-    found, or where one of the index's files is absent.
+    `canonical_name` maps the checkpoint's tensor names to the model's. If several map to one name,
+    the tensor that already has that name is used. Raises CheckpointError if no weights are found,
+    or if a file of the index is missing.
     """
 
     def __init__(self, folder: Path, canonical_name: Callable[[str], str]) -> None:
@@ -46,15 +46,15 @@ class Checkpoint:
         files = _single_file(folder) if (folder / SINGLE_FILE).exists() else _indexed_files(folder)
         self._names = {name: canonical_name(name) for name in files}
         names = sorted(files, key=lambda name: self._names[name] == name)
-        self._places = {self._names[name]: (files[name], name) for name in names}
+        self._locations = {self._names[name]: (files[name], name) for name in names}
 
     def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
-        """Raises CheckpointError, naming it, for a tensor that no stage reads.
+        """Raises CheckpointError for a tensor that no stage reads, and names it.
 
-        `read` holds the canonical names that any stage reads. Those that `unused` matches may stay
-        unread.
+        `read` holds the canonical names that any stage reads. Names that `unused` matches may
+        remain unread.
         """
-        taken = {self._places[name][1] for name in read if name in self._places}
+        taken = {self._locations[name][1] for name in read if name in self._locations}
         left = sorted(
             stored
             for stored, name in self._names.items()
@@ -68,10 +68,10 @@ class Checkpoint:
             )
 
     def check_copies(self, copies: Mapping[str, str]) -> None:
-        """Raises CheckpointError for a tensor that ought to be a copy (canonical name -> the name
-        of the one that is read) and is not, so that either of the two may be meant."""
+        """Raises CheckpointError if a tensor differs from the one it should be a copy of, because
+        either may be meant. `copies` maps a copy's canonical name to the name that is read."""
         for copy, original in copies.items():
-            if copy in self._places and not self._get(copy).equal(self._get(original)):
+            if copy in self._locations and not self._get(copy).equal(self._get(original)):
                 raise CheckpointError(
                     f"{self._folder}: config.json ties {copy} to {original}, but the two differ"
                 )
@@ -79,10 +79,10 @@ class Checkpoint:
     def read(
         self, targets: Mapping[str, torch.Tensor], read_one: Callable[[torch.Tensor], None]
     ) -> None:
-        """Copy each named tensor into its target, whose dtype and device it takes.
+        """Copy each named tensor into its target, converting it to the target's dtype and device.
 
-        Opens only files that hold one of them. `read_one` is called after each, with the target.
-        Raises CheckpointError for a tensor that is missing or does not fit.
+        Opens only the files that hold one of them. `read_one` is called with each filled target.
+        Raises CheckpointError if a tensor is missing or does not fit.
         """
         for file, names in self._by_file(targets).items():
             with _opened(file) as tensors:
@@ -98,13 +98,13 @@ class Checkpoint:
             return tensors.get_tensor(stored_name)
 
     def _by_file(self, names: Collection[str]) -> dict[Path, list[tuple[str, str]]]:
-        missing = [name for name in names if name not in self._places]
+        missing = [name for name in names if name not in self._locations]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             raise CheckpointError(f"{self._folder} has no tensor {missing[0]}{others}")
         by_file: defaultdict[Path, list[tuple[str, str]]] = defaultdict(list)
         for name in names:
-            file, stored_name = self._places[name]
+            file, stored_name = self._locations[name]
             by_file[file].append((name, stored_name))
         return by_file
 

@@ -1,4 +1,4 @@
-"""A stage's model with its weights, from a checkpoint or made up."""
+"""Builds a stage's model and fills its weights, from a checkpoint or with random numbers."""
 
 import hashlib
 import logging
@@ -24,16 +24,16 @@ TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 }
 
 _DUMMY_GAIN = 2.0
-"""Standard deviation of a dummy layer's outputs for inputs of 1, and so of the logits."""
+"""Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
 
-_REPORT_SECONDS = 2.0
+_LOG_SECONDS = 2.0
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A stage that is ready to run, the bytes its weights take, and how long they took to load."""
+    """A stage's model, the bytes of its weights, and the seconds it took to load them."""
 
     model: StageModel
     weight_bytes: int
@@ -59,14 +59,14 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         whole = _whole_model(config)
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
         checkpoint.check_copies(model.copies())
-        checkpoint.read(weights, Progress(config.stage, weight_bytes).add)
+        checkpoint.read(weights, WeightProgress(config.stage, weight_bytes).add)
     del weights
     model.pack()
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
 def _whole_model(config: WorkerConfig) -> StageModel:
-    """The model in one stage, without memory: to know what all stages read between them."""
+    """The whole model as one stage, without memory: its weights are those that any stage reads."""
     device = torch.device("meta")
     architecture = model_class(config.model.architecture)
     with device:
@@ -74,10 +74,10 @@ def _whole_model(config: WorkerConfig) -> StageModel:
 
 
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
-    """Give every tensor values that depend on its name, shape and device alone.
+    """Fill every tensor with values that depend on its name, shape and device alone.
 
-    Matrices get a gain of `_DUMMY_GAIN` from inputs of unit variance, so that logits differ;
-    norms stay near the identity and biases near zero.
+    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ; norms stay near the identity and
+    biases near zero.
     """
     for name, weight in weights.items():
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
@@ -90,18 +90,18 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
             weight.normal_(mean, 0.1, generator=random)
 
 
-class Progress:
-    """Logs how much of a stage's weights is read, every few seconds."""
+class WeightProgress:
+    """Logs every few seconds how much of a stage's weights has been read."""
 
     def __init__(self, stage: int, total: int) -> None:
         self._stage, self._total, self._done = stage, total, 0
-        self._reported = time.monotonic()
+        self._logged = time.monotonic()
 
     def add(self, weight: torch.Tensor) -> None:
         self._done += weight.nbytes
         now = time.monotonic()
-        if now - self._reported >= _REPORT_SECONDS:
-            self._reported = now
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
             _logger.info(
                 "stage %d: %.1f of %.1f GB of weights read",
                 self._stage,

@@ -161,8 +161,8 @@ def test_a_slow_load_says_how_far_it_is(
     caplog.set_level(logging.INFO, logger=loader.__name__)
     load_model(worker_config(llama))
     assert not caplog.messages
-    monkeypatch.setattr(loader, "_REPORT_SECONDS", 0.0)
-    progress = loader.Progress(3, 4_000_000_000)
+    monkeypatch.setattr(loader, "_LOG_SECONDS", 0.0)
+    progress = loader.WeightProgress(3, 4_000_000_000)
     for _ in range(2):
         progress.add(torch.empty(300_000_000, device="meta"))
     assert caplog.messages == [

@@ -1,4 +1,4 @@
-"""What comes from packages that need not be there."""
+"""Functions and classes of optional packages."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def imported(module: str, name: str) -> Callable[..., Any]:
-    """A function or class of a module that is imported only where its backend is used.
+    """The function or class `name` of `module`, which is imported now.
 
-    Raises ImportError or AttributeError where the package is not the one expected, and whatever
-    else a broken build raises when it is imported.
+    Raises ImportError or AttributeError if the package is not the expected one, and anything that a
+    broken build raises on import.
     """
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found

@@ -1,4 +1,4 @@
-"""Softmax attention one tile of keys at a time, as the attention kernels share it."""
+"""Softmax attention one tile of keys at a time, shared by the attention kernels."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -11,9 +11,9 @@ import triton.language as tl
 def fold_tile(queries, keys, values, visible, scale, peak, total, attended, MASKED: tl.constexpr):
     """Fold a tile into a running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
-    queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] counts if MASKED; `scale` is
-    for base 2. peak [M] and total [M] are the greatest score and the sum of 2 ** (score - peak) so
-    far, attended [M, D] the sum of values weighted likewise: all float32.
+    queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED;
+    `scale` is for base 2. So far, peak [M] is the greatest score, total [M] the sum of
+    2 ** (score - peak), and attended [M, D] the sum of values with these weights: all float32.
     """
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
     if MASKED:

@@ -14,7 +14,7 @@ from workers.kernels.launch import pdl
 
 
 def rotate_and_cache(
-    heads: torch.Tensor,
+    qkv: torch.Tensor,
     table: torch.Tensor,
     positions: torch.Tensor,
     kv_indices: torch.Tensor,
@@ -23,20 +23,20 @@ def rotate_and_cache(
     num_heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Rotate the queries and keys of `heads`, and write keys and values to their slots.
+    """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
 
-    heads, out   [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. The turned heads
-                 are left in `out`, which may be `heads`.
+    qkv, out     [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives the
+                 rotated queries and keys and the values, and may be `qkv`.
     table        float32[max_position, D]: cosines of the D / 2 pairs (i, i + D / 2), then sines
                  (Su et al. 2021, arXiv:2104.09864); contiguous
     positions    int64[T'], kv_indices int64[T]: block * page + offset
     keys, values [blocks, page, Hkv, D], contiguous
-    Of `out`, tokens from T on, a step's padding, stay as they are. Values that are not finite are
+    Tokens from T on, a step's padding, are left alone in `out`. Values that are not finite are
     cached as 0.
     """
-    new_keys = heads[:, num_heads : num_heads + keys.shape[2]]
-    new_values = heads[:, num_heads + keys.shape[2] :]
-    rotation = Rotation(heads, table, positions, out)
+    new_keys = qkv[:, num_heads : num_heads + keys.shape[2]]
+    new_values = qkv[:, num_heads + keys.shape[2] :]
+    rotation = Rotation(qkv, table, positions, out)
     _launch(num_heads, rotation, new_keys, new_values, kv_indices, keys, values)
 
 
@@ -47,14 +47,14 @@ def write_kv(
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
-    """Write keys and values as they are, [T, Hkv, D] each, dense within a token, to their slots."""
+    """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
     _launch(0, None, new_keys, new_values, kv_indices, keys, values)
 
 
 class Rotation(NamedTuple):
-    """What is turned, by which table and positions, and where to."""
+    """Which heads to rotate, by which table and positions, and the output."""
 
-    heads: torch.Tensor
+    qkv: torch.Tensor
     table: torch.Tensor
     positions: torch.Tensor
     out: torch.Tensor
@@ -69,16 +69,17 @@ def _launch(
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
-    """A program a token; without a rotation keys and values only."""
+    """One program a token; without a rotation, for keys and values only."""
     kv_heads, head_dim = new_keys.shape[1:]
-    turned = rotation or Rotation(new_keys, new_keys, kv_indices, new_keys)
+    rotate = rotation is not None
+    rotation = rotation or Rotation(new_keys, new_keys, kv_indices, new_keys)
     _write[(len(kv_indices),)](
-        turned.heads,
+        rotation.qkv,
         new_keys,
         new_values,
-        turned.table,
-        turned.positions,
-        turned.out,
+        rotation.table,
+        rotation.positions,
+        rotation.out,
         kv_indices,
         keys,
         values,
@@ -87,8 +88,8 @@ def _launch(
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        ROTATE=rotation is not None,
-        IN_PLACE=turned.out is turned.heads,
+        ROTATE=rotate,
+        IN_PLACE=rotation.out is rotation.qkv,
         HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
         KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
@@ -110,14 +111,14 @@ def _write(
         gdc_launch_dependents()
     HALF: tl.constexpr = HEAD_DIM // 2
     token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(kv_indices + token)
+    kv_index = tl.load(kv_indices + token)
     kv_heads, pairs = tl.arange(0, KV_HEAD_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
     first = kv_heads * HEAD_DIM + pairs
     inside = (kv_heads < KV_HEADS) & (pairs < HALF)
     own_keys = new_keys + token * key_stride + first
     own_values = new_values + token * value_stride + first
-    # All is read before anything is written: loads do not pass stores that may overlap them, and in
-    # a small tile several threads hold the same element, which only one of them writes.
+    # Everything is read before anything is written: loads do not pass stores that may overlap them,
+    # and in a small tile several threads hold the same element, which only one of them writes.
     low = tl.load(own_keys, mask=inside)
     high = tl.load(own_keys + HALF, mask=inside)
     low_value = tl.load(own_values, mask=inside)
@@ -128,15 +129,15 @@ def _write(
         sin = tl.load(angle + HALF, mask=pairs < HALF, other=0.0)
         heads = tl.arange(0, HEAD_BLOCK)[:, None]
         own_queries = heads * HEAD_DIM + pairs
-        asked = (heads < HEADS) & (pairs < HALF)
+        within = (heads < HEADS) & (pairs < HALF)
         queries += token * key_stride
-        low_query = tl.load(queries + own_queries, mask=asked)
-        high_query = tl.load(queries + own_queries + HALF, mask=asked)
+        low_query = tl.load(queries + own_queries, mask=within)
+        high_query = tl.load(queries + own_queries + HALF, mask=within)
         tl.debug_barrier()
         low_query, high_query = _rotate(low_query, high_query, cos, sin)
         out += token * key_stride
-        tl.store(out + own_queries, low_query, mask=asked)
-        tl.store(out + own_queries + HALF, high_query, mask=asked)
+        tl.store(out + own_queries, low_query, mask=within)
+        tl.store(out + own_queries + HALF, high_query, mask=within)
         low, high = _rotate(low, high, cos, sin)
         out_keys = out + HEADS * HEAD_DIM + first
         tl.store(out_keys, low, mask=inside)
@@ -145,7 +146,7 @@ def _write(
             out_values = out_keys + KV_HEADS * HEAD_DIM
             tl.store(out_values, low_value, mask=inside)
             tl.store(out_values + HALF, high_value, mask=inside)
-    cached = slot * (KV_HEADS * HEAD_DIM) + first
+    cached = kv_index * (KV_HEADS * HEAD_DIM) + first
     tl.store(keys + cached, low, mask=inside)
     tl.store(keys + cached + HALF, high, mask=inside)
     tl.store(values + cached, _finite(low_value), mask=inside)
@@ -154,15 +155,15 @@ def _write(
 
 @triton.jit
 def _finite(values):
-    """0 in place of what is not finite: whoever loads whole pages multiplies what a former owner
-    left behind another context's end by a weight of 0, and that must be 0."""
+    """0 in place of values that are not finite. A kernel that loads whole pages multiplies what an
+    earlier request left behind the end of a context by a weight of 0, and the product must be 0."""
     return tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
 
 
 @triton.jit
 def _rotate(low, high, cos, sin):
-    """Turn the pairs (low, high) by their angles, in float32, rounded once."""
+    """Rotate the pairs (low, high) by their angles, in float32, rounded once."""
     wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
-    turned_low = wide_low * cos - wide_high * sin
-    turned_high = wide_high * cos + wide_low * sin
-    return turned_low.to(low.dtype), turned_high.to(high.dtype)
+    rotated_low = wide_low * cos - wide_high * sin
+    rotated_high = wide_high * cos + wide_low * sin
+    return rotated_low.to(low.dtype), rotated_high.to(high.dtype)

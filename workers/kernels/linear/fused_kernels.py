@@ -1,4 +1,4 @@
-"""The kernels that layers use, by the names of `workers.layers.fused.FusedKernels`."""
+"""The kernels that layers use, under the names of `workers.layers.fused.FusedKernels`."""
 
 from workers.kernels.linear.embedding_lookup import embedding
 from workers.kernels.linear.gated_matmul_selection import GatedProduct as gated_product  # noqa: N813
