@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import UnsetType
 
 from engine_core.client.pending_jobs import EngineError
@@ -24,20 +24,27 @@ from server.http.sse import EventStream
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
 from server.schemas.common import CompletionUsage
 from server.schemas.field_names import given
+from server.service.endpoint import Endpoint
 from server.service.inputs import text_items
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 
-router = APIRouter()
+CHAT_COMPLETIONS = Endpoint(
+    "POST",
+    "/v1/chat/completions",
+    operation(ChatCompletion, ChatRequest, chunk=ChatChunk),
+    tasks=("generate",),
+    order=20,
+)
 _body = Body(ChatRequest)
 
 
-@router.post("/v1/chat/completions", **operation(ChatCompletion, ChatRequest, chunk=ChatChunk))
+@CHAT_COMPLETIONS.answered_by
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/chat/completions", body.priority or 0)
+    model = service.find(body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)

@@ -1,6 +1,6 @@
 """`/v1/classify`: the labels of texts."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from server.encoding.encode import count_usage, encode
@@ -14,20 +14,27 @@ from server.schemas.classify import (
     ClassificationList,
     ClassifyRequest,
 )
+from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items
 from server.service.service import json_answer, service_of
 from server.service.truncation import items_cut_to
 
-router = APIRouter()
+CLASSIFY = Endpoint(
+    "POST",
+    "/v1/classify",
+    operation(ClassificationList, ClassifyRequest),
+    tasks=("classify",),
+    order=60,
+)
 _body = Body(ClassifyRequest)
 
 
-@router.post("/v1/classify", **operation(ClassificationList, ClassifyRequest))
+@CLASSIFY.answered_by
 async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/classify", body.priority or 0)
+    model = service.find(body.model, CLASSIFY, body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     config = model.served.engine.model

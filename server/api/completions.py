@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
@@ -29,6 +29,7 @@ from server.http.sse import EventStream
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import given
+from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
@@ -36,16 +37,22 @@ from server.settings.server_config import Limits
 
 DEFAULT_MAX_TOKENS = 16
 
-router = APIRouter()
+COMPLETIONS = Endpoint(
+    "POST",
+    "/v1/completions",
+    operation(Completion, CompletionRequest, chunk=Completion),
+    tasks=("generate",),
+    order=10,
+)
 _body = Body(CompletionRequest)
 
 
-@router.post("/v1/completions", **operation(Completion, CompletionRequest, chunk=Completion))
+@COMPLETIONS.answered_by
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/completions", body.priority or 0)
+    model = service.find(body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     plan = _plan(body, model, service.limits)
     answer = _Answer(service, model, CompletionFormat(body, model))

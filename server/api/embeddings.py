@@ -4,7 +4,7 @@ import asyncio
 import base64
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import UNSET, Raw
 
 from engine_core.client.pending_jobs import Encoded
@@ -19,20 +19,27 @@ from server.schemas.embeddings import (
     EmbeddingList,
     EmbeddingRequest,
 )
+from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
 
-router = APIRouter()
+EMBEDDINGS = Endpoint(
+    "POST",
+    "/v1/embeddings",
+    operation(EmbeddingList, EmbeddingRequest),
+    tasks=("embed",),
+    order=30,
+)
 _body = Body(EmbeddingRequest)
 
 _ROWS_AT_ONCE = 64
 
 
-@router.post("/v1/embeddings", **operation(EmbeddingList, EmbeddingRequest))
+@EMBEDDINGS.answered_by
 async def create_embeddings(request: Request) -> Response:
     """Embed one or more texts, or lists of token ids."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/embeddings", body.priority or 0)
+    model = service.find(body.model, EMBEDDINGS, body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
         encoded = await encode(

@@ -2,14 +2,15 @@
 
 from html import escape
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
 from server import __version__
-from server.service.registry import Model
+from server.service.endpoint import Endpoint, Operation
+from server.service.registry import Model, Registry
 from server.service.service import service_of
 
-router = APIRouter()
+HOME = Endpoint("GET", "/", Operation(arguments={"response_class": HTMLResponse}), order=300)
 
 _PAGE = """\
 <!doctype html>
@@ -33,13 +34,14 @@ td {{ padding: 0 2em .5em 0; vertical-align: top }}
 """
 
 
-@router.get("/", response_class=HTMLResponse)
+@HOME.answered_by
 async def home(request: Request) -> Response:
     """A page for people: what this server is, its models, and where its documentation is."""
-    models = "\n".join(map(_row, service_of(request).registry.models))
+    registry = service_of(request).registry
+    models = "\n".join(_row(registry, model) for model in registry.models)
     return HTMLResponse(_PAGE.format(version=__version__, models=models))
 
 
-def _row(model: Model) -> str:
-    names, endpoints = escape(", ".join(model.names)), ", ".join(model.endpoints)
+def _row(registry: Registry, model: Model) -> str:
+    names, endpoints = escape(", ".join(model.names)), ", ".join(registry.paths_of(model))
     return f"<tr><td><b>{names}</b></td><td>{endpoints}</td></tr>"

@@ -1,22 +1,33 @@
-"""What operators ask: models, health, version, metrics."""
+"""Endpoints for operators: models, health, version, metrics."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
 from server.http.openapi import operation
 from server.schemas.common import Health, ModelCard, ModelList, Version
+from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Model, Registry
 from server.service.service import json_answer, service_of
 
-router = APIRouter()
+LIST_MODELS = Endpoint("GET", "/v1/models", operation(ModelList), order=220)
+GET_MODEL = Endpoint(
+    "GET", "/v1/models/{model:path}", operation(ModelCard, parameters=("model",)), order=230
+)
+LIVE = Endpoint("GET", "/health/live", operation(Health), order=240, needs_key=False)
+HEALTH = Endpoint("GET", "/health", operation(Health), order=250, needs_key=False)
+READY = Endpoint("GET", "/health/ready", operation(Health), order=260, needs_key=False)
+VERSION = Endpoint("GET", "/version", operation(Version), order=270)
+METRICS = Endpoint(
+    "GET",
+    "/metrics",
+    Operation(arguments={"response_class": Response}),
+    order=280,
+    needs_key=False,
+)
 
-_BY_ID = {
-    "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-}
 
-
-@router.get("/v1/models", **operation(ModelList))
+@LIST_MODELS.answered_by
 async def list_models(request: Request) -> Response:
     """The models of this daemon, each under all its names, in the order of its configuration."""
     registry = service_of(request).registry
@@ -27,7 +38,7 @@ async def list_models(request: Request) -> Response:
     )
 
 
-@router.get("/v1/models/{model:path}", **operation(ModelCard), openapi_extra=_BY_ID)
+@GET_MODEL.answered_by
 async def get_model(request: Request) -> Response:
     """One model of this daemon. Its id may hold slashes, percent-encoded or not."""
     registry = service_of(request).registry
@@ -39,18 +50,18 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
     return ModelCard(id=name, created=registry.created, max_model_len=model.max_model_len)
 
 
-@router.get("/health/live", **operation(Health))
+@LIVE.answered_by
 async def live(request: Request) -> Response:
-    """Whether every engine lives, or is still loading: a liveness probe."""
+    """Whether every engine is alive, or still loading: a liveness probe."""
     for model in service_of(request).registry.models:
         model.check_alive()
     return json_answer(Health())
 
 
-@router.get("/health", **operation(Health))
-@router.get("/health/ready", **operation(Health))
+@HEALTH.answered_by
+@READY.answered_by
 async def ready(request: Request) -> Response:
-    """Whether every model can be asked, and new requests are taken: a readiness probe."""
+    """Whether every model is ready, and new requests are taken: a readiness probe."""
     service = service_of(request)
     service.check(service.registry.models)
     for model in service.registry.models:
@@ -58,13 +69,13 @@ async def ready(request: Request) -> Response:
     return json_answer(Health())
 
 
-@router.get("/version", **operation(Version))
+@VERSION.answered_by
 async def version(_: Request) -> Response:
     """The daemon's version."""
     return json_answer(Version(__version__))
 
 
-@router.get("/metrics", response_class=Response)
+@METRICS.answered_by
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

@@ -1,7 +1,7 @@
 """`/v1/rerank` and `/v2/rerank`: documents in the order of their relevance to a query."""
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
@@ -22,16 +22,28 @@ from server.schemas.rerank import (
     RerankResult,
     VoyageResult,
 )
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import json_answer, service_of
 
-router = APIRouter()
+# A classifier's score is a relevance only if it has a single label.
+RERANK = Endpoint(
+    "POST",
+    "/v1/rerank",
+    operation(Reranking, RerankRequest),
+    tasks=("embed", "classify"),
+    num_labels=1,
+    order=40,
+)
+RERANK_V2 = Endpoint(
+    "POST", "/v2/rerank", operation(Reranking, RerankRequest), variant_of=RERANK, order=41
+)
 rerank_body = Body(RerankRequest)
 
 
-@router.post("/v1/rerank", **operation(Reranking, RerankRequest))
-@router.post("/v2/rerank", **operation(Reranking, RerankRequest))
+@RERANK.answered_by
+@RERANK_V2.answered_by
 async def create_reranking(request: Request) -> Response:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
     limit = service_of(request).limits.max_body_bytes
@@ -42,7 +54,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
     """The answer to `body`. Raises APIError or EngineError."""
     service = service_of(request)
     top_n = _top_n(body)
-    model = service.find(body.model, "/v1/rerank", body.priority or 0)
+    model = service.find(body.model, RERANK, body.priority or 0)
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
     with CancelOnDisconnect(request.receive):

@@ -1,6 +1,6 @@
 """`/v1/score`: how well second texts fit first ones, pair by pair."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names
@@ -9,21 +9,30 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import json_answer, service_of
 from server.service.truncation import items_cut_to
 
-router = APIRouter()
+# A classifier's score is a relevance only if it has a single label.
+SCORE = Endpoint(
+    "POST",
+    "/v1/score",
+    operation(ScoreList, ScoreRequest),
+    tasks=("embed", "classify"),
+    num_labels=1,
+    order=50,
+)
 _body = Body(ScoreRequest)
 
 
-@router.post("/v1/score", **operation(ScoreList, ScoreRequest))
+@SCORE.answered_by
 async def create_scores(request: Request) -> Response:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/v1/score", body.priority or 0)
+    model = service.find(body.model, SCORE, body.priority or 0)
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
         found = await relevance(service, model, pairs, priority=body.priority or 0)

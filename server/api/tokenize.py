@@ -1,9 +1,10 @@
 """`/tokenize` and `/detokenize`: a model's tokenizer, without its engine's time."""
 
 import asyncio
+from typing import get_args
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import UNSET
 
 from server.errors import APIError
@@ -17,21 +18,33 @@ from server.schemas.tokenize import (
     TokenizeRequest,
     Tokens,
 )
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_ids
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
+from workers.contract.config import Task
 
-router = APIRouter()
+_ALL_TASKS = get_args(Task)
+TOKENIZE = Endpoint(
+    "POST", "/tokenize", operation(Tokens, TokenizeRequest), tasks=_ALL_TASKS, order=200
+)
+DETOKENIZE = Endpoint(
+    "POST",
+    "/detokenize",
+    operation(DetokenizedText, DetokenizeRequest),
+    tasks=_ALL_TASKS,
+    order=210,
+)
 _tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 
-@router.post("/tokenize", **operation(Tokens, TokenizeRequest))
+@TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, or of the prompt that a chat's messages come to."""
     service = service_of(request)
     body = await _tokenize_body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/tokenize")
+    model = service.find(body.model, TOKENIZE)
     text, special = await _text(service, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer lets go of the interpreter, and a text may be long.
@@ -75,12 +88,12 @@ def _refuse_chat_options(body: TokenizeRequest) -> None:
             raise APIError("invalid_request", f"{field}: only with messages", field)
 
 
-@router.post("/detokenize", **operation(DetokenizedText, DetokenizeRequest))
+@DETOKENIZE.answered_by
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     service = service_of(request)
     body = await _detokenize_body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, "/detokenize")
+    model = service.find(body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
     with service.admission.admit(rows=1, tokens=len(body.tokens)):
         text = await asyncio.to_thread(

@@ -19,6 +19,7 @@ import uvicorn
 import uvloop
 
 from server.app.application import create_app
+from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
@@ -58,7 +59,7 @@ class DrainingServer(uvicorn.Server):
 
 async def serve(config: ServerConfig, listener: socket.socket) -> None:
     """Serve on `listener` until told to terminate. Raises TokenizerError for a bad model folder."""
-    service = Service(config, Registry.load(config.models))
+    service = Service(config, Registry.load(config.models, all_endpoints()))
     uvicorn_config = uvicorn.Config(
         create_app(service),
         http=WireProtocol,

@@ -9,17 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from server import __version__
-from server.api import (
-    chat,
-    classify,
-    completions,
-    embeddings,
-    home,
-    ops,
-    rerank,
-    score,
-    tokenize,
-)
+from server.app.endpoints import routes
 from server.errors import APIError
 from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
@@ -27,20 +17,6 @@ from server.http.gate import Gate
 from server.http.openapi import describe, documented_operations
 from server.http.route_table import RouteTable
 from server.service.service import Service
-from server.tei import routes as tei
-
-_ROUTERS = (
-    completions.router,
-    chat.router,
-    embeddings.router,
-    rerank.router,
-    score.router,
-    classify.router,
-    *tei.ROUTERS,
-    tokenize.router,
-    ops.router,
-    home.router,
-)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -55,13 +31,14 @@ def create_app(service: Service) -> ASGIApp:
         yield
         await service.registry.close()
 
-    routes = [route for router in _ROUTERS for route in router.routes]
+    endpoints = service.registry.endpoints
+    own_routes = routes(endpoints)
     app = FastAPIOffline(
         title="penstock",
         version=__version__,
         description="Completions, embeddings and reranking in OpenAI's shapes.",
         lifespan=lifespan,
-        routes=routes,
+        routes=own_routes,
         # ReDoc loads its logo from the internet.
         redoc_url=None,
         # Swagger UI would otherwise send the description to a validator on the internet.
@@ -69,8 +46,8 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
-    describe(app)
-    table = RouteTable(routes)
+    describe(app, [endpoint.operation for endpoint in endpoints])
+    table = RouteTable(own_routes)
     lost = documented_operations(app) - table.operations
     assert not lost, f"documented, but not in the gate's table: {sorted(lost)}"
     return with_cors(Gate(service, table, others=app), service.config.cors_origins)

@@ -4,9 +4,8 @@ import msgspec
 
 from engine_core.messages import Tokenization
 from server.encoding.text_prompts import text_prompt
-from server.encoding.vectors import EmbedDtype
 from server.errors import APIError
-from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import given
 from server.service.inputs import Items, parse_items, text_items
 from server.service.registry import Model

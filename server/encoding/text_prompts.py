@@ -3,20 +3,8 @@
 from collections.abc import Mapping
 
 from server.errors import APIError
+from server.schemas.embeddings import INPUT_TYPES
 from server.service.registry import Model
-
-# The names under which models keep the prompt of a kind of text, the likeliest first.
-_QUERY = ("query", "search_query", "retrieval.query")
-_DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
-INPUT_TYPES: Mapping[str, tuple[str, ...]] = {
-    "query": _QUERY,
-    "search_query": _QUERY,
-    "document": _DOCUMENT,
-    "search_document": _DOCUMENT,
-    "passage": _DOCUMENT,
-    "classification": ("classification",),
-    "clustering": ("clustering",),
-}
 
 
 def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:

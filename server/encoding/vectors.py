@@ -1,13 +1,13 @@
 """Vectors as a client wants them: shorter, of length 1, of another type."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine_core.client.pending_jobs import FloatArray
+from server.schemas.embeddings import EmbedDtype
 
-EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 AnyArray = npt.NDArray[Any]
 
 _MIN_LENGTH = np.float32(1e-12)

@@ -23,7 +23,6 @@ from server.settings.api_keys import KeyCheck
 _CLIENT_LEFT = 499
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
-_OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
 
 class Gate:
@@ -35,6 +34,9 @@ class Gate:
         self._table = table
         self._others = others
         self._keys = KeyCheck(service.config.api_keys)
+        self._open_paths = {
+            endpoint.path for endpoint in service.registry.endpoints if not endpoint.needs_key
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,7 +89,7 @@ class Gate:
         await response(scope, receive, send)
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        return path in _OPEN_PATHS or self._keys.admits(headers.get(b"authorization", b""))
+        return path in self._open_paths or self._keys.admits(headers.get(b"authorization", b""))
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""

@@ -1,5 +1,6 @@
 """The OpenAPI description: bodies and answers are msgspec structs, which FastAPI cannot read."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -7,64 +8,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from server.errors import ERRORS, ErrorBody
-from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
-from server.schemas.classify import ClassificationList, ClassifyRequest
-from server.schemas.common import Health, ModelCard, ModelList, Version
-from server.schemas.completions import Completion, CompletionRequest
-from server.schemas.embeddings import EmbeddingList, EmbeddingRequest
-from server.schemas.rerank import Reranking, RerankRequest
-from server.schemas.score import ScoreList, ScoreRequest
-from server.schemas.tei import (
-    EmbedRequest,
-    EmbedTokensRequest,
-    Info,
-    Prediction,
-    PredictRequest,
-    Rank,
-    RerankTextsRequest,
-    SimilarityRequest,
-    SparseValue,
-    TEIError,
-)
-from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
+from server.service.endpoint import Operation
 
-_REF = "#/components/schemas/{name}"
+REF = "#/components/schemas/{name}"
 # Asked for only where the daemon was given keys.
 _KEY = {"type": "http", "scheme": "bearer"}
-_STRUCTS = (
-    CompletionRequest,
-    Completion,
-    ChatRequest,
-    ChatCompletion,
-    ChatChunk,
-    EmbeddingRequest,
-    EmbeddingList,
-    RerankRequest,
-    Reranking,
-    ScoreRequest,
-    ScoreList,
-    ClassifyRequest,
-    ClassificationList,
-    EmbedRequest,
-    EmbedTokensRequest,
-    SparseValue,
-    SimilarityRequest,
-    PredictRequest,
-    Prediction,
-    RerankTextsRequest,
-    Rank,
-    Info,
-    TEIError,
-    TokenizeRequest,
-    Tokens,
-    DetokenizeRequest,
-    DetokenizedText,
-    ModelList,
-    ModelCard,
-    Health,
-    Version,
-    ErrorBody,
-)
 
 
 def operation(
@@ -72,29 +20,46 @@ def operation(
     body: type[msgspec.Struct] | None = None,
     *,
     chunk: type[msgspec.Struct] | None = None,
-) -> dict[str, Any]:
-    """What a route says of itself: the keyword arguments of FastAPI's decorators.
-
-    `chunk` is what an answer that may be streamed is then made of.
-    """
-    content = {"application/json": {"schema": _ref(answer)}}
+    parameters: tuple[str, ...] = (),
+) -> Operation:
+    """An endpoint's answer and body. `chunk` is what an answer that may be streamed consists of;
+    `parameters` are texts in the path."""
+    content = {"application/json": {"schema": ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": "Success", "content": content}
     }
-    error = {"application/json": {"schema": _ref(ErrorBody)}}
+    error = {"application/json": {"schema": ref(ErrorBody)}}
     if body is None:
         responses["default"] = {"description": "Any error", "content": error}
-        return {"responses": responses}
-    for status in sorted({kind.status for kind in ERRORS.values()}):
-        responses[status] = {"description": _codes(status), "content": error}
-    request = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
-    return {"responses": responses, "openapi_extra": {"requestBody": request}}
+    else:
+        for status in sorted({kind.status for kind in ERRORS.values()}):
+            responses[status] = {"description": _codes(status), "content": error}
+    return Operation(
+        arguments={"responses": responses, "openapi_extra": _request(body, parameters)},
+        types=tuple(kind for kind in (answer, body, chunk, ErrorBody) if kind is not None),
+    )
 
 
-def describe(app: FastAPI) -> None:
-    """Make `app` describe the structs that its operations refer to."""
+def _request(
+    body: type[msgspec.Struct] | None, parameters: tuple[str, ...]
+) -> dict[str, Any] | None:
+    extra: dict[str, Any] = {}
+    if body is not None:
+        content = {"application/json": {"schema": ref(body)}}
+        extra["requestBody"] = {"required": True, "content": content}
+    if parameters:
+        extra["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in parameters
+        ]
+    return extra or None
+
+
+def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
+    """Make `app` describe the types to which its operations refer."""
+    types = dict.fromkeys(kind for operation in operations for kind in operation.types)
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -104,7 +69,7 @@ def describe(app: FastAPI) -> None:
                 description=app.description,
                 routes=app.routes,
             )
-            _, components = msgspec.json.schema_components(_STRUCTS, ref_template=_REF)
+            _, components = msgspec.json.schema_components(types, ref_template=REF)
             schema["components"] = {"schemas": components, "securitySchemes": {"key": _KEY}}
             schema["security"] = [{"key": []}, {}]
             app.openapi_schema = schema
@@ -119,8 +84,9 @@ def documented_operations(app: FastAPI) -> set[tuple[str, str]]:
     return {(method.upper(), path) for path, item in paths.items() for method in item}
 
 
-def _ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"$ref": _REF.format(name=struct.__name__)}
+def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of a struct that the description holds."""
+    return {"$ref": REF.format(name=struct.__name__)}
 
 
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
@@ -128,7 +94,7 @@ def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
     json = {
         "type": "string",
         "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+        "contentSchema": {"anyOf": [ref(chunk), ref(ErrorBody)]},
     }
     data = {"anyOf": [{"const": "[DONE]"}, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -1,15 +1,28 @@
 """`/v1/embeddings`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.encoding.text_prompts import INPUT_TYPES
-from server.encoding.vectors import EmbedDtype
 from server.schemas.common import INT64_MAX, INT64_MIN, Count, TextOrIds, Usage
 
+_QUERY = ("query", "search_query", "retrieval.query")
+_DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
+INPUT_TYPES: Mapping[str, tuple[str, ...]] = {
+    "query": _QUERY,
+    "search_query": _QUERY,
+    "document": _DOCUMENT,
+    "search_document": _DOCUMENT,
+    "passage": _DOCUMENT,
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+"""Kind of text -> the names under which models keep the prompt for it, the likeliest first."""
+
 InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
+EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):

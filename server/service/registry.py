@@ -1,29 +1,20 @@
 """The models of this daemon and their engines, found by the name in a request."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.errors import APIError
+from server.service.endpoint import Endpoint
 from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
 from server.templates.renderer import ChatRenderer
-
-Endpoint = Literal[
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/classify",
-    "/embed_sparse",
-    "/tokenize",
-    "/detokenize",
-]
+from workers.contract.config import Task
 
 
 class Model:
@@ -40,7 +31,6 @@ class Model:
         self.token_text = TokenText(self.token_bytes)
         self.client = client
         self.chat = ChatRenderer(served.name, Path(served.path))
-        self.endpoints = _endpoints(served)
 
     def check_loaded(self) -> None:
         """Raises APIError until the engine can take a request for the first time."""
@@ -56,13 +46,14 @@ class Model:
 class Registry:
     """The models by name, in the order in which the daemon was given them."""
 
-    def __init__(self, models: list[Model]) -> None:
+    def __init__(self, models: list[Model], endpoints: Sequence[Endpoint]) -> None:
         self.models = models
+        self.endpoints = endpoints
         self.created = int(time.time())
         self._by_name = {name: model for model in models for name in model.names}
 
     @classmethod
-    def load(cls, served: tuple[ServedModel, ...]) -> Self:
+    def load(cls, served: Sequence[ServedModel], endpoints: Sequence[Endpoint]) -> Self:
         """Read every tokenizer. Raises TokenizerError, naming the file that is missing."""
         return cls(
             [
@@ -72,7 +63,8 @@ class Registry:
                     EngineClient(model.engine.client_endpoint),
                 )
                 for model in served
-            ]
+            ],
+            endpoints,
         )
 
     async def start(self) -> None:
@@ -99,13 +91,26 @@ class Registry:
         several serve it.
         """
         model = self._only(endpoint) if name is None else self.named(name)
-        if endpoint not in model.endpoints:
+        if not endpoint.is_served_by(model.served.engine):
+            served = ", ".join(self.paths_of(model))
             raise APIError(
                 "wrong_endpoint",
-                f"model {model.name} serves {', '.join(model.endpoints)}, not {endpoint}",
+                f"model {model.name} serves {served}, not {endpoint.path}",
                 "model",
             )
         return model
+
+    def paths_of(self, model: Model) -> list[str]:
+        """The endpoints that `model` is said to serve."""
+        return [
+            endpoint.path
+            for endpoint in self.endpoints
+            if endpoint.variant_of is None and endpoint.is_served_by(model.served.engine)
+        ]
+
+    def has_task(self, task: Task) -> bool:
+        """Whether some model does this."""
+        return any(model.served.engine.task == task for model in self.models)
 
     def named(self, name: str) -> Model:
         """The model of that name, whatever its state. Raises APIError for an unknown one."""
@@ -116,24 +121,12 @@ class Registry:
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:
-        able = [model for model in self.models if endpoint in model.endpoints]
+        able = [model for model in self.models if endpoint.is_served_by(model.served.engine)]
         if len(able) == 1:
             return able[0]
         if not able:
-            raise APIError("wrong_endpoint", f"no model of this daemon serves {endpoint}", "model")
+            raise APIError(
+                "wrong_endpoint", f"no model of this daemon serves {endpoint.path}", "model"
+            )
         names = ", ".join(model.name for model in able)
         raise APIError("model_required", f"name one of the models: {names}", "model")
-
-
-def _endpoints(served: ServedModel) -> tuple[Endpoint, ...]:
-    tokens: tuple[Endpoint, ...] = ("/tokenize", "/detokenize")
-    engine = served.engine
-    if engine.task == "generate":
-        return ("/v1/completions", "/v1/chat/completions", *tokens)
-    if engine.task == "embed":
-        return ("/v1/embeddings", "/v1/rerank", "/v1/score", *tokens)
-    if engine.task == "embed_sparse":
-        return ("/embed_sparse", *tokens)
-    # Only a single label is a relevance.
-    relevance = ("/v1/rerank", "/v1/score") if engine.model.num_labels == 1 else ()
-    return (*relevance, "/v1/classify", *tokens)

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.service.admission import Admission, share
+from server.service.endpoint import Endpoint
 from server.service.metrics import Metrics
-from server.service.registry import Endpoint, Model, Registry
+from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig
 
 # What is told to end at the drain's deadline needs a moment to say so to its client.

@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import Raw
 
 from engine_core.client.pending_jobs import Encoded, EngineError, FloatArray
+from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import text_prompt
 from server.encoding.vectors import shorten
+from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.embeddings import EmbeddingRequest
@@ -24,27 +26,54 @@ from server.schemas.tei import (
     SimilarityRequest,
     SparseValue,
 )
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
-from server.tei.model_choice import embedder, sparse_embedder
-from server.tei.operations import NUMBERS, list_of, ref, tei_operation
+from server.tei.operations import tei_operation
 from server.tei.tei_errors import EmptyBatchError, tei_errors
 from server.tei.text_limit import side, whole_cut
 
-router = APIRouter()
+EMBED = Endpoint(
+    "POST",
+    "/embed",
+    tei_operation(list[list[float]], body=EmbedRequest),
+    variant_of=EMBEDDINGS,
+    order=70,
+)
+EMBED_SPARSE = Endpoint(
+    "POST",
+    "/embed_sparse",
+    tei_operation(list[list[SparseValue]], body=EmbedTokensRequest),
+    tasks=("embed_sparse",),
+    order=80,
+)
+EMBED_ALL = Endpoint(
+    "POST",
+    "/embed_all",
+    tei_operation(list[list[list[float]]], body=EmbedTokensRequest),
+    variant_of=EMBEDDINGS,
+    order=90,
+)
+SIMILARITY = Endpoint(
+    "POST",
+    "/similarity",
+    tei_operation(list[float], body=SimilarityRequest),
+    variant_of=EMBEDDINGS,
+    order=100,
+)
 _embed_body = Body(EmbedRequest)
 _tokens_body = Body(EmbedTokensRequest)
 _similarity_body = Body(SimilarityRequest)
 
 
-@router.post("/embed", **tei_operation(list_of(NUMBERS), EmbedRequest))
+@EMBED.answered_by
 @tei_errors
 async def embed(request: Request) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
     service = service_of(request)
     body = await _embed_body.read(request, service.limits.max_body_bytes)
-    model = embedder(service)
+    model = the_embedder(service)
     plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
@@ -52,28 +81,26 @@ async def embed(request: Request) -> Response:
         return json_answer(vectors.tolist())
 
 
-@router.post(
-    "/embed_sparse", **tei_operation(list_of(list_of(ref(SparseValue))), EmbedTokensRequest)
-)
+@EMBED_SPARSE.answered_by
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
     """What is not zero in the vector of each text, which has the size of the vocabulary."""
     service = service_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = sparse_embedder(service)
+    model = the_sparse_embedder(service)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
         return json_answer(await _told(encoded.vectors, encoded.counts, _sparse_values))
 
 
-@router.post("/embed_all", **tei_operation(list_of(list_of(NUMBERS)), EmbedTokensRequest))
+@EMBED_ALL.answered_by
 @tei_errors
 async def embed_all(request: Request) -> Response:
     """The last hidden state of each token of each text, special tokens included."""
     service = service_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = embedder(service)
+    model = the_embedder(service)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
@@ -81,14 +108,14 @@ async def embed_all(request: Request) -> Response:
         return json_answer(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
 
 
-@router.post("/similarity", **tei_operation(NUMBERS, SimilarityRequest))
+@SIMILARITY.answered_by
 @tei_errors
 async def similarity(request: Request) -> Response:
     """The similarity of a sentence's vector to those of others: the cosine, unless the model's
     checkpoint names another."""
     service = service_of(request)
     body = await _similarity_body.read(request, service.limits.max_body_bytes)
-    model = embedder(service)
+    model = the_embedder(service)
     sentences = body.inputs.sentences
     if not sentences:
         raise EmptyBatchError("inputs.sentences")
@@ -106,6 +133,21 @@ async def similarity(request: Request) -> Response:
     )
     with CancelOnDisconnect(request.receive):
         return json_answer((await relevance(service, model, pairs)).scores.tolist())
+
+
+def the_embedder(service: Service) -> Model:
+    """The only embedder: requests name no model. Raises APIError if there is none, or several."""
+    if not service.registry.has_task("embed") and service.registry.has_task("embed_sparse"):
+        raise APIError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
+    return service.find(None, EMBEDDINGS)
+
+
+def the_sparse_embedder(service: Service) -> Model:
+    """The only one. Raises APIError if there is none, in TEI's words, or several."""
+    if not service.registry.has_task("embed_sparse"):
+        message = "Model is not an embedding model with SPLADE pooling"
+        raise APIError("wrong_endpoint", message)
+    return service.find(None, EMBED_SPARSE)
 
 
 def _plan(

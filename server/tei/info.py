@@ -1,20 +1,64 @@
 """`/info`: the model behind TEI's endpoints."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from server import __version__
-from server.schemas.tei import Info
-from server.service.service import json_answer, service_of
-from server.tei.model_choice import described, info
-from server.tei.operations import ref, tei_operation
+from server.api.classify import CLASSIFY
+from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
+from server.service.endpoint import Endpoint
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
+from server.tei.embed import the_embedder, the_sparse_embedder
+from server.tei.operations import tei_operation
 from server.tei.tei_errors import tei_errors
 
-router = APIRouter()
+INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 
 
-@router.get("/info", **tei_operation(ref(Info)))
+@INFO.answered_by
 @tei_errors
 async def get_info(request: Request) -> Response:
     """The model that answers, and what a request may ask of it."""
     service = service_of(request)
-    return json_answer(info(described(service), service, __version__))
+    return json_answer(_info(described(service), service))
+
+
+def described(service: Service) -> Model:
+    """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
+
+    Raises APIError where none is there, or several are.
+    """
+    if service.registry.has_task("embed"):
+        return the_embedder(service)
+    if service.registry.has_task("embed_sparse"):
+        return the_sparse_embedder(service)
+    return service.find(None, CLASSIFY)
+
+
+def _info(model: Model, service: Service) -> Info:
+    engine, limits = model.served.engine, service.limits
+    embeds = engine.task in ("embed", "embed_sparse")
+    return Info(
+        model_id=model.name,
+        model_dtype=engine.dtype,
+        served_model_name=model.name,
+        model_type=_model_type(model),
+        max_concurrent_requests=limits.max_requests,
+        max_input_length=model.max_model_len,
+        max_batch_tokens=engine.max_step_tokens,
+        max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
+        version=__version__,
+    )
+
+
+def _model_type(model: Model) -> ModelType:
+    config = model.served.engine.model
+    if model.served.engine.task == "embed":
+        return ModelType(embedding=EmbeddingType(config.pooling.mode))
+    if model.served.engine.task == "embed_sparse":
+        return ModelType(embedding=EmbeddingType("splade"))
+    labels = ClassifierType(
+        {str(index): label for index, label in enumerate(config.labels)},
+        {label: index for index, label in enumerate(config.labels)},
+    )
+    return ModelType(reranker=labels) if config.num_labels == 1 else ModelType(classifier=labels)

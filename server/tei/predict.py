@@ -4,10 +4,11 @@ from typing import cast
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
+from server.api.classify import CLASSIFY
 from server.encoding.encode import encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
@@ -15,17 +16,22 @@ from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.tei import Prediction, PredictRequest
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
-from server.tei.model_choice import classifier
-from server.tei.operations import list_of, ref, tei_operation
+from server.tei.operations import tei_operation
 from server.tei.tei_errors import EmptyBatchError, tei_errors
 from server.tei.text_limit import whole_cut
 
-router = APIRouter()
+PREDICT = Endpoint(
+    "POST",
+    "/predict",
+    tei_operation(list[Prediction], list[list[Prediction]], body=PredictRequest),
+    variant_of=CLASSIFY,
+    order=110,
+)
 _body = Body(PredictRequest)
-_ANSWER = {"anyOf": [list_of(ref(Prediction)), list_of(list_of(ref(Prediction)))]}
 
 
 class Sequences(msgspec.Struct, frozen=True):
@@ -39,13 +45,13 @@ class Sequences(msgspec.Struct, frozen=True):
         return f"inputs[{index}]" if self.in_batch else "inputs"
 
 
-@router.post("/predict", **tei_operation(_ANSWER, PredictRequest))
+@PREDICT.answered_by
 @tei_errors
 async def predict(request: Request) -> Response:
     """The labels of a text, a pair, or each of a list, those of the highest score first."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = classifier(service)
+    model = service.find(None, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
     cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
     config = model.served.engine.model

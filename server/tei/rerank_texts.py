@@ -2,26 +2,27 @@
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from msgspec import Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
-from server.api.rerank import answer_reranking, rerank_body
+from server.api.rerank import RERANK, answer_reranking, rerank_body
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
+from server.errors import APIError
 from server.http.body import Body, read_bytes
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.tei import Rank, RerankTextsRequest
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.service.service import json_answer, service_of
-from server.tei.model_choice import reranker
+from server.service.service import Service, json_answer, service_of
 from server.tei.operations import either_operation
 from server.tei.tei_errors import EmptyBatchError, tei_errors
 from server.tei.text_limit import side
 
-router = APIRouter()
+RERANK_TEXTS = Endpoint("POST", "/rerank", either_operation(), variant_of=RERANK, order=120)
 _texts_body = Body(RerankTextsRequest)
 
 
@@ -36,7 +37,7 @@ class _Kind(msgspec.Struct):
 _kind = msgspec.json.Decoder(_Kind)
 
 
-@router.post("/rerank", **either_operation())
+@RERANK_TEXTS.answered_by
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for the clients of TEI and for those of Cohere and others."""
     service = service_of(request)
@@ -60,7 +61,7 @@ def _has_texts(raw: bytes) -> bool:
 async def _tei_rerank(request: Request, raw: bytes) -> Response:
     service = service_of(request)
     body = _texts_body.decode(raw, strictly=service.config.strict_fields)
-    model = reranker(service)
+    model = _reranker(service)
     if not body.texts:
         raise EmptyBatchError("texts")
     check_count(len(body.texts), "texts", service.limits.max_documents)
@@ -76,6 +77,20 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
         scores = found.raw if body.raw_scores else found.probabilities
         best = np.argsort(-found.raw, kind="stable").tolist()
         return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
+
+
+def _reranker(service: Service) -> Model:
+    """The only reranker; if there is none, the only embedder. Raises APIError otherwise."""
+    engines = {model.name: model.served.engine for model in service.registry.models}
+    rerankers = [
+        name
+        for name, engine in engines.items()
+        if engine.task == "classify" and RERANK.is_served_by(engine)
+    ]
+    if len(rerankers) > 1:
+        names = ", ".join(rerankers)
+        raise APIError("model_required", f"several models could be meant: {names}")
+    return service.find(rerankers[0] if rerankers else None, RERANK)
 
 
 async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:

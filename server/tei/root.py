@@ -1,20 +1,23 @@
 """`POST /`: what the daemon's model does, for clients that know nothing but an address."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Any
+
+from fastapi import Request, Response
 
 from server.schemas.tei import EmbedRequest
+from server.service.endpoint import Endpoint
 from server.service.service import service_of
 from server.tei.embed import embed, embed_sparse
-from server.tei.model_choice import described
-from server.tei.operations import ANYTHING, tei_operation
+from server.tei.info import described
+from server.tei.operations import tei_operation
 from server.tei.predict import predict
 from server.tei.rerank_texts import rerank
 from server.tei.tei_errors import tei_errors
 
-router = APIRouter()
+ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
 
 
-@router.post("/", **tei_operation(ANYTHING, EmbedRequest))
+@ROOT.answered_by
 @tei_errors
 async def answer(request: Request) -> Response:
     """`/embed` where there is an embedder, or else `/embed_sparse`, `/predict` or, of a reranker,

@@ -16,6 +16,7 @@ from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import home, ops
 from server.app.application import create_app
+from server.app.endpoints import all_endpoints
 from server.service.metrics import Metrics
 from server.service.registry import Model, Registry
 from server.service.service import Service
@@ -85,7 +86,7 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
             endpoint = f"ipc://{folder}/{task}"
             models.append(served_model(task, task, folder, endpoint, vocab_size=400))
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
-        service = Service(server_config(*models), Registry.load(tuple(models)))
+        service = Service(server_config(*models), Registry.load(models, all_endpoints()))
         await service.registry.start()
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(

@@ -36,7 +36,7 @@ async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 def service(folder) -> Service:
     model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
-    return Service(server_config(model), Registry.load((model,)))
+    return Service(server_config(model), Registry.load((model,), ()))
 
 
 @pytest.fixture

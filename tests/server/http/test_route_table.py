@@ -10,6 +10,7 @@ from fastapi_offline import FastAPIOffline
 
 from server.app import application
 from server.app.application import create_app
+from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from tests.server.conftest import House
@@ -84,7 +85,7 @@ def test_an_operation_that_the_gate_does_not_know_stops_the_start(monkeypatch) -
         app.get("/lost")(lambda: None)
         return app
 
-    service = Service(server_config(), Registry.load(()))
+    service = Service(server_config(), Registry.load((), all_endpoints()))
     create_app(service)
     monkeypatch.setattr(application, "FastAPIOffline", with_another)
     with pytest.raises(AssertionError, match=r"not in the gate's table: \[\('GET', '/lost'\)\]"):

@@ -1,0 +1,38 @@
+"""Every endpoint that a module of `server.api` or `server.tei` declares."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+import server.api
+import server.tei
+from server.service.endpoint import Endpoint
+
+
+def all_endpoints() -> tuple[Endpoint, ...]:
+    """In the order of the documentation; each package's modules are found by listing it."""
+    found = dict.fromkeys(_declared())
+    return tuple(sorted(found, key=lambda endpoint: endpoint.order))
+
+
+def routes(endpoints: Iterable[Endpoint]) -> list[APIRoute]:
+    """FastAPI's routes, which describe and match them."""
+    router = APIRouter()
+    for endpoint in endpoints:
+        router.add_api_route(
+            endpoint.path,
+            endpoint.handler,
+            methods=[endpoint.method],
+            **endpoint.operation.arguments,
+        )
+    return [route for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _declared() -> Iterator[Endpoint]:
+    for package in (server.api, server.tei):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            declared = vars(importlib.import_module(module.name)).values()
+            yield from (value for value in declared if isinstance(value, Endpoint))

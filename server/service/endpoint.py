@@ -1,0 +1,79 @@
+"""An endpoint of the HTTP API, declared by the module that serves it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.config import EngineConfig
+from workers.contract.config import Task
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+_LAST = 1_000
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the OpenAPI description says of an endpoint: keyword arguments of FastAPI's routes, and
+    the types to which they refer by name."""
+
+    arguments: dict[str, Any]
+    types: tuple[Any, ...] = ()
+
+
+class Endpoint:
+    """A method and path, what answers there, and which models serve it.
+
+        CLASSIFY = Endpoint("POST", "/v1/classify", operation(Labels, Texts), tasks=("classify",))
+
+        @CLASSIFY.answered_by
+        async def create_classifications(request: Request) -> Response: ...
+
+    The application finds all those that are declared in a module of `server.api` or `server.tei`.
+    """
+
+    def __init__(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        operation: Operation,
+        *,
+        tasks: tuple[Task, ...] = (),
+        num_labels: int | None = None,
+        variant_of: "Endpoint | None" = None,
+        order: int = _LAST,
+        needs_key: bool = True,
+    ) -> None:
+        """Models of these `tasks` serve it, none where it is about no model; classifiers only if
+        they have `num_labels`. A variant is served by the same models in another form, and models
+        are said to serve the endpoint that it is a variant of. `order` sorts the documentation and
+        a model's endpoints. Without `needs_key` it is open to clients without an API key."""
+        self.method = method
+        self.path = path
+        self.operation = operation
+        self.tasks = tasks if variant_of is None else variant_of.tasks
+        self.num_labels = num_labels if variant_of is None else variant_of.num_labels
+        self.variant_of = variant_of
+        self.order = order
+        self.needs_key = needs_key
+        self._handler: Handler | None = None
+
+    @property
+    def handler(self) -> Handler:
+        """What answers a request."""
+        if self._handler is None:
+            raise NotImplementedError(f"{self.method} {self.path} has no handler")
+        return self._handler
+
+    def answered_by(self, handler: Handler) -> Handler:
+        """Decorates the handler."""
+        self._handler = handler
+        return handler
+
+    def is_served_by(self, engine: EngineConfig) -> bool:
+        """Whether a model with this engine serves it."""
+        if engine.task == "classify" and self.num_labels not in (None, engine.model.num_labels):
+            return False
+        return engine.task in self.tasks
