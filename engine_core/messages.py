@@ -1,4 +1,4 @@
-"""What an engine core accepts from its clients and sends back (msgspec over ZMQ).
+"""The messages between an engine core and its clients (msgspec over ZMQ).
 
 A *job* is one request of a client: one or more *rows* that are admitted or refused together.
 The answer to a job is `Accepted` or `Failed`. An accepted job's rows then each end exactly once:
@@ -20,7 +20,7 @@ FailureCode = Literal[
     "invalid_request",  # the client's fault: 400
     "context_length_exceeded",  # too long for the model or the KV cache: 400
     "too_large",  # could never be admitted: 400
-    "overloaded",  # the house is full: 429
+    "overloaded",  # too much in flight, or too long a queue: 429
     "draining",  # the daemon is stopping: 503
     "row_failed",  # the model produced no finite result for this request: 500
     "engine_dead",  # a worker or the engine is gone: 500
@@ -31,10 +31,10 @@ GrammarKind = Literal["json_schema", "regex", "choice"]
 
 
 class Grammar(msgspec.Struct, array_like=True, frozen=True):
-    """What a row's text must match, from its beginning to its end.
+    """The grammar that a row's whole text must match.
 
-    `source` is a JSON schema, a regular expression or a JSON list of texts; `param` the field of
-    the request that it is from, which a refusal names.
+    `source` is a JSON schema, a regular expression or a JSON list of texts; `param` is the field of
+    the request that it comes from, which a refusal names.
     """
 
     kind: GrammarKind
@@ -76,10 +76,10 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
 
 
 class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """How a job's texts become ids, and how long what is tokenized or given as ids may be.
+    """How a job's texts are tokenized, and how its items are truncated.
 
-    Of what is longer than `truncate_to` tokens, special tokens included, the `truncation_side` goes
-    and the special tokens stay. Of a pair only the second text is cut.
+    Items longer than `truncate_to` tokens, special tokens included, lose tokens from
+    `truncation_side`; special tokens are kept. Only the second text of a pair is truncated.
     """
 
     add_special_tokens: bool = True
@@ -91,7 +91,7 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
     Prompts are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which are
-    checked against the vocabulary and otherwise only cut. They share cached prefixes only with jobs
+    checked against the vocabulary and may be truncated. They share cached prefixes only with jobs
     of the same `cache_salt`. Jobs of a lower `priority` begin first.
     """
 
@@ -136,12 +136,12 @@ class EndRow(msgspec.Struct, array_like=True, frozen=True, tag="end_row"):
 
 
 class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"):
-    """Forget every cached prefix that no running request holds: what is asked next is computed."""
+    """Forget every cached prefix that no running request uses: later prompts are computed anew."""
 
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
-    """What a ready engine serves. `vector_size` is 0 for a generator; of sparse vectors it is the
-    size of the vocabulary."""
+    """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
+    vocabulary for sparse vectors."""
 
     task: Task
     max_model_len: int
@@ -152,10 +152,11 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
 
 
 class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
-    """The job is in the house. `prompt_tokens` holds the length of each prompt or text;
+    """The job is admitted.
 
-    `prompt_ids` the ids of each prompt of a generate job (int32 bytes), for `echo`. `dropped`
-    counts the tokens that were cut off each item of an encode job; it is empty where nothing was.
+    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids of each prompt of
+    a generate job (int32), for `echo`. `dropped` counts the tokens that were truncated from each
+    item of an encode job; it is empty if none were.
     """
 
     id: int
@@ -165,8 +166,8 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """Terminal for every row of the job that has not ended. `param` names the field at fault;
-    `retry_after` is the expected wait, in seconds, that is too long for the job."""
+    """Ends every row of the job that has not ended. `param` names the field at fault; `retry_after`
+    is the expected wait in seconds that made the engine refuse the job."""
 
     id: int
     code: FailureCode
@@ -219,9 +220,9 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
     """The loop's heartbeat, once a second to every client, with the state behind the metrics.
 
     `stalled_s` is the age of the oldest step in flight, in seconds; counters are since start.
-    `busy_s` are the seconds that the last stage spent on steps, `idle_s` those for which it had
-    nothing to do although another step was in flight or due. `expected_wait_s` is how long a job of
-    priority 0 that comes now would wait for its first row to begin; 0 while that is not known.
+    `busy_s` is the time that the last stage spent on steps, `idle_s` the time that it was idle
+    although another step was in flight or due. `expected_wait_s` is how long a job of
+    priority 0 that comes now would wait for its first row to begin; 0 while this is unknown.
     """
 
     running: int

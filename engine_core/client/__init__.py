@@ -1,1 +1,1 @@
-"""The client that a server process holds for one engine core."""
+"""An asyncio client of one engine core, as API processes use it."""

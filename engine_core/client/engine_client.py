@@ -155,7 +155,7 @@ class EngineClient:
             raise self._over
         if self.dead:
             raise self._death()
-        asked = self.queue.ask(message.priority)
+        is_probe = self.queue.probe(message.priority)
         self._jobs[job] = waiting
         self.send(message)
         try:
@@ -167,7 +167,7 @@ class EngineClient:
             if error.retry_after is not None:
                 self.queue.refused(message.priority, error)
             raise
-        if asked:
+        if is_probe:
             self.queue.accepted()
         return accepted
 

@@ -1,7 +1,6 @@
-"""What a client knows of its engine's queue: whether it was full a moment ago.
+"""Refuses jobs in the client while its engine's queue is known to be full.
 
-What is refused here costs the engine nothing, and it has the least time to spare when it is asked
-the most.
+Such a refusal costs the engine nothing: an overloaded engine has the least time to refuse jobs.
 """
 
 import time
@@ -10,15 +9,15 @@ from collections.abc import Callable
 from engine_core.client.pending_jobs import EngineError
 
 _SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
-"""For how long a refusal holds: this share of the expected wait, at most so many seconds. A queue
-so long loses nothing by it."""
+"""How long a refusal holds: this share of the expected wait, and at most this many seconds. A queue
+of that length does not run empty meanwhile."""
 
 
 class KnownQueue:
-    """Jobs that the engine would refuse are refused here, after it has refused one like them.
+    """Refuses jobs that the engine would refuse, for a while after it has refused one like them.
 
-    A while later one job asks again, and the others are refused for as long once more, or until it
-    is taken. Where none comes to ask for so long, the refusal is forgotten.
+    Then one job probes the engine, and the others are refused for as long again, or until the probe
+    is accepted. If no job comes to probe for that long, the refusal is forgotten.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,18 +27,18 @@ class KnownQueue:
         self._until = self._seconds = 0.0
 
     def check(self, priority: int) -> None:
-        """Raises EngineError `overloaded` for a job of this priority that would begin no earlier
-        than the one that the engine refused."""
+        """Raises EngineError `overloaded` for a job that would begin no earlier than the one that
+        the engine has refused."""
         refusal = self._refusal
         if refusal is None or priority < self._priority:
             return
         if self._clock() < self._until:
-            # A fresh one: an error that is raised again keeps what it passed through before.
+            # A new error: one that is raised again would keep its old traceback.
             raise EngineError(refusal.code, refusal.message, retry_after=refusal.retry_after)
 
-    def ask(self, priority: int) -> bool:
-        """A job of this priority goes to the engine, unless this raises as `check` does. True if
-        others are refused until that is answered."""
+    def probe(self, priority: int) -> bool:
+        """A job of this priority is about to be sent. Raises EngineError as `check` does; True if
+        the job is the probe: others are refused until it is answered."""
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
@@ -51,11 +50,11 @@ class KnownQueue:
         return True
 
     def accepted(self) -> None:
-        """The engine has taken the job that asked."""
+        """The engine has accepted the probe."""
         self._refusal = None
 
     def refused(self, priority: int, refusal: EngineError) -> None:
-        """The engine has not, for its queue."""
+        """The engine has refused a job because of its queue."""
         self._refusal, self._priority = refusal, priority
         self._seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
         self._until = self._clock() + self._seconds

@@ -1,1 +1,1 @@
-"""Text that must match a grammar: compiled off the loop, one mask a sampled token (llguidance)."""
+"""Structured output: grammars compiled off the loop, one mask a sampled token (llguidance)."""

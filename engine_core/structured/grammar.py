@@ -18,11 +18,11 @@ from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 _MAX_MESSAGE = 300
 _PROBED_TOKENS = 4
 
-# A space, or a line break and its indentation: JSON may be laid out, but not go on in blanks.
+# A space, or a line break with its indentation: JSON may be laid out, but not be endless blanks.
 _JSON_WHITESPACE = r" |\n {0,40}"
 
-# A regular expression of a few characters can stand for millions of states. These bounds keep the
-# worst mask that is known to some 100 ms and a matcher to some 30 MB; schemas in use need far less.
+# A regular expression of a few characters can expand to millions of states. These bounds keep the
+# worst known mask at some 100 ms and a matcher at some 30 MB; usual schemas need far less.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
@@ -33,14 +33,15 @@ _LIMITS = LLParserLimits(
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be followed; one line says why."""
+    """A grammar that cannot be compiled or followed; the message is one line."""
 
 
 class CompiledGrammar:
     """A grammar over a vocabulary, before its first token.
 
-    A mask is uint32[words], the vocabulary at least: bit i % 32 of word i // 32 is set where token
-    i may come next. The token `end`, none of the model's, stands for the end of the text.
+    A mask is uint32[words] and covers at least the vocabulary: bit i % 32 of word i // 32 is set if
+    token i may come next. The token `end`, which the model does not have, stands for the end of
+    the text.
     """
 
     def __init__(self, start: LLMatcher, end: int, words: int) -> None:
@@ -55,12 +56,12 @@ Compile = Callable[[Grammar], CompiledGrammar]
 class GrammarCompiler:
     """Compiles grammars over one tokenizer.
 
-    The vocabulary gets one more token, which stands for "the text may end here": which ids end a
-    text is each request's own affair.
+    The vocabulary gets one more token, which stands for "the text may end here": each request has
+    its own end tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Takes some 0.5 s for 128,000 tokens, during which no other thread of Python runs.
+        """Takes some 0.5 s for 128,000 tokens, during which no other Python thread runs.
 
         Raises GrammarError for a tokenizer that llguidance cannot read.
         """
@@ -75,15 +76,15 @@ class GrammarCompiler:
             raise GrammarError(f"its tokenizer cannot be read for it: {error}") from None
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Lets other threads run. Raises GrammarError for what is wrong or too complex."""
+        """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
         start = LLMatcher(self._vocabulary, _source(grammar), log_level=0, limits=_LIMITS)
         self._probe(start)
         return CompiledGrammar(start, self._end, self._words)
 
     def _probe(self, start: LLMatcher) -> None:
-        """Try a few tokens: that a grammar is too complex often shows only with the first ones.
+        """Try a few tokens: a grammar often proves too complex only with its first tokens.
 
-        What this computes, all rows share. Raises GrammarError.
+        All rows share the states computed here. Raises GrammarError.
         """
         mask = np.zeros(self._words, np.uint32)
         for index in range(_PROBED_TOKENS):
@@ -101,8 +102,8 @@ class GrammarCompiler:
 
 
 def compiler_for(config: EngineConfig, tokenizer: Tokenizer) -> Compile:
-    """The function that compiles the grammars of a model. For a model that cannot follow any, it
-    raises GrammarError for each."""
+    """The function that compiles a model's grammars. If the model cannot follow any, that function
+    raises GrammarError."""
     try:
         if not (Path(config.model.path) / TOKENIZER_FILE).exists():
             raise GrammarError("it has no tokenizer")

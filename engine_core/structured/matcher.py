@@ -10,69 +10,71 @@ from engine_core.messages import SamplingParams
 from engine_core.structured.grammar import CompiledGrammar
 
 _PARALLEL_ROWS = 16
-"""From so many rows on threads share the work: waking them takes longer than some 10 µs a row."""
+"""From this many rows on threads share the work: with fewer, waking them costs more."""
 
 
 class Matcher:
-    """Where one row's text stands in its grammar. The state is made when it is first needed."""
+    """Follows one row's text through its grammar. The state is created when it is first needed."""
 
     def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
-        """`params` name the tokens that end the row, which it may sample where the grammar lets the
-        text end; with `ignore_eos` only if nothing else may follow, and before `min_tokens` only if
-        the grammar leaves nothing else."""
+        """The row may sample the end tokens of `params` wherever the grammar lets the text end;
+        with `ignore_eos`, or before `min_tokens`, only if no other token may follow."""
         self._grammar = grammar
         ends = params.eos_token_ids | params.stop_token_ids
-        self._ends = [token for token in ends if 0 <= token < vocab_size]
-        self._missing = params.min_tokens
+        self._end_tokens = [token for token in ends if 0 <= token < vocab_size]
+        self._min_tokens_left = params.min_tokens
         self._ignore_eos = params.ignore_eos
         self._state: LLMatcher | None = None
 
     @property
     def state(self) -> LLMatcher:
-        """llguidance's own matcher."""
+        """llguidance's matcher."""
         if self._state is None:
             self._state = self._grammar.start.deep_copy()
         return self._state
 
     @property
     def words(self) -> int:
-        """The length of a mask."""
+        """The length of a mask, in uint32 words."""
         return self._grammar.words
 
     @property
     def complete(self) -> bool:
-        """The text matches, and nothing may follow."""
+        """Whether the text matches and nothing may follow."""
         return self._state is not None and self._state.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Take a sampled token; False if the grammar does not allow it. One that ends the row is no
-        part of the text."""
-        self._missing -= 1
-        return token in self._ends or self.state.consume_token(token)
+        """Append a sampled token; False if the grammar does not allow it. An end token is no part
+        of the text."""
+        self._min_tokens_left -= 1
+        return token in self._end_tokens or self.state.consume_token(token)
 
-    def settle(self, mask: npt.NDArray[np.uint32]) -> bool:
-        """Say in a mask that `state` has filled which tokens end the row. False if it is of no use:
-        the grammar grew too complex, or no token of the model may follow."""
+    def finish_mask(self, mask: npt.NDArray[np.uint32]) -> bool:
+        """Replace the grammar's end in a mask that `state` has filled by the row's end tokens.
+
+        False if the row cannot go on: the grammar grew too complex, or no token of the model may
+        follow.
+        """
         end = self._grammar.end
         word, bit = end >> 5, np.uint32(1 << (end & 31))
         may_end = bool(mask[word] & bit)
         mask[word] &= ~bit
-        if self._missing > 0 and self._spare_ends(mask):
+        if self._min_tokens_left > 0 and self._forbid_ends(mask):
             return not self.state.is_error()
         if may_end and not (self._ignore_eos and mask.any()):
-            for token in self._ends:
+            for token in self._end_tokens:
                 mask[token >> 5] |= np.uint32(1 << (token & 31))
         return not self.state.is_error() and bool(mask.any())
 
-    def _spare_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
-        """Forbid what ends the row, if anything else is allowed; a grammar may have such a token as
-        text. False if nothing else is."""
-        spared = mask.copy()
-        for token in self._ends:
-            spared[token >> 5] &= ~np.uint32(1 << (token & 31))
-        if not spared.any():
+    def _forbid_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
+        """Forbid the end tokens, which may also be text of the grammar, unless nothing else is
+        allowed: then return False."""
+        others = mask.copy()
+        for token in self._end_tokens:
+            others[token >> 5] &= ~np.uint32(1 << (token & 31))
+        if not others.any():
             return False
-        mask[:] = spared
+        mask[:] = others
         return True
 
 
@@ -97,4 +99,4 @@ class MaskFiller:
             if self._executor is None:
                 self._executor = LLExecutor()
             self._executor.unsafe_compute_mask_ptr(states, address, size, len(bits))
-        return [index for index, matcher in matchers if not matcher.settle(bits[index])]
+        return [index for index, matcher in matchers if not matcher.finish_mask(bits[index])]

@@ -45,19 +45,19 @@ class Tokenizer:
     def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
         """The tokenizer beside a checkpoint's weights.
 
-        Made-up weights need none: ids are then spelled `<17>` and texts are made of such words.
+        Random weights need none: a text is then a list of words like `<17>`, one an id.
         Raises TokenizerError, as `load` does.
         """
         folder = Path(model.path)
         if load_format == "dummy" and not (folder / TOKENIZER_FILE).exists():
-            return cls(_spelled_ids(model.vocab_size))
+            return cls(_numbered_words(model.vocab_size))
         tokenizer = cls.load(folder)
         if model.lowercase:
-            tokenizer.put_into_lower_case()
+            tokenizer.lowercase()
         return tokenizer
 
-    def put_into_lower_case(self) -> None:
-        """Have texts put into lower case before anything else is done to them."""
+    def lowercase(self) -> None:
+        """Make the tokenizer lowercase texts before its own normalization."""
         own = self.raw.normalizer
         first = Lowercase()
         self.raw.normalizer = first if own is None else Sequence([first, own])
@@ -76,7 +76,7 @@ class Tokenizer:
         return self.raw.id_to_token(token) or ""
 
 
-def _spelled_ids(vocab_size: int) -> RawTokenizer:
+def _numbered_words(vocab_size: int) -> RawTokenizer:
     raw = RawTokenizer(WordLevel({f"<{i}>": i for i in range(vocab_size)}, "<0>"))
     raw.pre_tokenizer = WhitespaceSplit()
     return raw

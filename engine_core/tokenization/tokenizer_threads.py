@@ -1,4 +1,4 @@
-"""Tokenizing off the loop: threads that turn jobs' texts into ids, many texts a call."""
+"""Tokenizes the texts of jobs off the loop, in threads, many texts a call."""
 
 import queue
 import threading
@@ -35,8 +35,8 @@ class Tokenized:
 
 @dataclass(slots=True, eq=False)
 class TokenizedJob:
-    """A job with its items' ids: as many as are done, all once a thread has handed it back; or the
-    reason why its texts cannot be tokenized."""
+    """A job and its items' ids, complete once `TokenizingThreads` has returned it; or the reason
+    why its texts cannot be tokenized."""
 
     job: Job
     texts: list[Text]

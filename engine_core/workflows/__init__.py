@@ -1,4 +1,4 @@
-"""Architecture → workflow. One table; only the chosen module is imported."""
+"""Which workflow serves an architecture: one table; only the chosen module is imported."""
 
 import importlib
 
@@ -13,7 +13,7 @@ _WORKFLOW_OF = {
 
 
 class UnknownArchitectureError(ValueError):
-    """No workflow serves this architecture; the message names those that are served."""
+    """No workflow serves this architecture; the message names the supported ones."""
 
 
 def workflow_for(architecture: str) -> Workflow:

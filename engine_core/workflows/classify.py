@@ -9,7 +9,7 @@ from engine_core.workflows.embed import EncoderProcessor, tokenizing_threads
 
 
 class CrossEncoderProcessor(EncoderProcessor):
-    """Each text is tokenized together with its query, as one pair, or alone where it has none."""
+    """Each text is tokenized together with its query, as one pair, or alone without a query."""
 
     item = "documents"
 

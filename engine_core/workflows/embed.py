@@ -19,7 +19,7 @@ from engine_core.workflows.base import Workflow
 
 
 class EncoderProcessor:
-    """Texts or ids → rows of flat arrays, each known to fit the model."""
+    """Turns texts or ids into rows in flat arrays, after checking that each fits the model."""
 
     item = "input"
 

@@ -44,7 +44,7 @@ class DecoderPreprocessor:
         return ready + self._compiling.take()
 
     def _compile(self, done: TokenizedJob) -> CompiledJob | None:
-        """The inputs, unless their grammar has to be compiled first."""
+        """The job's inputs, or None while its grammar is compiled."""
         job = done.job
         grammar = job.message.params.grammar if isinstance(job.message, GenerateJob) else None
         if grammar is None or done.refusal is not None:
@@ -55,7 +55,8 @@ class DecoderPreprocessor:
 
 
 class DecoderProcessor:
-    """Prompts → requests, `n` for each, each known to fit the model and the KV cache alone."""
+    """Turns each prompt into `n` requests, after checking that one alone fits the model and the KV
+    cache."""
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
@@ -95,8 +96,8 @@ class DecoderProcessor:
         return None if grammar is None else Matcher(grammar, params, self._vocab_size)
 
     def _barred(self, params: SamplingParams) -> bytes:
-        """The tokens that must not come before `min_tokens` others, int32. Those of a grammar are
-        its matcher's business, which knows where the text cannot go on."""
+        """The tokens that must not come before `min_tokens` others, int32. With a grammar there are
+        none: its matcher forbids them, unless the text cannot go on."""
         if params.min_tokens == 0 or params.grammar is not None:
             return b""
         own = frozenset[int]() if params.ignore_eos else params.eos_token_ids

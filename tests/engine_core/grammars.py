@@ -72,7 +72,7 @@ def reference_within(
     tokens = list(prompt)
     while len(tokens) < len(prompt) + params.max_tokens:
         matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        assert matcher.settle(mask)
+        assert matcher.finish_mask(mask)
         tokens.append(next_token(tokens, allowed_tokens(mask)))
         assert matcher.accept(tokens[-1])
         if tokens[-1] in params.eos_token_ids or matcher.complete:

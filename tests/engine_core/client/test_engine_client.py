@@ -166,22 +166,22 @@ def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
     queue = KnownQueue(lambda: now)
     queue.refused(0, EngineError("overloaded", "full", retry_after=31.0))
     now = 0.51
-    assert not queue.ask(0)
-    assert not queue.ask(0)
+    assert not queue.probe(0)
+    assert not queue.probe(0)
 
 
 def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None:
     now = 0.0
     queue = KnownQueue(lambda: now)
-    assert not queue.ask(0)
+    assert not queue.probe(0)
     queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
     for moment in (0.021, 0.042):
         with pytest.raises(EngineError):
-            queue.ask(0)
+            queue.probe(0)
         now = moment
-        assert queue.ask(0)
+        assert queue.probe(0)
     queue.accepted()
-    assert not queue.ask(0)
+    assert not queue.probe(0)
 
 
 async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:

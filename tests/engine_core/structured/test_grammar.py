@@ -39,7 +39,7 @@ def demo() -> GrammarCompiler:
 def mask_of(matcher: Matcher) -> list[int]:
     mask = np.zeros(matcher.words, np.uint32)
     matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-    assert matcher.settle(mask)
+    assert matcher.finish_mask(mask)
     return allowed_tokens(mask)
 
 
@@ -154,7 +154,7 @@ def test_ids_without_text_are_never_allowed() -> None:
         matcher = Matcher(compiled, SamplingParams(), vocab_size)
         mask = np.zeros(matcher.words, np.uint32)
         matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        assert matcher.settle(mask)
+        assert matcher.finish_mask(mask)
         allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
         assert matcher.words * 32 >= vocab_size
         assert allowed.tolist() == list(range(END))

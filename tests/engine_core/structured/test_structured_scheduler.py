@@ -192,7 +192,7 @@ def test_a_grammar_that_grows_too_complex_fails_its_job_alone(monkeypatch) -> No
     driver.constrain(1, prompt_of(5), params_of(DIGITS))
     driver.constrain(2, prompt_of(5, 2), params_of(DIGITS))
     driver.submit()
-    monkeypatch.setattr(driver.submitted[0].requests[0].matcher, "settle", lambda mask: False)
+    monkeypatch.setattr(driver.submitted[0].requests[0].matcher, "finish_mask", lambda mask: False)
     driver.drain()
     assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
     assert matches(DIGITS, driver.decoded(2))
