@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.bench.cases import Case
-from server.bench.commands import Wish, bench_offline, bench_running, bench_started
-from server.bench.workloads import GENERATION, HTTP, PREFILL
+from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
+from server.bench.workloads import GENERATION, HTTP, PREFILL, Case
 from server.models.model_setup import EngineOptions
 from server.settings.argument_types import fraction, positive
 from server.settings.server_config import API_KEY_VARIABLE
@@ -21,13 +20,13 @@ _HTTP_GROUPS = {
 }
 
 _OFFLINE = """\
-Measure engines without HTTP: weights are made up, prompts are random token ids, decoding is greedy
+Measure engines without HTTP: weights are dummies, prompts are random token ids, decoding is greedy
 and every output has exactly the length of the case. Time is from the first submit to the last
 output; start-up and a warm-up are not in it, and the prefix cache is emptied before each case.
 """
 _SERVE = """\
 Measure a server over HTTP, from the first request to the last answer, after a warm-up: one of our
-own (--start, with made-up weights) or one that runs (--url, any that speaks OpenAI's shapes).
+own (--start, with dummy weights) or one that runs (--url, any with OpenAI's API).
 Prompts are texts of random words of one token each. A failed request fails its case.
 """
 
@@ -86,14 +85,14 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         type=fraction,
         default=1.0,
         metavar="FRACTION",
-        help="run that part of each case, for a quick look that is not judged (default: 1)",
+        help="run this part of each case, for a quick look that is not judged (default: 1)",
     )
     parser.add_argument(
         "--repeat",
         type=positive,
         default=1,
         metavar="N",
-        help="run each case N times and tell the medians (default: 1)",
+        help="run each case N times and report the medians (default: 1)",
     )
     parser.add_argument(
         "--shape",
@@ -101,9 +100,9 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="use the config.json in FOLDER in place of the case's own model",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep everything in FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw ours beside the others into FILE, a PNG"
+        "--plot", type=Path, metavar="FILE", help="draw ours beside the others to FILE, a PNG"
     )
     parser.add_argument(
         "--log-level",
@@ -133,7 +132,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="the model's tokenizer.json (default: for generation a byte-level BPE of 32,768 "
-        "entries that is made at the start, for embeddings that of the demo embedder)",
+        "entries that is trained at the start, for embeddings the demo embedder's)",
     )
     group.add_argument(
         "--api-workers",
@@ -145,20 +144,20 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    return bench_offline(_wish(options), _chosen(options))
+    return bench_offline(_bench_options(options), _chosen(options))
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    wish, cases = _wish(options), _chosen(options)
+    bench_options, cases = _bench_options(options), _chosen(options)
     if options.start:
         if options.model is not None:
             parser.error("--model goes with --url")
-        return bench_started(wish, cases, options.api_workers, options.tokenizer)
-    return bench_running(wish, cases, options.url, options.model, options.tokenizer)
+        return bench_started(bench_options, cases, options.api_workers, options.tokenizer)
+    return bench_running(bench_options, cases, options.url, options.model, options.tokenizer)
 
 
 def _chosen(options: argparse.Namespace) -> Sequence[Any]:
-    """The cases that are named, groups unfolded, each once, in the order given."""
+    """The named cases, groups expanded, each once, in the order given."""
     chosen = [
         case
         for name in options.case
@@ -167,9 +166,9 @@ def _chosen(options: argparse.Namespace) -> Sequence[Any]:
     return list(dict.fromkeys(chosen))
 
 
-def _wish(options: argparse.Namespace) -> Wish:
+def _bench_options(options: argparse.Namespace) -> BenchOptions:
     given = vars(options)
-    return Wish(
+    return BenchOptions(
         scale=options.scale,
         repeat=options.repeat,
         shape=options.shape,

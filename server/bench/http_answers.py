@@ -1,4 +1,4 @@
-"""What the answers of an HTTP case say: whole or not, how many tokens, when they came."""
+"""Reads the answers of an HTTP case: complete or not, how many tokens, when they arrived."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from server.bench.cases import HTTPCase, HTTPEmbeddingCase
 from server.bench.http_client import Answer
+from server.bench.workloads import HTTPCase, HTTPEmbeddingCase
 
 _OK = 200
 _CHUNK_MARK = b'"text":'
@@ -20,12 +20,12 @@ _KindT = TypeVar("_KindT", bound=msgspec.Struct)
 
 
 class WrongAnswerError(Exception):
-    """An answer that is not what was asked for; one line says how."""
+    """An answer other than requested; one line says how."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A good answer. Times in seconds from the request; `arrivals` are those of a stream's pieces
-    of text."""
+    """A good answer. Times in seconds from the request; `arrivals` has one for each piece of a
+    stream's text."""
 
     latency: float
     arrivals: list[float] = []
@@ -64,7 +64,7 @@ class _Vectors(msgspec.Struct):
 
 
 def reader_of(case: HTTPCase) -> Reader:
-    """How the answers of `case` are read and checked."""
+    """Reads and checks the answers of `case`."""
     if isinstance(case, HTTPEmbeddingCase):
         return lambda answer: _read_vectors(answer, case.texts, case.tokens)
     return lambda answer: _read_stream(answer, case.prompt_tokens, case.outputs)
@@ -119,7 +119,7 @@ def _body(answer: Answer) -> bytes:
 
 
 def _chunks(body: bytes) -> Iterator[_Chunk]:
-    """Of a whole stream. Raises WrongAnswerError if it is cut short."""
+    """The events of a stream. Raises WrongAnswerError if it is cut short."""
     *events, rest = body.split(b"\n\n")
     if rest or not events or events[-1] != _DONE:
         raise WrongAnswerError("the stream ends without data: [DONE]")

@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from server.bench.errors import BenchError
+from server.bench.measurement import BenchError
 
 _IDLE_SECONDS = 2.0
-"""Servers close a connection that has been idle for a while (uvicorn: 5 s): none is used again
-that might be closing just now."""
+"""Servers close a connection that has been idle for a while (uvicorn: 5 s): one that might be
+closing just now is not used again."""
 _MAX_WAIT_SECONDS = 600.0
 
 
 class Answer(msgspec.Struct):
-    """A whole answer. `pieces` are the parts of its body as they came; times in seconds."""
+    """A complete answer. `pieces` are the parts of its body as they arrived; times in seconds."""
 
     sent: float
     status: int = 0
@@ -30,7 +30,7 @@ class Answer(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """All of it."""
+        """The whole body."""
         return b"".join([data for _, data in self.pieces])
 
 
@@ -43,7 +43,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, url: str, api_key: str | None) -> "Address":
-        """Of `http://HOST:PORT`. Raises BenchError for another kind of address."""
+        """The address in `http://HOST:PORT`. Raises BenchError for another kind of URL."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port or 80
@@ -57,43 +57,43 @@ class Address(msgspec.Struct, frozen=True):
         """The bytes of a request whose body is `body` as JSON."""
         data = msgspec.json.encode(body) if body is not None else b""
         key = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
-        head = (
+        headers = (
             f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n{key}"
             f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
         )
-        return head.encode() + data
+        return headers.encode() + data
 
 
 class _Connection(asyncio.Protocol):
     """One connection, one request at a time."""
 
+    _transport: asyncio.Transport
+    """Set by `connection_made`, before anything else is called."""
+
     def __init__(self) -> None:
         self.idle_since = time.perf_counter()
         self.reusable = True
         self._answer: Answer | None = None
-        self._whole: asyncio.Future[Answer] | None = None
+        self._complete: asyncio.Future[Answer] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
         self._now = 0.0
 
     async def exchange(self, request: bytes) -> Answer:
-        """Raises OSError if the connection is lost before the answer is whole."""
-        assert self._transport is not None
-        self._whole = asyncio.get_running_loop().create_future()
+        """Raises OSError if the connection is lost before the answer is complete."""
+        self._complete = asyncio.get_running_loop().create_future()
         self._answer = Answer(time.perf_counter())
         self._transport.write(request)
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
-                return await self._whole
+                return await self._complete
         finally:
-            self._whole = None
+            self._complete = None
             self.idle_since = time.perf_counter()
 
     def close(self) -> None:
         """For good."""
         self.reusable = False
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not derived from asyncio's.
@@ -108,9 +108,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
-        if self._whole is not None and not self._whole.done():
+        if self._complete is not None and not self._complete.done():
             error = exc if isinstance(exc, OSError) else ConnectionError("the server hung up")
-            self._whole.set_exception(error)
+            self._complete.set_exception(error)
 
     # httptools calls these while it parses.
 
@@ -124,9 +124,9 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self.reusable = self.reusable and self._parser.should_keep_alive()
-        if self._whole is not None and self._answer is not None and not self._whole.done():
+        if self._complete is not None and self._answer is not None and not self._complete.done():
             self._answer.ended = self._now
-            self._whole.set_result(self._answer)
+            self._complete.set_result(self._answer)
 
 
 class HTTPClient:
@@ -141,7 +141,7 @@ class HTTPClient:
         self._idle.extend(await asyncio.gather(*[self._connect() for _ in range(count)]))
 
     async def exchange(self, request: bytes) -> Answer:
-        """Send a request and wait for the whole answer. Raises OSError, TimeoutError included."""
+        """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError."""
         connection = await self._take()
         try:
             answer = await connection.exchange(request)
@@ -153,7 +153,7 @@ class HTTPClient:
         return answer
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open connections."""
         while self._idle:
             self._idle.pop().close()
 

@@ -1,4 +1,4 @@
-"""Cases over HTTP: the server that they ask, their requests, a warm-up, the runs."""
+"""Runs cases over HTTP: starts or finds the server, makes the requests, warms up, measures."""
 
 import asyncio
 import socket
@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases import Figures, HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.bench.dummy_models import tokenizer_for, write_model
-from server.bench.errors import BenchError
 from server.bench.http_answers import reader_of
 from server.bench.http_client import Address, HTTPClient
 from server.bench.load_generator import Load
-from server.bench.progress import Progress
+from server.bench.measurement import BenchError, Figures, Progress
 from server.bench.random_prompts import SEED, single_token_words, texts_of
+from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.daemon.parts import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
@@ -39,7 +38,7 @@ class _Cards(msgspec.Struct):
 
 
 async def _first_model(address: Address) -> str:
-    """The first model that a server lists. Raises BenchError if it cannot be asked."""
+    """The first model that a server lists. Raises BenchError if the request fails."""
     client = HTTPClient(address)
     try:
         answer = await client.exchange(address.request("GET", "/v1/models"))
@@ -115,15 +114,14 @@ async def running_server(
 ) -> AsyncGenerator["HTTPRunner"]:
     """A server that was started elsewhere; the first model that it lists, if none is named.
 
-    Raises BenchError if it cannot be asked, and what `tokenizer_for` raises.
+    Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
     """
     tokenizer = tokenizer_for(case, tokenizer_file)
     yield HTTPRunner(address, name or await _first_model(address), tokenizer)
 
 
 class HTTPRunner:
-    """Runs cases against one model of one server, with texts that `tokenizer` (the server's own)
-    makes of known lengths."""
+    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths."""
 
     def __init__(
         self, address: Address, name: str, tokenizer: Tokenizer, model: ServedModel | None = None
@@ -139,8 +137,7 @@ class HTTPRunner:
         await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 
     async def measure(self, case: HTTPCase, run: int) -> Figures:
-        """The case once. Each `run` of each case asks other texts: none may find its prefix in a
-        cache.
+        """The case once. Each `run` of each case sends other texts: no prefix is in a cache.
 
         Raises BenchError if any request fails.
         """
@@ -151,7 +148,7 @@ class HTTPRunner:
         client = HTTPClient(self._address)
         load = Load(client, requests, reader_of(case))
         try:
-            async with Progress(case.name, "requests", load.total, load.done):
+            async with Progress(case.name, "requests", load.total, load.done).shown():
                 if isinstance(case, HTTPGenerationCase) and case.rate is not None:
                     await load.at_rate(case.rate)
                 else:
@@ -161,7 +158,7 @@ class HTTPRunner:
         finally:
             client.close()
         if load.errors:
-            raise BenchError(_told(load))
+            raise BenchError(_errors_of(load))
         return load.figures()
 
     def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
@@ -192,10 +189,10 @@ class HTTPRunner:
         ]
 
 
-def _told(load: Load) -> str:
+def _errors_of(load: Load) -> str:
     kinds = load.errors.most_common(_SHOWN_ERRORS)
-    said = "; ".join(f"{count} x {message}" for message, count in kinds)
+    shown = "; ".join(f"{count} x {message}" for message, count in kinds)
     more = len(load.errors) - len(kinds)
-    return f"{load.errors.total()} of {load.total} requests failed: {said}" + (
+    return f"{load.errors.total()} of {load.total} requests failed: {shown}" + (
         f"; and {more} other errors" if more > 0 else ""
     )

@@ -1,18 +1,17 @@
-"""Requests on their way to a server: all at once, so many in flight, or so many a second."""
+"""Sends requests to a server: all at once, a number in flight, or a number a second."""
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 
-from server.bench.cases import Figures
 from server.bench.http_answers import Outcome, Reader, WrongAnswerError
 from server.bench.http_client import HTTPClient
-from server.bench.latencies import milliseconds
+from server.bench.measurement import Figures, milliseconds
 
 
 class Load:
-    """One run of one case: what went well, and how often what went wrong."""
+    """One run of one case: the good answers, and how often each error occurred."""
 
     def __init__(self, client: HTTPClient, requests: Sequence[bytes], read: Reader) -> None:
         self.total = len(requests)
@@ -27,7 +26,7 @@ class Load:
         return len(self._outcomes) + self.errors.total()
 
     async def in_flight(self, count: int) -> None:
-        """`count` at once, each followed by the next as soon as its answer is whole."""
+        """`count` at once, each followed by the next as soon as its answer is complete."""
         count = min(count, self.total)
         await self._client.open(count)
         waiting = iter(self._requests)
@@ -64,8 +63,8 @@ class Load:
             self.errors[str(error) or type(error).__name__] += 1
 
     def figures(self) -> Figures:
-        """Of the good answers: rates, and times in ms from the request (a piece of a stream may
-        hold several tokens); how late requests left, and the client's share of a core."""
+        """Rates and times of the good answers, in ms from the request (a piece of a stream may hold
+        several tokens); how late requests left, and the client's share of a core."""
         outcomes, seconds = self._outcomes, self._seconds
         counts = {
             "requests": len(outcomes),

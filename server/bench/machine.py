@@ -1,4 +1,4 @@
-"""What the figures were measured on: without it they say nothing."""
+"""The machine and the versions: figures mean nothing without them."""
 
 import os
 import platform
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from server.bench.targets import SOURCE
 from server.models.devices import available_cores
 
-_SOURCE = Path(__file__).parents[2]
 _PACKAGES = (
     *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python", "xformers"),
     *("transformers", "pyzmq", "msgspec", "uvicorn", "uvloop", "tokenizers"),
@@ -61,7 +61,7 @@ def this_machine() -> Machine:
 
 
 def _versions() -> dict[str, str]:
-    """Of what is installed."""
+    """The versions of the installed packages."""
     found = {"Python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -73,10 +73,10 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str:
     """The short commit, marked where the working tree differs from it."""
-    head = _said("git", "-C", str(_SOURCE), "rev-parse", "--short", "HEAD")
+    head = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
     if not head:
         return "unknown"
-    changed = _said("git", "-C", str(_SOURCE), "status", "--porcelain")
+    changed = _output_of("git", "-C", str(SOURCE), "status", "--porcelain")
     return head + (" with changes" if changed else "")
 
 
@@ -85,12 +85,12 @@ def _gpus() -> list[str]:
     return [
         name + ", driver " + driver
         for name, _, driver in (
-            line.partition(", ") for line in _said("nvidia-smi", *query).splitlines()
+            line.partition(", ") for line in _output_of("nvidia-smi", *query).splitlines()
         )
     ]
 
 
-def _said(command: str, *arguments: str) -> str:
+def _output_of(command: str, *arguments: str) -> str:
     """A command's output; empty if it is not installed or fails."""
     program = shutil.which(command)
     if program is None:

@@ -1,4 +1,4 @@
-"""Offline cases, driven through the engine client: from the first submit to the last output."""
+"""Runs cases without HTTP, through the engine client: from the first submit to the last output."""
 
 import asyncio
 import time
@@ -12,11 +12,9 @@ import numpy as np
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Beat, RowOutput, SamplingParams
-from server.bench.cases import EncodeCase, Figures, OfflineCase
-from server.bench.errors import BenchError
-from server.bench.latencies import milliseconds
-from server.bench.progress import Progress
+from server.bench.measurement import BenchError, Figures, Progress, milliseconds
 from server.bench.random_prompts import offline_prompts
+from server.bench.workloads import EncodeCase, OfflineCase
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
@@ -62,8 +60,8 @@ class OfflineRunner:
     async def measure(self, case: OfflineCase, run: int) -> Figures:
         """Every run is the same: a generator's prefix cache is emptied before.
 
-        Raises BenchError if a row ends other than asked for, EngineError where the engine refuses
-        or fails.
+        Raises BenchError if a row has another number of tokens than requested, EngineError if the
+        engine refuses it or fails.
         """
         prompts = offline_prompts(case)
         if isinstance(case, EncodeCase):
@@ -75,7 +73,7 @@ class OfflineRunner:
 
 
 async def _timed(case: OfflineCase, work: "_Sequences | _Continuations") -> Figures:
-    async with Progress(case.name, work.unit, work.total, work.done):
+    async with Progress(case.name, work.unit, work.total, work.done).shown():
         cpu, started = time.process_time(), time.perf_counter()
         await work.run()
         seconds = time.perf_counter() - started
@@ -112,9 +110,9 @@ class _Continuations:
         prompts = list(self._prompts[start : start + _PROMPTS_A_JOB])
         counts = [0] * len(prompts)
         with await self._client.generate(self._params, ids=prompts) as stream:
-            while news := await stream.next():
+            while updates := await stream.next():
                 now = time.perf_counter()
-                for output in news:
+                for output in updates:
                     row = output.row
                     if output.token >= 0:
                         counts[row] += 1
@@ -123,7 +121,7 @@ class _Continuations:
                     if output.finish is not None:
                         self._check(output, counts[row])
                         self._last[start + row] = now
-                self._tokens += len(news)
+                self._tokens += len(updates)
 
     def _check(self, output: RowOutput, count: int) -> None:
         if output.finish != "length" or count != self._outputs:
@@ -158,7 +156,7 @@ class _Sequences:
         self._client, self._sequences = client, sequences
 
     def done(self) -> int:
-        """As the engine's last heartbeat tells it, once a second."""
+        """According to the engine's last heartbeat; they come once a second."""
         beat = self._client.beat
         left = beat.waiting + beat.running if beat is not None else 0
         return self.total - left if left else 0
@@ -195,7 +193,7 @@ async def _together(jobs: Sequence[Coroutine[object, object, None]]) -> None:
 
 
 async def _next_beat(client: EngineClient) -> Beat:
-    """The engine's next heartbeat: the counters after all that has been told so far.
+    """The engine's next heartbeat: the counters after everything that has been received so far.
 
     Raises BenchError if none comes.
     """
@@ -208,7 +206,7 @@ async def _next_beat(client: EngineClient) -> Beat:
 
 
 def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
-    """What the engine counted meanwhile."""
+    """What the engine counted between two heartbeats."""
     steps, busy = after.steps - before.steps, after.busy_s - before.busy_s
     idle = after.idle_s - before.idle_s
     return {

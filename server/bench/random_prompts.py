@@ -1,4 +1,4 @@
-"""The prompts of a workload: token ids, or texts of as many tokens.
+"""The prompts of a workload: token ids, or texts of a number of tokens.
 
 Both are drawn from `random.Random(SEED)`: the same on every machine and with every server.
 """
@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases import EncodeCase, GenerationCase, OfflineCase
-from server.bench.errors import BenchError
+from server.bench.measurement import BenchError
+from server.bench.workloads import EncodeCase, GenerationCase, OfflineCase
 
 SEED = 123
 _SHUFFLE_SEED = 7
@@ -20,7 +20,7 @@ _ID_BYTES = 4
 _CHECKED_AT_ONCE = 1024
 """Texts: a tokenizer's results take some 100 bytes a token."""
 _SPACE_MARKS = "Ġ▁"
-"""How vocabularies spell the space before a word."""
+"""How vocabularies write the space before a word."""
 
 
 def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
@@ -51,8 +51,8 @@ def single_token_words(tokenizer: Tokenizer) -> list[str]:
     Raises BenchError if the vocabulary has none.
     """
     vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
-    spelled = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
-    words = sorted(word for word in spelled if _WORD.fullmatch(word))
+    pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
+    words = sorted(word for word in pieces if _WORD.fullmatch(word))
     texts = [f" {word}" for word in words]
     encoded = tokenizer.encode(texts, add_special_tokens=False)
     single = [word for word, ids in zip(words, encoded, strict=True) if len(ids) == _ID_BYTES]

@@ -1,17 +1,24 @@
-"""What was measured, beside what it is measured against: for people and as JSON."""
+"""What was measured, beside what it is compared with: as a table, as JSON, and as a picture."""
 
+import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 
-from server.bench.cases import Case, Figures, Target, for_gpus
 from server.bench.machine import Machine
+from server.bench.measurement import BenchError, Figures, is_rate, unit_of
+from server.bench.targets import NO_TARGET, Targets, for_gpus
+from server.bench.workloads import Case
+
+_INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a case beside its bounds. `verdict` is `pass`, `miss`, or nothing where there
-    is no goal or the case was not run as it is."""
+    """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty where there is
+    no goal or the run is not the workload of that name."""
 
     label: str
     figure: str
@@ -27,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """A case: what was run, the figures of each run, their medians, or why there are none.
 
-    `notes` say in what it differs from the workload of that name; then there is no verdict.
+    `notes` list how the run differs from the workload of that name; with notes there is no verdict.
     `engine` holds the settings that it ran with, where they are known.
     """
 
@@ -43,10 +50,11 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All that `--json` keeps."""
+    """Everything that `--json` writes. `vllm_version` is None where there are no targets."""
 
     command: str
     machine: Machine
+    vllm_version: str | None
     cases: list[CaseReport] = []
 
 
@@ -54,13 +62,14 @@ def measured(
     case: Case,
     runs: Sequence[Figures],
     *,
+    targets: Targets | None,
     gpus: int,
     notes: Sequence[str],
     engine: Mapping[str, str | int],
 ) -> CaseReport:
-    """The report of a case that ran as often as `runs` has entries, on so many GPUs."""
+    """The report of a case with one entry of `runs` for each run, on so many GPUs."""
     figures = {name: median(run[name] for run in runs) for name in runs[0]}
-    rows = [_row(case, target, figures, gpus, bool(notes)) for target in case.targets]
+    differs = bool(notes)
     return CaseReport(
         case=case.name,
         what=case.what,
@@ -69,7 +78,7 @@ def measured(
         engine=dict(engine),
         runs=list(runs),
         figures=figures,
-        rows=rows,
+        rows=[_row(case, name, figures[name], targets, gpus, differs) for name in case.headlines],
     )
 
 
@@ -78,34 +87,43 @@ def failed(case: Case, error: Exception) -> CaseReport:
     return CaseReport(case=case.name, what=case.what, shape=case.shape, error=str(error))
 
 
-def _row(case: Case, target: Target, figures: Figures, gpus: int, differs: bool) -> Row:
-    ours, goal = figures[target.figure], for_gpus(target.goal, gpus)
+def _row(
+    case: Case, figure: str, ours: float, targets: Targets | None, gpus: int, differs: bool
+) -> Row:
+    target = targets.of(case.name, figure) if targets is not None else NO_TARGET
+    goal, at_least = for_gpus(target.goal, gpus), is_rate(figure)
+    verdict = ""
+    if goal is not None and not differs:
+        verdict = "pass" if (ours >= goal if at_least else ours <= goal) else "miss"
+    # `ttft_p50_ms` as `ttft p50`: the unit has its own column.
+    words = figure.split("_")[:-1]
     return Row(
-        label=case.name if len(case.targets) == 1 else f"{case.name} {_spoken(target.figure)}",
-        figure=target.figure,
-        unit=target.unit,
+        label=case.name if len(case.headlines) == 1 else " ".join([case.name, *words]),
+        figure=figure,
+        unit=unit_of(figure),
         ours=ours,
         vllm=for_gpus(target.vllm, gpus),
         floor=for_gpus(target.floor, gpus),
         goal=goal,
-        at_least=target.at_least,
-        verdict="" if goal is None or differs else "pass" if target.is_met(ours, goal) else "miss",
+        at_least=at_least,
+        verdict=verdict,
     )
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, or all of the whole part."""
+    """So many significant digits, or all digits before the decimal point."""
     if abs(value) >= 10 ** (digits - 1) or value == round(value):
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
 
-_HEAD = ("case", "ours", "unit", "vLLM 0.25.1", "floor", "goal", "", "runs")
-
-
-def table(cases: Sequence[CaseReport]) -> str:
-    """A line for each figure with a goal, ours beside the others'; below, notes and errors."""
-    lines = [_HEAD, *[_cells(case, row) for case in cases for row in case.rows]]
+def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
+    """A line for each headline, ours beside its target, or ours alone without a `vllm_version`;
+    below them, notes and errors."""
+    targets = () if vllm_version is None else (f"vLLM {vllm_version}", "floor", "goal", "")
+    lines = [("case", "ours", "unit", *targets, "runs")]
+    for case in cases:
+        lines += [_cells(case, row, with_target=bool(targets)) for row in case.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [_line(line, widths) for line in lines]
     for case in cases:
@@ -116,12 +134,15 @@ def table(cases: Sequence[CaseReport]) -> str:
     return "\n".join(text) + "\n"
 
 
-def _cells(case: CaseReport, row: Row) -> tuple[str, ...]:
+def _cells(case: CaseReport, row: Row, *, with_target: bool) -> tuple[str, ...]:
     values = [run[row.figure] for run in case.runs]
     spread = f"{_exact(min(values))} to {_exact(max(values))}" if len(values) > 1 else ""
+    ours = (row.label, _exact(row.ours), row.unit)
+    if not with_target:
+        return (*ours, spread)
     goal = f"{'≥' if row.at_least else '≤'} {_exact(row.goal)}" if row.goal is not None else ""
     others = [_exact(value) if value is not None else "" for value in (row.vllm, row.floor)]
-    return (row.label, _exact(row.ours), row.unit, *others, goal, row.verdict, spread)
+    return (*ours, *others, goal, row.verdict, spread)
 
 
 def _exact(value: float) -> str:
@@ -129,14 +150,11 @@ def _exact(value: float) -> str:
     return number(value, digits=4)
 
 
-def _spoken(figure: str) -> str:
-    """`ttft_p50_ms` as `ttft p50`: the unit has its own column."""
-    return " ".join(figure.split("_")[:-1])
-
-
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Numbers to the right (ours, vLLM's, floor, goal), words to the left."""
+    words = {0, 2, len(cells) - 2, len(cells) - 1}
     padded = [
-        cell.ljust(width) if index in (0, 2, 6, 7) else cell.rjust(width)
+        cell.ljust(width) if index in words else cell.rjust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "  ".join(padded).rstrip()
@@ -146,5 +164,59 @@ def details(case: CaseReport) -> str:
     """Every figure of one case, or its error; a line for people."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
-    said = ", ".join(f"{name} {number(value)}" for name, value in case.figures.items())
-    return f"{case.case} ({case.what}): {said}"
+    figures = ", ".join(f"{name} {number(value)}" for name, value in case.figures.items())
+    return f"{case.case} ({case.what}): {figures}"
+
+
+def drawing_library() -> Any:
+    """matplotlib, for files only. Raises BenchError if it is not installed."""
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+    except ModuleNotFoundError:
+        raise BenchError("--plot needs matplotlib: pip install 'penstock[bench]'") from None
+    matplotlib.use("agg")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def plot(report: Report, file: Path) -> None:
+    """Write a PNG: for each figure with a goal, ours, vLLM's and the floor as shares of the goal,
+    longer being better; nothing without such a figure. Raises BenchError without matplotlib."""
+    judged = [(row, row.goal) for case in report.cases for row in case.rows if row.goal is not None]
+    if not judged:
+        return
+    pyplot = drawing_library()
+    figure, axes = pyplot.subplots(
+        figsize=(_INCHES_WIDE, 1.5 + _INCHES_A_ROW * len(judged)), layout="constrained"
+    )
+    _draw(axes, judged, f"vLLM {report.vllm_version}")
+    axes.set_title(f"penstock {report.machine.commit}, {report.machine.date}", fontsize=9)
+    figure.savefig(file, format="png", dpi=150)
+    pyplot.close(figure)
+
+
+def _draw(axes: Any, judged: Sequence[tuple[Row, float]], vllm: str) -> None:
+    heights = range(len(judged))
+    axes.barh(
+        heights, [_share(row, goal, row.ours) for row, goal in judged], height=0.5, label="ours"
+    )
+    for name, marker, values in (
+        (vllm, "o", [row.vllm for row, _ in judged]),
+        ("floor", "|", [row.floor for row, _ in judged]),
+    ):
+        known = [
+            (_share(row, goal, value), height)
+            for (row, goal), value, height in zip(judged, values, heights, strict=True)
+            if value
+        ]
+        if known:
+            x, y = zip(*known, strict=True)
+            axes.scatter(x, y, marker=marker, s=80, color="black", zorder=3, label=name)
+    axes.axvline(1.0, color="tab:green", label="goal")
+    axes.set_yticks(heights, [f"{row.label}\n{number(row.ours)} {row.unit}" for row, _ in judged])
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the goal")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
+
+
+def _share(row: Row, goal: float, value: float) -> float:
+    return value / goal if row.at_least else goal / value

@@ -1,197 +1,158 @@
-"""The headline workloads, and what is reached on them on NVIDIA H200 GPUs in bf16.
+"""The headline workloads."""
 
-The figures of vLLM 0.25.1 (its defaults) and the floors were measured on 2026-11-21. Floor of
-generation: the linear layers through cuBLAS in one CUDA graph, plus attention or KV reads, nothing
-else; of encoders: a bare compiled one with FlashAttention 2.
-"""
+import math
+from typing import Literal, Self
 
-from server.bench.cases import (
-    EncodeCase,
-    GenerationCase,
-    HTTPCase,
-    HTTPEmbeddingCase,
-    HTTPGenerationCase,
-    Target,
-)
+import msgspec
 
-Values = tuple[float, ...]
+Shape = Literal["llama8b", "bge-base", "xlmr-large"]
 
 
-def _tokens(goal: Values, vllm: Values, floor: Values) -> tuple[Target]:
-    figure = "output_tokens_per_s"
-    return (Target(figure=figure, unit="tok/s", goal=goal, vllm=vllm, floor=floor),)
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload: `count` requests, groups or sequences, on a model of `shape`.
+
+    Reports show its `headlines`, and the goals of these.
+    """
+
+    name: str
+    count: int
+    headlines: tuple[str, ...]
+    shape: Shape
+
+    @property
+    def what(self) -> str:
+        """The workload in words."""
+        raise AssertionError("a case is one of the kinds below")
+
+    def scaled(self, scale: float) -> Self:
+        """The same with that fraction of its count, at least 1."""
+        return msgspec.structs.replace(self, count=max(1, math.ceil(self.count * scale)))
 
 
-def _requests(goal: Values, vllm: Values, floor: Values = ()) -> tuple[Target]:
-    figure = "requests_per_s"
-    return (Target(figure=figure, unit="req/s", goal=goal, vllm=vllm, floor=floor),)
+class GenerationCase(Case, frozen=True, kw_only=True):
+    """Offline generation: `count` groups of `members` prompts of `prefix` tokens that the group
+    shares and `own` tokens, each continued by exactly `outputs`; group after group or `shuffled`.
+    """
+
+    members: int = 1
+    prefix: int = 0
+    own: int
+    outputs: int
+    shuffled: bool = False
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "llama8b"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The length of one prompt."""
+        return self.prefix + self.own
+
+    @property
+    def what(self) -> str:
+        if not self.prefix:
+            return f"{self.count} x ({self.own} in, {self.outputs} out)"
+        order = "shuffled" if self.shuffled else "group after group"
+        prompts = f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own in"
+        return f"{prompts}, {self.outputs} out, {order}"
 
 
-def _sequences(goal: float, vllm: float, *floor: float) -> tuple[Target]:
-    figure = "sequences_per_s"
-    return (Target(figure=figure, unit="seq/s", goal=(goal,), vllm=(vllm,), floor=floor),)
+class EncodeCase(Case, frozen=True, kw_only=True):
+    """Offline prefill: `count` sequences of `prompt_tokens` ids, each to a vector or a score."""
+
+    prompt_tokens: int
+    headlines: tuple[str, ...] = ("sequences_per_s",)
+
+    @property
+    def what(self) -> str:
+        return f"{self.count} x {self.prompt_tokens} tokens"
 
 
-def _at_most(figure: str, unit: str, goal: Values, vllm: Values, floor: Values = ()) -> Target:
-    return Target(figure=figure, unit=unit, goal=goal, vllm=vllm, floor=floor, at_least=False)
+class HTTPGenerationCase(Case, frozen=True, kw_only=True):
+    """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
+    With a `rate`, so many requests a second at even intervals; otherwise `in_flight` at once, each
+    followed by the next when it has ended (None: all at once).
+    """
+
+    prompt_tokens: int
+    outputs: int
+    in_flight: int | None = None
+    rate: float | None = None
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "llama8b"
+
+    @property
+    def what(self) -> str:
+        load = f"{self.count} x ({self.prompt_tokens} in, {self.outputs} out)"
+        if self.rate is not None:
+            return f"{load}, {self.rate:g} a second"
+        return f"{load}, " + (
+            "all at once" if not self.in_flight else f"{self.in_flight} in flight"
+        )
+
+
+class HTTPEmbeddingCase(Case, frozen=True, kw_only=True):
+    """Embeddings: `count` requests of `texts` texts of `tokens` (special tokens come on top),
+    `in_flight` at once; vectors come back in base64 or as JSON numbers."""
+
+    texts: int
+    tokens: int
+    in_flight: int
+    base64: bool
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "bge-base"
+
+    @property
+    def what(self) -> str:
+        form = "base64" if self.base64 else "JSON numbers"
+        each = f"{self.count} x ({self.texts} x {self.tokens} tokens)"
+        return f"{each}, {self.in_flight} in flight, {form}"
+
+
+OfflineCase = GenerationCase | EncodeCase
+HTTPCase = HTTPGenerationCase | HTTPEmbeddingCase
 
 GENERATION = (
+    GenerationCase(name="one", count=1, own=128, outputs=256, headlines=("output_tokens_per_s",)),
+    GenerationCase(name="dec", count=256, own=128, outputs=512, headlines=("output_tokens_per_s",)),
+    GenerationCase(name="rand", count=2048, own=512, outputs=256),
     GenerationCase(
-        name="one", count=1, own=128, outputs=256, targets=_tokens((235,), (197, 204, 157), (249,))
+        name="b16", count=400, members=16, prefix=2000, own=200, outputs=100, shuffled=True
     ),
+    GenerationCase(name="b16s", count=400, members=16, prefix=2000, own=200, outputs=100),
     GenerationCase(
-        name="dec",
-        count=256,
-        own=128,
-        outputs=512,
-        targets=_tokens(
-            (23_500, 36_000, 42_000), (18_690, 27_275, 22_792), (25_200, 41_000, 50_000)
-        ),
+        name="b400", count=16, members=400, prefix=2000, own=200, outputs=100, shuffled=True
     ),
-    GenerationCase(
-        name="rand",
-        count=2048,
-        own=512,
-        outputs=256,
-        targets=_requests((45, 88, 165), (40.9, 75.2, 125.4), (46,)),
-    ),
-    GenerationCase(
-        name="b16",
-        count=400,
-        members=16,
-        prefix=2000,
-        own=200,
-        outputs=100,
-        shuffled=True,
-        targets=_requests((80,), (39.2,), (93,)),
-    ),
-    GenerationCase(
-        name="b16s",
-        count=400,
-        members=16,
-        prefix=2000,
-        own=200,
-        outputs=100,
-        targets=_requests((80, 154, 290), (61.7, 117.8, 193.6), (93,)),
-    ),
-    GenerationCase(
-        name="b400",
-        count=16,
-        members=400,
-        prefix=2000,
-        own=200,
-        outputs=100,
-        shuffled=True,
-        targets=_requests((112,), (69.1,), (133,)),
-    ),
-    GenerationCase(
-        name="long32k",
-        count=1,
-        own=32_000,
-        outputs=1,
-        targets=(
-            _at_most(
-                "seconds",
-                "s",
-                (1.10, 0.62, 0.36),
-                (1.157, 0.893, 0.766),
-                (1.09, 1.09 / 1.88, 1.09 / 3.37),
-            ),
-        ),
-    ),
+    GenerationCase(name="long32k", count=1, own=32_000, outputs=1, headlines=("seconds",)),
 )
 
 PREFILL = (
-    EncodeCase(
-        name="emb512",
-        shape="bge-base",
-        count=8192,
-        prompt_tokens=512,
-        targets=_sequences(4800, 2128, 4720),
-    ),
-    EncodeCase(
-        name="emb128",
-        shape="bge-base",
-        count=16_384,
-        prompt_tokens=128,
-        targets=_sequences(20_000, 5002, 21_000),
-    ),
-    EncodeCase(
-        name="emb32",
-        shape="bge-base",
-        count=16_384,
-        prompt_tokens=32,
-        targets=_sequences(60_000, 5620, 72_000),
-    ),
-    EncodeCase(
-        name="rer512",
-        shape="xlmr-large",
-        count=8192,
-        prompt_tokens=512,
-        targets=_sequences(1450, 1140, 1450),
-    ),
-    EncodeCase(
-        name="rer128",
-        shape="xlmr-large",
-        count=16_384,
-        prompt_tokens=128,
-        targets=_sequences(5800, 3601, 5870),
-    ),
-    EncodeCase(
-        name="rer32",
-        shape="xlmr-large",
-        count=16_384,
-        prompt_tokens=32,
-        targets=_sequences(20_000, 7643, 20_900),
-    ),
+    EncodeCase(name="emb512", shape="bge-base", count=8192, prompt_tokens=512),
+    EncodeCase(name="emb128", shape="bge-base", count=16_384, prompt_tokens=128),
+    EncodeCase(name="emb32", shape="bge-base", count=16_384, prompt_tokens=32),
+    EncodeCase(name="rer512", shape="xlmr-large", count=8192, prompt_tokens=512),
+    EncodeCase(name="rer128", shape="xlmr-large", count=16_384, prompt_tokens=128),
+    EncodeCase(name="rer32", shape="xlmr-large", count=16_384, prompt_tokens=32),
 )
 
 HTTP: tuple[HTTPCase, ...] = (
-    HTTPGenerationCase(
-        name="http-gen-burst",
-        count=512,
-        prompt_tokens=512,
-        outputs=128,
-        targets=_requests((60,), (52.4,)),
-    ),
+    HTTPGenerationCase(name="http-gen-burst", count=512, prompt_tokens=512, outputs=128),
     HTTPGenerationCase(
         name="http-gen-16",
         count=512,
         prompt_tokens=512,
         outputs=128,
         rate=16,
-        targets=(
-            _at_most("ttft_p50_ms", "ms", (18,), (20.4,)),
-            _at_most("ttft_p99_ms", "ms", (24,), (26.3,)),
-            _at_most("tpot_mean_ms", "ms", (4.6,), (5.10,)),
-        ),
+        headlines=("ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms"),
     ),
     HTTPGenerationCase(
-        name="http-gen-32x32",
-        count=3000,
-        prompt_tokens=32,
-        outputs=32,
-        in_flight=256,
-        targets=_requests((600,), (391,)),
+        name="http-gen-32x32", count=3000, prompt_tokens=32, outputs=32, in_flight=256
     ),
     HTTPEmbeddingCase(
-        name="http-emb-1x32",
-        count=20_000,
-        texts=1,
-        tokens=32,
-        in_flight=256,
-        base64=False,
-        targets=_requests((5000,), (946,)),
+        name="http-emb-1x32", count=20_000, texts=1, tokens=32, in_flight=256, base64=False
     ),
     HTTPEmbeddingCase(
-        name="http-emb-1x256",
-        count=16_000,
-        texts=1,
-        tokens=256,
-        in_flight=256,
-        base64=False,
-        targets=_requests((4000,), (681,)),
+        name="http-emb-1x256", count=16_000, texts=1, tokens=256, in_flight=256, base64=False
     ),
     HTTPEmbeddingCase(
         name="http-emb-32x128",
@@ -200,7 +161,7 @@ HTTP: tuple[HTTPCase, ...] = (
         tokens=128,
         in_flight=32,
         base64=True,
-        targets=_sequences(12_000, 1618),
+        headlines=("sequences_per_s",),
     ),
     HTTPEmbeddingCase(
         name="http-emb-32x510",
@@ -209,6 +170,6 @@ HTTP: tuple[HTTPCase, ...] = (
         tokens=510,
         in_flight=32,
         base64=True,
-        targets=_sequences(4000, 649),
+        headlines=("sequences_per_s",),
     ),
 )

@@ -10,11 +10,11 @@ import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.errors import BenchError
 from server.bench.http_answers import reader_of
 from server.bench.http_client import Address, HTTPClient
 from server.bench.http_runner import HTTPRunner
 from server.bench.load_generator import Load
+from server.bench.measurement import BenchError
 from server.bench.workloads import HTTP
 from server.demo import GENERATOR_NAME, demo_models
 from tests.server.canned_server import CannedServer, answer, chunked

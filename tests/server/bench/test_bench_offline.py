@@ -14,7 +14,7 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.errors import BenchError
+from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner
 from server.bench.workloads import GENERATION, PREFILL
 from server.daemon.run import RunningEngine

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.bpe import byte_level_bpe
-from server.bench.cases import GenerationCase, Target, for_gpus
-from server.bench.dummy_models import shape_folder, tokenizer_for, write_model
-from server.bench.errors import BenchError
+from server.bench.dummy_models import byte_level_bpe, shape_folder, tokenizer_for, write_model
+from server.bench.measurement import BenchError
 from server.bench.random_prompts import offline_prompts, single_token_words, texts_of
-from server.bench.workloads import GENERATION, HTTP, PREFILL
+from server.bench.workloads import GENERATION, HTTP, PREFILL, GenerationCase
 from server.demo import GENERATOR_NAME, demo_models
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.model_config import read_json
@@ -77,18 +75,11 @@ def test_a_part_of_a_case() -> None:
     assert CASES["rand"].scaled(1.0) == CASES["rand"]
 
 
-def test_every_case_has_a_name_of_its_own_and_targets() -> None:
+def test_every_case_has_a_name_of_its_own_and_headlines() -> None:
     names = [case.name for case in (*GENERATION, *PREFILL, *HTTP)]
     assert len(set(names)) == len(names)
-    assert all(case.targets for case in (*GENERATION, *PREFILL, *HTTP))
+    assert all(case.headlines for case in (*GENERATION, *PREFILL, *HTTP))
     assert all((shape_folder(case.shape) / "config.json").exists() for case in (*GENERATION, *HTTP))
-
-
-def test_targets_by_gpus() -> None:
-    assert [for_gpus((1.0, 2.0), gpus) for gpus in (1, 2, 3, 4)] == [1.0, 2.0, None, None]
-    at_most = Target(figure="seconds", unit="s", goal=(1.1,), at_least=False)
-    assert at_most.is_met(1.1, 1.1)
-    assert not at_most.is_met(1.2, 1.1)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What `penstock bench` tells: medians, verdicts, notes, progress, pictures."""
+"""What `penstock bench` reports: medians, verdicts, notes, progress, pictures."""
 
 import asyncio
 import io
@@ -8,20 +8,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.bench.cases import Figures
-from server.bench.errors import BenchError
-from server.bench.latencies import milliseconds
+from server import cli
 from server.bench.machine import this_machine
-from server.bench.plots import drawing_library, plot
-from server.bench.progress import Progress
-from server.bench.report import CaseReport, Report, details, failed, measured, table
+from server.bench.measurement import BenchError, Figures, Progress, milliseconds
+from server.bench.report import (
+    CaseReport,
+    Report,
+    details,
+    drawing_library,
+    failed,
+    measured,
+    plot,
+    table,
+)
+from server.bench.targets import read_targets
 from server.bench.workloads import GENERATION, HTTP
 
 CASES = {case.name: case for case in (*GENERATION, *HTTP)}
+TARGETS = read_targets()
+VLLM = "0.25.1"
 
 
 def report_of(name: str, *runs: Figures, gpus: int = 1, notes: tuple[str, ...] = ()) -> CaseReport:
-    return measured(CASES[name], runs, gpus=gpus, notes=notes, engine={"device": "cuda:0"})
+    return measured(
+        CASES[name], runs, targets=TARGETS, gpus=gpus, notes=notes, engine={"device": "cuda:0"}
+    )
 
 
 def verdicts(report: CaseReport) -> list[str]:
@@ -48,7 +59,7 @@ def test_goals_of_the_number_of_gpus() -> None:
 def test_what_differs_is_not_judged() -> None:
     report = report_of("one", {"output_tokens_per_s": 9e9}, notes=("on a CPU", "in float32"))
     assert verdicts(report) == [""]
-    assert "one: not judged: on a CPU, in float32" in table([report])
+    assert "one: not judged: on a CPU, in float32" in table([report], VLLM)
 
 
 def test_medians_of_the_runs() -> None:
@@ -56,14 +67,35 @@ def test_medians_of_the_runs() -> None:
     report = report_of("one", *runs)
     assert report.figures == {"output_tokens_per_s": 236.0, "steps": 5.0}
     assert report.runs == runs
-    line = table([report]).splitlines()[1]
+    head, line = table([report], VLLM).splitlines()
+    assert head.split() == "case ours unit vLLM 0.25.1 floor goal runs".split()
     assert line.split() == "one 236 tok/s 197 249 ≥ 235 pass 230 to 240".split()
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_reported() -> None:
     report = failed(CASES["rand"], BenchError("nothing came"))
-    assert "rand: FAILED: nothing came" in table([report])
+    assert "rand: FAILED: nothing came" in table([report], VLLM)
     assert details(report).endswith("FAILED: nothing came")
+
+
+def test_without_targets_there_are_only_our_figures() -> None:
+    runs = [{"output_tokens_per_s": value} for value in (230.0, 240.0, 236.0)]
+    report = measured(CASES["one"], runs, targets=None, gpus=1, notes=(), engine={})
+    assert verdicts(report) == [""]
+    assert [line.split() for line in table([report], None).splitlines()] == [
+        ["case", "ours", "unit", "runs"],
+        ["one", "236", "tok/s", "230", "to", "240"],
+    ]
+
+
+def test_a_picture_needs_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("server.bench.commands.read_targets", lambda: None)
+    file = tmp_path / "out.png"
+    assert cli.main(["bench", "offline", "--case", "one", "--plot", str(file)]) == 1
+    assert "--plot compares with benchmarks/targets.toml" in capsys.readouterr().err
+    assert not file.exists()
 
 
 def test_milliseconds() -> None:
@@ -73,8 +105,8 @@ def test_milliseconds() -> None:
     assert milliseconds("x", []) == {}
 
 
-def test_progress_tells_rate_and_time_to_go() -> None:
-    progress = Progress("dec", "tokens", 1000, lambda: 250, io.StringIO())
+def test_progress_shows_rate_and_time_to_go() -> None:
+    progress = Progress("dec", "tokens", 1000, lambda: 250)
     assert progress.line(5.0) == "dec: 250 of 1,000 tokens, 50.0/s, 5 s, 15 s to go"
     assert Progress("dec", "tokens", 9, lambda: 0).line(5.0).endswith("no estimate yet")
 
@@ -86,7 +118,7 @@ class Terminal(io.StringIO):
 
 async def test_progress_on_a_terminal_is_one_line_that_goes_away() -> None:
     screen = Terminal()
-    async with Progress("dec", "tokens", 4, lambda: 2, screen):
+    async with Progress("dec", "tokens", 4, lambda: 2).shown(screen):
         await asyncio.sleep(1.2)
         assert "\rdec: 2 of 4 tokens" in screen.getvalue()
     assert screen.getvalue().endswith("\r\x1b[K")
@@ -104,7 +136,7 @@ def test_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra `bench`)")
     runs = {"ttft_p50_ms": 18.0, "ttft_p99_ms": 24.1, "tpot_mean_ms": 4.5}
     cases = [report_of("one", {"output_tokens_per_s": 240.0}), report_of("http-gen-16", runs)]
-    plot(Report("penstock bench", this_machine(), cases), tmp_path / "out.png")
+    plot(Report("penstock bench", this_machine(), VLLM, cases), tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
