@@ -37,8 +37,8 @@ def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
     """
     groups: defaultdict[int, list[int]] = defaultdict(list)
     given = rows.parameters
-    filtered = (given["top_p"] < 1) | (given["min_p"] > 0)
-    columns = (given["temperature"].tolist(), given["top_k"].tolist(), filtered.tolist())
+    by_probability = (given["top_p"] < 1) | (given["min_p"] > 0)
+    columns = (given["temperature"].tolist(), given["top_k"].tolist(), by_probability.tolist())
     for row, (temperature, top_k, filtered) in enumerate(zip(*columns, strict=True)):
         if temperature <= 0:
             continue
@@ -69,10 +69,10 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
     given = rows.parameters
     top_k = np.where(given["top_k"] > 0, np.minimum(given["top_k"], width), width)
     top_p = np.where(given["top_p"] < 1, given["top_p"], np.float32(np.inf))
-    last = top_k.astype(np.int64) - 1
-    columns = [given["temperature"], top_p, given["min_p"], rows.uniforms(), last]
-    temperature, share, least, uniform, last = to_device(
-        [c[:, None] for c in columns], logits.device
+    last_kept = top_k.astype(np.int64) - 1
+    columns = [given["temperature"], top_p, given["min_p"], rows.uniforms(), last_kept]
+    temperature, share, min_p, uniform, last = to_device(
+        [column[:, None] for column in columns], logits.device
     )
     best = _largest(logits, width)
     probabilities = ((best - best[:, :1]) / temperature).softmax(dim=-1)
@@ -80,7 +80,7 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
     nucleus = torch.searchsorted(cumulative, share * cumulative.gather(1, last))
     last = torch.minimum(nucleus, last)
     if given["min_p"].any():
-        probable = (probabilities >= least * probabilities[:, :1]).sum(dim=-1, keepdim=True)
+        probable = (probabilities >= min_p * probabilities[:, :1]).sum(dim=-1, keepdim=True)
         last = torch.minimum(last, probable - 1).clamp_(min=0)  # NaN is never probable
     drawn = _invert(cumulative, cumulative.gather(1, last), uniform)
     value = best.gather(1, drawn)

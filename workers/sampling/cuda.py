@@ -45,8 +45,8 @@ def sample(
     top_p = np.where(drawing, parameters["top_p"], np.float32(1))
     min_p = np.where(drawing, parameters["min_p"], np.float32(0))
     top_k = np.where(drawing, top_k, np.int32(1))
-    warm = np.maximum(parameters["temperature"], _COLDEST)
-    temperature = np.where(drawing, warm, np.float32(1))
+    above_zero = np.maximum(parameters["temperature"], _COLDEST)
+    temperature = np.where(drawing, above_zero, np.float32(1))
     columns = [1 / temperature, rows.uniforms(), top_p, min_p, top_k]
     truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
     sent = DrawParameters(*to_device(columns, logits.device))

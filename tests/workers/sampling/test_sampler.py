@@ -1,24 +1,18 @@
-"""Sampling: which tokens may be drawn, how often, and that noise belongs to (seed, index) alone."""
+"""Sampling on the CPU: which tokens may be drawn, how often, and by which random number."""
 
 import numpy as np
 import pytest
 import torch
 
+from tests.workers.sampling.chi_square import chi_square
 from tests.workers.sampling.sampling_rows import UNCOUNTED, rows
-from workers.contract.messages import Logprobs
 from workers.sampling import sampler
-from workers.sampling.logprobs import log_probabilities, ranks
 from workers.sampling.sampling_table import SamplingRows
-from workers.sampling.uniforms import uniforms
 
 
 def sample(logits: torch.Tensor, parameters: SamplingRows) -> torch.Tensor:
     """One token for each row that has neither penalties nor a mask."""
     return sampler.sample(logits, parameters, UNCOUNTED)
-
-
-def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def drawn(probabilities: list[float], **parameters) -> list[int]:
@@ -45,30 +39,13 @@ def test_draws_follow_the_softmax_of_the_scaled_logits() -> None:
     assert chi_square(counts, expected) < 20.5  # 5 degrees of freedom, p = 0.001
 
 
-def test_draws_after_truncation_follow_what_is_left() -> None:
+def test_draws_after_filters_follow_the_tokens_kept() -> None:
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
     draws = 20_000
     tokens = sample(logits.expand(draws, -1), rows(draws, top_k=3, index=np.arange(draws)))
     counts = np.bincount(tokens.numpy(), minlength=6)
     assert counts[3:].tolist() == [0, 0, 0]
     assert chi_square(counts[:3], logits[:3].softmax(0).numpy() * draws) < 13.9  # p = 0.001
-
-
-def test_seeds_and_indices_are_both_uniform_and_unrelated() -> None:
-    zeros, counting = np.zeros(1 << 14, np.int32), np.arange(1 << 14, dtype=np.int32)
-    seeds = counting.astype(np.uint64)
-    by_index = uniforms(zeros.astype(np.uint64) + np.uint64(2**63 - 1), counting)
-    by_seed = uniforms(seeds, zeros)
-    for drawn in (by_index, by_seed):
-        assert drawn.min() >= 0
-        assert drawn.max() < 1
-        counts = np.histogram(drawn, bins=64, range=(0, 1))[0]
-        assert chi_square(counts, np.full(64, len(drawn) / 64)) < 103.4  # p = 0.001
-    assert abs(np.corrcoef(by_index, by_seed)[0, 1]) < 0.03
-    assert abs(np.corrcoef(by_index[1:], by_index[:-1])[0, 1]) < 0.03
-    next_seed = uniforms(seeds + np.uint64(1), zeros)
-    assert abs(np.corrcoef(by_seed, uniforms(seeds, zeros + np.int32(1)))[0, 1]) < 0.03
-    assert not np.isin(uniforms(seeds[:64], zeros[:64] + np.int32(1)), next_seed[:64]).any()
 
 
 @pytest.mark.parametrize(
@@ -88,11 +65,11 @@ def test_seeds_and_indices_are_both_uniform_and_unrelated() -> None:
         (99, 0.51, [1, 3]),
     ],
 )
-def test_truncation_keeps_exactly(top_k: int, top_p: float, kept: list[int]) -> None:
+def test_top_k_and_top_p_keep_exactly(top_k: int, top_p: float, kept: list[int]) -> None:
     assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k=top_k, top_p=top_p) == kept
 
 
-def test_truncation_takes_the_lowest_ids_among_equals() -> None:
+def test_filters_keep_the_lowest_ids_among_equals() -> None:
     equal = [0.125] * 8
     assert drawn(equal, top_k=3) == [0, 1, 2]
     assert drawn(equal, top_p=0.5) == [0, 1, 2, 3]
@@ -118,13 +95,13 @@ def test_min_p_keeps_what_is_probable_enough(given: dict, kept: list[int]) -> No
 
 
 def test_the_share_of_top_p_is_taken_before_min_p() -> None:
-    # Of all, 0.6 takes two; of the two that min_p leaves it would take one.
+    # A share of 0.6 takes two tokens; after min_p, which leaves two, it would take one.
     assert drawn([0.4, 0.3, 0.1, 0.1, 0.1], top_p=0.6, min_p=0.5) == [0, 1]
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 50, 64, 65, 900, 1025, 2999])
 @pytest.mark.parametrize("top_p", [1.0, 0.5, 0.95])
-def test_draws_are_those_of_a_sort_of_each_row(top_k: int, top_p: float) -> None:
+def test_draws_equal_those_from_sorted_rows(top_k: int, top_p: float) -> None:
     count, vocabulary = 200, 3000
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(count, vocabulary, generator=generator)
@@ -145,7 +122,7 @@ def test_draws_are_those_of_a_sort_of_each_row(top_k: int, top_p: float) -> None
     assert (tokens == expected).float().mean() > 0.99
 
 
-def test_a_token_depends_on_its_own_seed_index_and_logits_alone() -> None:
+def test_a_token_depends_only_on_its_own_seed_index_and_logits() -> None:
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(32, 3001, generator=generator) * 3
     parameters = rows(
@@ -191,43 +168,3 @@ def test_minus_infinity_is_never_drawn() -> None:
 def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
     logits = torch.tensor([[-1e30, 3.0, 2.9, 1e-3]])
     assert sample(logits, rows(1, temperature=temperature)).tolist() == [1]
-
-
-def test_log_probabilities_are_of_the_raw_logits() -> None:
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4)) * 2
-    tokens = torch.tensor([4, 0, 49])
-    reported = log_probabilities(logits, tokens, 3).to_message()
-    expected = logits.double().log_softmax(-1)
-    chosen, top_ids, top = arrays(reported)
-    np.testing.assert_allclose(chosen, expected.gather(1, tokens[:, None])[:, 0], atol=1e-5)
-    best = expected.sort(descending=True)
-    np.testing.assert_array_equal(top_ids, best.indices[:, :3])
-    np.testing.assert_allclose(top, best.values[:, :3], atol=1e-5)
-
-
-def test_log_probabilities_without_alternatives_and_of_failed_rows() -> None:
-    logits = torch.zeros(2, 8)
-    logits[1, 3] = torch.nan
-    reported = log_probabilities(logits, torch.tensor([2, -1]), 0).to_message()
-    chosen, top_ids, _ = arrays(reported)
-    assert chosen[0] == pytest.approx(-np.log(8), abs=1e-6)
-    assert np.isnan(chosen[1])
-    assert top_ids.shape == (2, 0)
-
-
-def test_ranks_count_what_is_likelier() -> None:
-    logits = torch.tensor([[0.5, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, -torch.inf], [1.0, 2.0, 3.0, 4.0]])
-    for tokens, expected in (
-        ([1, 0, 0], [1, 1, 4]),
-        ([2, 3, 3], [2, 4, 1]),
-        ([3, 2, -1], [2, 1, 4]),
-    ):
-        found = ranks(logits, torch.tensor(tokens))
-        assert (found.dtype, found.tolist()) == (torch.int32, expected)
-
-
-def arrays(reported: Logprobs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    chosen = np.frombuffer(reported.chosen, np.float32)
-    shape = (len(chosen), reported.width)
-    top_ids = np.frombuffer(reported.top_ids, np.int32).reshape(shape)
-    return chosen, top_ids, np.frombuffer(reported.top, np.float32).reshape(shape)

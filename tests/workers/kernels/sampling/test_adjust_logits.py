@@ -13,7 +13,7 @@ from workers.sampling.adjustments import TokenMask, with_mask
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_adjustments_are_those_of_the_cpu(
+def test_adjustments_equal_those_of_the_cpu(
     temperature: float, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Bias, penalties and masks, on some rows of a step, over steps that count their tokens."""
@@ -43,7 +43,7 @@ def test_adjustments_are_those_of_the_cpu(
         tokens = cuda.sample(logits, parameters, adjustments, on_device.counts, mask)
         assert tokens.tolist() == expected.tolist()
         assert not 4 <= tokens[6] < 2000
-        # As `sampler.sample` does, by the device's own tokens.
+        # `sampler.sample` counts the tokens of the device in the same way.
         counted = torch.tensor([1, 3, 5], device=device)
         on_device.counts.add(counted, tokens[counted].long())
     assert torch.equal(on_device.counts.table.cpu(), on_cpu.counts.table)

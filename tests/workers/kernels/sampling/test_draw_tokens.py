@@ -40,7 +40,7 @@ def both(logits: torch.Tensor, parameters: SamplingRows) -> tuple[list[int], lis
     ],
     ids=str,
 )
-def test_draws_are_those_of_the_cpu(given: dict[str, Any], device: torch.device) -> None:
+def test_draws_equal_those_of_the_cpu(given: dict[str, Any], device: torch.device) -> None:
     count = 6
     logits = logits_of(count, seed=1, device=device, dtype=torch.float32)
     drawn, expected = both(logits, rows(count, index=np.arange(count), **given))

@@ -17,7 +17,7 @@ def test_groups_cover_the_vocabulary(device: torch.device, dtype: torch.dtype) -
     torch.testing.assert_close(sums, expected)
 
 
-def test_log_probabilities_are_those_of_the_cpu(device: torch.device, dtype: torch.dtype) -> None:
+def test_log_probabilities_equal_those_of_the_cpu(device: torch.device, dtype: torch.dtype) -> None:
     logits = logits_of(5, seed=5, device=device, dtype=dtype)
     logits[3] = -torch.inf
     logits[3, 9] = 1.0

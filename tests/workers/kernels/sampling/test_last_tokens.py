@@ -12,7 +12,7 @@ SLOTS = 300
 def test_what_is_kept_is_found(count: int, device: torch.device) -> None:
     last_tokens = torch.arange(SLOTS, device=device)
     order = torch.randperm(SLOTS)[:count]
-    # Views at any offset, as those are that travel together.
+    # Views at any offset, as after a copy of several arrays at once.
     slots = torch.cat((torch.zeros(1, dtype=torch.int64), order)).to(device, torch.int32)[1:]
     tokens = torch.randint(-1, 1 << 17, (count + 1,), dtype=torch.int32, device=device)[1:]
     exact = last_tokens.clone()
@@ -28,8 +28,8 @@ def test_what_is_kept_is_found(count: int, device: torch.device) -> None:
     assert torch.equal(given, found)
 
 
-def test_what_is_there_is_not_looked_up(device: torch.device) -> None:
-    """A row of a prompt may stand beside the place of a slot that nobody has written."""
+def test_a_given_token_is_not_looked_up(device: torch.device) -> None:
+    """The slot of a row with a token is not read: nothing may have been written there."""
     last_tokens = torch.zeros(2, dtype=torch.int64, device=device)
     nowhere = torch.tensor([1 << 28, 1], dtype=torch.int32, device=device)
     out = torch.zeros(2, dtype=torch.int64, device=device)
