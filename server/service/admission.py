@@ -1,4 +1,4 @@
-"""How much may be in the house at once: whole requests only, each released exactly once."""
+"""Limits on what is in flight: whole requests are admitted, and each is released exactly once."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def share(limits: Limits, processes: int) -> Limits:
 
 
 class Ticket:
-    """A request's place in the house; leaving the context gives it back."""
+    """An admitted request; leaving the context releases it."""
 
     def __init__(self, admission: "Admission", rows: int, tokens: int) -> None:
         self._admission = admission
@@ -41,7 +41,7 @@ class Ticket:
             self.tokens = tokens
 
     def release(self) -> None:
-        """Leave the house. Idempotent."""
+        """No longer count the request. Idempotent."""
         if self._held:
             self._held = False
             self._admission.move(-1, -self.rows, -self.tokens)
@@ -59,10 +59,10 @@ class Ticket:
 
 
 class Admission:
-    """Counts what is in the house: requests, rows, tokens (a text counts its bytes)."""
+    """Counts what is in flight: requests, rows, tokens (a text counts its bytes)."""
 
     def __init__(self, limits: Limits, on_change: Callable[[int, int, int], None]) -> None:
-        """`on_change` is told requests, rows and tokens whenever they change."""
+        """`on_change` is called with requests, rows and tokens whenever they change."""
         self._limits = limits
         self._on_change = on_change
         self.requests = 0
@@ -95,7 +95,7 @@ class Admission:
         return Ticket(self, rows, tokens)
 
     def move(self, requests: int, rows: int, tokens: int) -> None:
-        """Called by tickets: so much more, or less, is in the house."""
+        """Called by tickets: so much more, or less, is in flight."""
         self.requests += requests
         self.rows += rows
         self.tokens += tokens
@@ -104,7 +104,7 @@ class Admission:
             self._emptied.set()
 
     async def empty(self, timeout: float) -> bool:
-        """Wait until nobody is in the house, for `timeout` seconds at most; whether it is so."""
+        """Wait at most `timeout` seconds until nothing is in flight; whether that came about."""
         self._emptied = asyncio.Event()
         if self.requests == 0:
             return True

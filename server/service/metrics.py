@@ -30,15 +30,15 @@ _HISTOGRAMS: Final = (
     ),
     (
         "penstock_inter_token_seconds",
-        "Between two pieces of news of one request.",
+        "Between two updates of one request.",
         "model",
         _NEXT_TOKEN_S,
     ),
 )
 
 
-# What is in the house changes several times a request: the gauges follow so many seconds later.
-_HOUSE_S: Final = 0.25
+# What is in flight changes several times a request: the gauges follow so many seconds later.
+_GAUGES_DELAY_S: Final = 0.25
 
 
 class GenerationMetrics(NamedTuple):
@@ -76,16 +76,16 @@ class Metrics:
             Histogram(name, text, [label], buckets=buckets, registry=own)
             for name, text, label, buckets in _HISTOGRAMS
         )
-        house = Gauge(
-            "penstock_in_house",
+        in_flight = Gauge(
+            "penstock_in_flight",
             "What has been admitted and not yet answered.",
             ["what"],
             registry=own,
             multiprocess_mode="livesum",
         )
-        self._gauges = [house.labels(what) for what in ("requests", "rows", "tokens")]
-        self._house = (0, 0, 0)
-        self._house_timer: asyncio.TimerHandle | None = None
+        self._gauges = [in_flight.labels(what) for what in ("requests", "rows", "tokens")]
+        self._in_flight = (0, 0, 0)
+        self._gauges_timer: asyncio.TimerHandle | None = None
         # Looking labels up takes longer than counting.
         self._of_model: dict[str, GenerationMetrics] = {}
         self._of_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -105,11 +105,13 @@ class Metrics:
             )
         return found
 
-    def house(self, requests: int, rows: int, tokens: int) -> None:
-        """What is in the house from now on."""
-        self._house = (requests, rows, tokens)
-        if self._house_timer is None:
-            self._house_timer = asyncio.get_running_loop().call_later(_HOUSE_S, self._on_timer)
+    def set_in_flight(self, requests: int, rows: int, tokens: int) -> None:
+        """So much is in flight from now on. The gauges follow within `_GAUGES_DELAY_S`."""
+        self._in_flight = (requests, rows, tokens)
+        if self._gauges_timer is None:
+            self._gauges_timer = asyncio.get_running_loop().call_later(
+                _GAUGES_DELAY_S, self._on_timer
+            )
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
         """A request has had its answer."""
@@ -123,15 +125,15 @@ class Metrics:
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
-        self._tell_house()
+        self._set_gauges()
         return generate_latest(self._page)
 
     def _on_timer(self) -> None:
-        self._house_timer = None
-        self._tell_house()
+        self._gauges_timer = None
+        self._set_gauges()
 
-    def _tell_house(self) -> None:
-        for gauge, value in zip(self._gauges, self._house, strict=True):
+    def _set_gauges(self) -> None:
+        for gauge, value in zip(self._gauges, self._in_flight, strict=True):
             gauge.set(value)
 
 

@@ -22,14 +22,14 @@ _LAST_WORDS_S = 1.0
 
 
 class Service:
-    """The state behind the routes: models, house, metrics, and whether the doors are open."""
+    """The state behind the routes: models, admission, metrics, and whether the doors are open."""
 
     def __init__(self, config: ServerConfig, registry: Registry) -> None:
         self.config = config
         self.limits = share(config.limits, config.api_workers)
         self.registry = registry
         self.metrics = Metrics(registry, processes=config.api_workers)
-        self.admission = Admission(self.limits, self.metrics.house)
+        self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)

@@ -189,7 +189,7 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
         worker = daemon.part("1.worker-0")
         os.kill(worker, signal.SIGSTOP)
         waiting = Asking(daemon, "/v1/embeddings", {"input": "a"})
-        wait_for(lambda: metric(daemon.url, "penstock_in_house", what="requests") == 2, 10)
+        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 2, 10)
         os.kill(worker, signal.SIGKILL)
         answer = waiting.answer(5)
         assert answer is not None

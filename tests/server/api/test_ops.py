@@ -95,8 +95,8 @@ def test_metrics_count_what_was_asked_and_said(house, say):
 
     # An answer is counted once it is sent, which its reader may be ahead of.
     wait_until(lambda: counted() == [1, 1, 1, len(ids) + 1, 5])
-    assert metric(house, "penstock_in_house", what="requests") == 0
-    assert metric(house, "penstock_in_house", what="tokens") == 0
+    assert metric(house, "penstock_in_flight", what="requests") == 0
+    assert metric(house, "penstock_in_flight", what="tokens") == 0
     assert metric(house, "penstock_engine_up", model="ranker") == 1
     assert metric(house, "penstock_engine_kv_blocks", model="writer") == 16
 
@@ -186,5 +186,5 @@ def test_several_processes_count_together(builder, tmp_path, monkeypatch):
     house.post("/v1/completions", {"prompt": "Hello"})
     assert list(tmp_path.glob("*.db"))
     assert metric(house, "penstock_prompt_tokens_total", model="writer") == 5
-    assert metric(house, "penstock_in_house", what="requests") == 0
+    assert metric(house, "penstock_in_flight", what="requests") == 0
     assert metric(house, "penstock_engine_up", model="writer") == 1

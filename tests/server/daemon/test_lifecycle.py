@@ -69,7 +69,7 @@ def running(house: House):
     ]
     requests = [Background(call) for call in calls]
     wait_until(lambda: sum(engine.running for engine in house.engines.values()) == 3)
-    wait_until(lambda: metric(house, "penstock_in_house", what="requests") == 3)
+    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 3)
     yield requests
 
 
@@ -99,7 +99,7 @@ def test_a_client_that_leaves_is_aborted(house, path, body, engine):
         if body.get("stream"):
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
     wait_until(lambda: fake.aborted == [fake.received[0].id])
-    wait_until(lambda: metric(house, "penstock_in_house", what="requests") == 0)
+    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 0)
     assert fake.running == 0
     fake.script.held = False
     short = {"max_tokens": 1, "stream": False} if engine == "writer" else {}
@@ -113,7 +113,7 @@ def test_a_client_that_leaves_before_the_engine_has_accepted(house, streamed):
     with ask(house, "/v1/completions", {**ENDLESS, "stream": streamed}):
         wait_until(lambda: len(fake.received) == 1)
     wait_until(lambda: fake.aborted == [fake.received[0].id])
-    wait_until(lambda: metric(house, "penstock_in_house", what="requests") == 0)
+    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 0)
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(house, say):
@@ -122,7 +122,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(house, say):
         wait_until(lambda: len(house.engines["writer"].received) == 1)
         for _ in range(20):
             assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
-    wait_until(lambda: metric(house, "penstock_in_house", what="rows") == 0)
+    wait_until(lambda: metric(house, "penstock_in_flight", what="rows") == 0)
 
 
 def test_a_full_house_refuses_whole_requests_and_takes_the_next_when_one_leaves(builder):
@@ -140,7 +140,7 @@ def test_a_full_house_refuses_whole_requests_and_takes_the_next_when_one_leaves(
     assert (hopeless.status_code, hopeless.json()["error"]["code"]) == (400, "too_large")
     assert len(first.result().json()["choices"]) == 4
     assert house.post("/v1/completions", {"prompt": "a", "n": 6}).status_code == 200
-    assert metric(house, "penstock_in_house", what="rows") == 0
+    assert metric(house, "penstock_in_flight", what="rows") == 0
 
 
 def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
@@ -181,7 +181,9 @@ def test_many_clients_and_a_small_house(builder):
     ]
     statuses = [request.result().status_code for request in requests]
     assert set(statuses) == {200, 429}
-    assert [metric(house, "penstock_in_house", what=w) for w in ("requests", "rows", "tokens")] == [
+    assert [
+        metric(house, "penstock_in_flight", what=w) for w in ("requests", "rows", "tokens")
+    ] == [
         0,
         0,
         0,
