@@ -1,7 +1,7 @@
-"""Attention backends by name, and the choice of one for a model on a device."""
+"""Selects the attention backend of a model on a device."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib import import_module
 
 import torch
@@ -9,65 +9,57 @@ import torch
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
+from workers.contract.attention_backends import AttentionBackendName
 
 _BACKENDS: dict[str, tuple[str, ...]] = {
-    "flash_attn": (
-        "workers.attention.backends.flash_attn4:FlashAttention4Backend",
-        "workers.attention.backends.flash_attn3:FlashAttention3Backend",
-        "workers.attention.backends.flash_attn2:FlashAttention2Backend",
-    ),
-    "triton": ("workers.attention.backends.triton:TritonBackend",),
-    "flashinfer": ("workers.attention.backends.flashinfer:FlashInferBackend",),
-    "xformers": ("workers.attention.backends.xformers:XformersBackend",),
-    "sdpa": ("workers.attention.backends.sdpa:SdpaBackend",),
-    "naive": ("workers.attention.backends.naive:NaiveBackend",),
+    name.value: name.implementations for name in AttentionBackendName if name.implementations
 }
-"""The implementations of each name, best first; imported when they are asked about."""
-
 _AUTO: dict[str, tuple[str, ...]] = {
-    "cpu": ("sdpa",),
-    "cuda": ("flash_attn", "triton", "flashinfer", "xformers", "sdpa"),
+    kind: tuple(name.value for name in AttentionBackendName if kind in name.auto_devices)
+    for kind in ("cpu", "cuda")
 }
-"""What "auto" tries on a kind of device, preferred first. Never the control group."""
 
 _logger = logging.getLogger(__name__)
 
 
 class AttentionBackendError(ValueError):
-    """No such backend, or it cannot do what the model needs; one line names those that can."""
+    """No such backend, or it cannot serve the model; the message names those that can."""
 
 
 def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
-    """The backend called `name`, or with "auto" the fastest one that does what `needs` asks.
+    """The backend called `name`; for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels; one that fails there is passed over with a warning. Raises AttentionBackendError where
-    none is left, which for a backend asked for by name is its own failure.
+    kernels; one that fails is skipped with a warning. Raises AttentionBackendError if none is left:
+    for a backend requested by name, that is its own failure.
     """
     kind = needs.device.partition(":")[0]
     if name != "auto" and name not in _BACKENDS:
         raise AttentionBackendError(
-            f"no attention backend {name!r} for {_describe(needs)}; {_would_do(needs)}"
+            f"no attention backend {name!r} for {_describe(needs)}; {_alternatives(needs)}"
         )
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
-    fitting = [(known, path) for known in names for path in _BACKENDS[known]]
-    fitting = [(known, path) for known, path in fitting if not _unmet_need(path, needs)]
+    candidates = [(known, path) for known in names for path in _BACKENDS[known]]
+    fitting = [(known, path) for known, path in candidates if not _unmet_need(path, needs)]
     if not fitting:
         why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
         raise AttentionBackendError(
-            f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_would_do(needs)}"
+            f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_alternatives(needs)}"
         )
     if kind != "cuda":
         return _implementation(fitting[0][1])(needs)
     backend = _fastest(name, fitting, needs)
-    torch.cuda.empty_cache()  # of the probe's tensors, before anyone asks how much memory is free
+    torch.cuda.empty_cache()  # Frees the probe's tensors before free memory is measured.
     return backend
 
 
 def _fastest(
     name: str, fitting: Sequence[tuple[str, str]], needs: AttentionNeeds
 ) -> AttentionBackend:
-    """Of each name the first implementation that passes the probe, and of those the fastest."""
+    """The fastest backend in the probe; each name enters with its first implementation that works.
+
+    `fitting` are pairs of a name and an implementation's path.
+    """
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
@@ -83,7 +75,7 @@ def _fastest(
         tried = {known for known, _ in fitting}
         raise AttentionBackendError(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
-            f"{_would_do(needs, tried)}"
+            f"{_alternatives(needs, tried)}"
         )
     best = min(passed, key=lambda known: sum(passed[known].milliseconds.values()))
     _logger.info("attention backend %s; measured %s", best, _table(passed))
@@ -101,7 +93,7 @@ def _unmet_need(path: str, needs: AttentionNeeds) -> str:
 
 
 def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
-    """Why none of a name's implementations fits, each by itself where they differ."""
+    """Why no implementation of a name fits, one by one if the reasons differ."""
     reasons = {_label(path): _unmet_need(path, needs) for path in _BACKENDS[name]}
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
@@ -109,11 +101,12 @@ def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
 
 
 def _label(path: str) -> str:
-    """An implementation in messages: the last part of its module's name."""
+    """The name of an implementation in messages: the last part of its module's name."""
     return path.partition(":")[0].rpartition(".")[2]
 
 
-def _would_do(needs: AttentionNeeds, tried: frozenset[str] | set[str] = frozenset()) -> str:
+def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
+    """Text that names the backends, other than `tried`, that meet `needs`."""
     able = [
         name
         for name, paths in _BACKENDS.items()
