@@ -25,7 +25,6 @@ from engine_core.executor.base import Capacity, Executor, WorkerLostError
 from engine_core.job import Job, JobKey, RefusalError
 from engine_core.messages import (
     Abort,
-    Beat,
     EncodeJob,
     EndRow,
     EngineInfo,
@@ -36,6 +35,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.statistics import Statistics
 from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.supervision import BEAT_SECONDS
@@ -52,16 +52,6 @@ class _StepInFlight:
     step: int
     since: float
     queued: bool
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Since start; times in µs, as the last stage reports them."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    busy_us: int = 0
-    idle_us: int = 0
 
 
 class EngineCore:
@@ -97,7 +87,7 @@ class EngineCore:
         self._pacer = Pacer() if config.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._totals = _Totals()
+        self._statistics = Statistics()
         self._next_beat = 0.0
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
         self._sources: list[Pollable] = list(sources)
@@ -145,7 +135,7 @@ class EngineCore:
             now = self._clock()
             queued = bool(self._in_flight)
             self._in_flight.append(_StepInFlight(batch, step.step, now, queued))
-            self._totals.steps += 1
+            self._statistics.submitted()
             self._queue.submitted(now, waited, self._scheduler.ahead())
             if self._pacer is not None:
                 self._pacer.submitted(step, now)
@@ -164,8 +154,7 @@ class EngineCore:
         while (output := self._executor.poll()) is not None:
             finished = self._in_flight.popleft()
             assert finished.step == output.step, "results come in submit order"
-            self._totals.busy_us += output.busy_us
-            self._totals.idle_us += max(output.idle_us, 0) if finished.queued else 0
+            self._statistics.finished(output, queued=finished.queued)
             now = self._clock()
             self._queue.finished(now)
             if self._pacer is not None:
@@ -246,7 +235,7 @@ class EngineCore:
             self._outbox.fail(job, refusal)
             return
         tokens = sum(accepted.prompt_tokens)
-        self._totals.prompt_tokens += tokens
+        self._statistics.accepted(tokens)
         self._budget.correct(job, tokens)
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
@@ -277,20 +266,9 @@ class EngineCore:
         if self._on_beat is not None:
             self._on_beat()
         self._executor.check(self._in_flight[0].step if self._in_flight else None)
-        usage = self._scheduler.usage()
-        beat = Beat(
-            running=usage.running,
-            waiting=usage.waiting,
-            kv_blocks_used=usage.kv_blocks_used,
-            kv_blocks_total=usage.kv_blocks_total,
+        beat = self._statistics.beat(
+            self._scheduler.usage(),
             stalled_s=now - self._in_flight[0].since if self._in_flight else 0.0,
-            steps=self._totals.steps,
-            prompt_tokens=self._totals.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            generated_tokens=usage.generated_tokens,
-            preemptions=usage.preemptions,
-            busy_s=self._totals.busy_us / 1e6,
-            idle_s=self._totals.idle_us / 1e6,
             expected_wait_s=self._queue.expected_wait(self._scheduler.ahead(0)),
         )
         for client in list(self._known_clients):

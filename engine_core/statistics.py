@@ -1,0 +1,44 @@
+"""What an engine core has done since its start, as its heartbeat reports it."""
+
+from engine_core.messages import Beat
+from engine_core.schedulers.base import Usage
+from workers.contract.messages import StepOutput
+
+
+class Statistics:
+    """Counters of one engine core, since its start."""
+
+    def __init__(self) -> None:
+        self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
+
+    def accepted(self, prompt_tokens: int) -> None:
+        """A job was accepted."""
+        self._prompt_tokens += prompt_tokens
+
+    def submitted(self) -> None:
+        """A step was submitted."""
+        self._steps += 1
+
+    def finished(self, output: StepOutput, *, queued: bool) -> None:
+        """A step has finished. Only if it was `queued` behind another one does the time for which
+        the last stage waited for it count as idle."""
+        self._busy_us += output.busy_us
+        self._idle_us += max(output.idle_us, 0) if queued else 0
+
+    def beat(self, usage: Usage, *, stalled_s: float, expected_wait_s: float) -> Beat:
+        """The heartbeat: these counters beside the scheduler's."""
+        return Beat(
+            running=usage.running,
+            waiting=usage.waiting,
+            kv_blocks_used=usage.kv_blocks_used,
+            kv_blocks_total=usage.kv_blocks_total,
+            stalled_s=stalled_s,
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            generated_tokens=usage.generated_tokens,
+            preemptions=usage.preemptions,
+            busy_s=self._busy_us / 1e6,
+            idle_s=self._idle_us / 1e6,
+            expected_wait_s=expected_wait_s,
+        )
