@@ -32,7 +32,7 @@ class Driver:
         self.batches: deque[DecoderBatch] = deque()
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
-        self.news: dict[int, list[RowOutput]] = {}
+        self.outputs: dict[int, list[RowOutput]] = {}
         self.submitted: list[DecoderBatch] = []
 
     def add(
@@ -69,7 +69,7 @@ class Driver:
         self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
         for _, outputs in self.outbox.take():
             for row in outputs.rows:
-                self.news.setdefault(row.job, []).append(row)
+                self.outputs.setdefault(row.job, []).append(row)
 
     def drain(self) -> None:
         while True:
@@ -80,7 +80,7 @@ class Driver:
             self.finish()
 
     def text(self, job_id: int) -> list[int]:
-        return [row.token for row in self.news.get(job_id, []) if row.token >= 0]
+        return [row.token for row in self.outputs.get(job_id, []) if row.token >= 0]
 
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, in order of arrival: no younger one ever takes the

@@ -18,7 +18,7 @@ def test_one_request_gets_the_reference_text_and_one_finish() -> None:
     driver.add(1, prompt_of(9), max_tokens=12)
     driver.drain()
     assert driver.text(1) == reference(prompt_of(9), 12)
-    assert [row.finish for row in driver.news[1]] == [None] * 11 + ["length"]
+    assert [row.finish for row in driver.outputs[1]] == [None] * 11 + ["length"]
     driver.assert_idle()
 
 
@@ -65,7 +65,7 @@ def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
     driver.drain()
     assert driver.text(1) == expected[: expected.index(stop) + 1]
     assert driver.scheduler.usage().generated_tokens == expected.index(stop) + 1
-    assert driver.news[1][-1].finish == "stop"
+    assert driver.outputs[1][-1].finish == "stop"
     driver.assert_idle()
 
 
@@ -85,7 +85,7 @@ def test_a_requests_own_stop_token_ends_what_ignores_the_models() -> None:
     driver.add(1, prompt_of(6), max_tokens=30, stop_token_ids=stops, ignore_eos=True)
     driver.drain()
     assert driver.text(1) == expected[: expected.index(stop) + 1]
-    assert driver.news[1][-1].finish == "stop"
+    assert driver.outputs[1][-1].finish == "stop"
 
 
 def test_a_lower_priority_begins_first_and_among_equals_the_older() -> None:
@@ -118,7 +118,7 @@ def test_no_token_wanted_ends_with_length() -> None:
     driver = Driver(num_blocks=16)
     driver.add(1, prompt_of(6), max_tokens=0)
     driver.drain()
-    assert [(row.token, row.finish) for row in driver.news[1]] == [(-1, "length")]
+    assert [(row.token, row.finish) for row in driver.outputs[1]] == [(-1, "length")]
 
 
 def test_long_prompts_are_cut_into_chunks_and_decodes_go_on() -> None:
@@ -142,7 +142,7 @@ def test_equal_prompts_share_blocks_even_within_one_step() -> None:
     assert driver.submitted[0].lens == [10, 2, 2]
     driver.drain()
     assert all(driver.text(job) == reference(prompt_of(10), 4) for job in (1, 2, 3))
-    assert driver.news[2][0].cached == 8
+    assert driver.outputs[2][0].cached == 8
     assert driver.scheduler.usage().cached_tokens == 16
 
 
@@ -153,7 +153,7 @@ def test_generated_blocks_are_shared_with_a_later_prompt() -> None:
     follow_up = prompt_of(6) + driver.text(1) + [7]
     driver.add(2, follow_up, max_tokens=3)
     driver.drain()
-    assert driver.news[2][0].cached == 16
+    assert driver.outputs[2][0].cached == 16
     assert driver.text(2) == reference(follow_up, 3)
 
 
@@ -164,12 +164,12 @@ def test_only_requests_of_one_salt_share_blocks() -> None:
         driver.add(job, prompt_of(10), max_tokens=9, salt=salt)
         driver.drain()
         assert driver.text(job) == reference(prompt_of(10), 9)
-    assert {job: driver.news[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
+    assert {job: driver.outputs[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
     # Generated blocks too.
     driver.add(5, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"theirs")
     driver.add(6, prompt_of(10) + driver.text(4), max_tokens=2, salt=b"else")
     driver.drain()
-    assert (driver.news[5][0].cached, driver.news[6][0].cached) == (16, 0)
+    assert (driver.outputs[5][0].cached, driver.outputs[6][0].cached) == (16, 0)
 
 
 def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
@@ -179,7 +179,7 @@ def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
     driver.drain()
     assert driver.scheduler.usage().preemptions > 0
     assert all(driver.text(job) == reference(prompt_of(7, seed=job), 20) for job in (1, 2, 3))
-    finished = [row.job for rows in driver.news.values() for row in rows if row.finish]
+    finished = [row.job for rows in driver.outputs.values() for row in rows if row.finish]
     assert finished.count(1) == finished.count(2) == finished.count(3) == 1
     assert driver.ended[0].message.id == 1
     driver.assert_idle()
@@ -248,7 +248,7 @@ def test_an_aborted_request_leaves_no_trace() -> None:
     assert driver.scheduler.abort(job) == 1
     assert driver.scheduler.abort(job) == 0
     driver.drain()
-    assert 1 not in driver.news
+    assert 1 not in driver.outputs
     assert driver.text(2) == reference(prompt_of(9, seed=2), 12)
     driver.assert_idle()
 
@@ -312,4 +312,4 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             assert driver.text(job_id) == expected[: len(driver.text(job_id))]
         else:
             assert driver.text(job_id) == expected
-            assert [row.finish is not None for row in driver.news[job_id]].count(True) == 1
+            assert [row.finish is not None for row in driver.outputs[job_id]].count(True) == 1

@@ -71,16 +71,16 @@ class MaskedDriver(Driver):
         for _, outputs in self.outbox.take():
             self.failed += outputs.failed
             for row in outputs.rows:
-                self.news.setdefault(row.job, []).append(row)
+                self.outputs.setdefault(row.job, []).append(row)
 
     def _send_mask(self) -> None:
         if (mask := self.scheduler.mask(self.outbox)) is not None:
             self.pipeline.submit_mask(mask)
 
     def finish_reason(self, job_id: int) -> str | None:
-        finishes = [row.finish for row in self.news[job_id] if row.finish is not None]
+        finishes = [row.finish for row in self.outputs[job_id] if row.finish is not None]
         assert len(finishes) == 1
-        assert self.news[job_id][-1].finish == finishes[0]
+        assert self.outputs[job_id][-1].finish == finishes[0]
         return finishes[0]
 
     def decoded(self, job_id: int) -> str:
@@ -142,7 +142,7 @@ def test_a_complete_text_ends_without_an_end_token() -> None:
     driver.constrain(1, prompt_of(5), params_of(DIGITS, ends=frozenset()))
     driver.drain()
     assert driver.finish_reason(1) == "stop"
-    assert driver.news[1][-1].token == -1
+    assert driver.outputs[1][-1].token == -1
     assert len(driver.decoded(1)) == 4
 
 
