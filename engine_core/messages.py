@@ -87,7 +87,13 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     truncation_side: Literal["left", "right"] = "right"
 
 
-class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
+class _Job(msgspec.Struct, array_like=True, frozen=True):
+    """`id` is given by position, everything else of a job by keyword."""
+
+    id: int
+
+
+class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
     Prompts are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which are
@@ -95,7 +101,6 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     of the same `cache_salt`. Jobs of a lower `priority` begin first.
     """
 
-    id: int
     params: SamplingParams
     texts: list[str] = []
     ids: list[bytes] = []
@@ -105,15 +110,14 @@ class GenerateJob(msgspec.Struct, array_like=True, frozen=True, tag="generate"):
     priority: int = 0
 
 
-class EncodeJob(msgspec.Struct, array_like=True, frozen=True, tag="encode"):
+class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     """One row per item: embed each, or score it, alone, against `query` or against one of its own;
-    or, with `token_states`, tell the last hidden state of each of its tokens.
+    or, with `token_states`, return the last hidden state of each of its tokens.
 
     Items are either `texts`, tokenized by `tokenization`, or, to embed only, `ids` (int32 bytes),
     which are only cut. Jobs of a lower `priority` go first.
     """
 
-    id: int
     texts: list[str] = []
     ids: list[bytes] = []
     query: str | list[str] | None = None

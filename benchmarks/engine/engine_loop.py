@@ -82,7 +82,7 @@ def _core(max_running: int) -> InMemoryCore:
 def _job(number: int, prompt_len: int) -> GenerateJob:
     # Different first tokens: no prompt is another's prefix.
     ids = np.full(prompt_len, number, np.int32).tobytes()
-    return GenerateJob(number, SamplingParams(ignore_eos=True), ids=[ids])
+    return GenerateJob(number, params=SamplingParams(ignore_eos=True), ids=[ids])
 
 
 def _count(array: bytes) -> int:

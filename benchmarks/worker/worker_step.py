@@ -129,7 +129,7 @@ def _step_times(
     core = InMemoryCore(worker.engine, _MAX_BLOCKS, worker.answer)
     for row in range(rows):
         ids = np.random.default_rng(row).integers(8, 4000, _PROMPT, np.int32)
-        core.put(GenerateJob(row, params, ids=[ids.tobytes()]))
+        core.put(GenerateJob(row, params=params, ids=[ids.tobytes()]))
     while (step := core.newest_step) is None or step.sample.count(1) < rows:
         core.iterate()
     for _ in range(2):

@@ -84,7 +84,14 @@ class EngineClient:
         job = next(self._ids)
         stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
         message = GenerateJob(
-            job, params, texts, ids, n, cache_salt, tokenization or Tokenization(), priority
+            job,
+            params=params,
+            texts=texts,
+            ids=ids,
+            n=n,
+            cache_salt=cache_salt,
+            tokenization=tokenization or Tokenization(),
+            priority=priority,
         )
         accepted = await self._submit(job, stream, message)
         stream.prompt_tokens = accepted.prompt_tokens
@@ -112,7 +119,13 @@ class EngineClient:
         job = next(self._ids)
         call = _call(info, len(texts) + len(ids), token_states=token_states)
         message = EncodeJob(
-            job, texts, ids, query, tokenization or Tokenization(), priority, token_states
+            job,
+            texts=texts,
+            ids=ids,
+            query=query,
+            tokenization=tokenization or Tokenization(),
+            priority=priority,
+            token_states=token_states,
         )
         accepted = await self._submit(job, call, message)
         try:

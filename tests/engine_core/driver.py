@@ -45,7 +45,7 @@ class Driver:
         **params,
     ) -> Job:
         sampling = SamplingParams(max_tokens=max_tokens, **params)
-        job = Job(b"client", GenerateJob(job_id, sampling), 1, 0)
+        job = Job(b"client", GenerateJob(job_id, params=sampling), 1, 0)
         tokens = array("i", prompt)
         limit = len(prompt) + max_tokens
         request = Request(

@@ -95,7 +95,7 @@ def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
 
 def test_text_is_tokenized_and_rows_are_prompt_times_n(decoder: Engine) -> None:
     params = SamplingParams(max_tokens=3)
-    decoder.clients.put(A, GenerateJob(7, params, texts=["w1 w2", "w3"], n=2))
+    decoder.clients.put(A, GenerateJob(7, params=params, texts=["w1 w2", "w3"], n=2))
     decoder.iterate_until(lambda: len(Ledger(decoder, A).finished) == 4)
     ledger = Ledger(decoder, A)
     assert decoder.clients.outputs(A)[0].accepted[0].prompt_tokens == [2, 1]
@@ -105,8 +105,8 @@ def test_text_is_tokenized_and_rows_are_prompt_times_n(decoder: Engine) -> None:
 
 def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
     params = SamplingParams(max_tokens=2)
-    decoder.clients.put(A, GenerateJob(1, params, ids=[ids(4)]))
-    decoder.clients.put(B, GenerateJob(1, params, ids=[ids(5)]))
+    decoder.clients.put(A, GenerateJob(1, params=params, ids=[ids(4)]))
+    decoder.clients.put(B, GenerateJob(1, params=params, ids=[ids(5)]))
     decoder.iterate_until(lambda: idle(decoder))
     assert Ledger(decoder, A).tokens[1, 0] == reference([4], 2)
     assert Ledger(decoder, B).tokens[1, 0] == reference([5], 2)
@@ -115,18 +115,20 @@ def test_equal_ids_of_two_clients_do_not_meet(decoder: Engine) -> None:
 @pytest.mark.parametrize(
     ("job", "code", "param", "numbers"),
     [
-        (GenerateJob(1, SamplingParams(max_tokens=90), ids=[ids(*range(10))]),
+        (GenerateJob(1, params=SamplingParams(max_tokens=90), ids=[ids(*range(10))]),
          "context_length_exceeded", "max_tokens", ("96", "10", "90")),
-        (GenerateJob(1, SamplingParams(max_tokens=1), ids=[ids(1), ids(*([1] * 97))]),
+        (GenerateJob(1, params=SamplingParams(max_tokens=1), ids=[ids(1), ids(*([1] * 97))]),
          "context_length_exceeded", "prompt[1]", ("96", "97")),
-        (GenerateJob(1, SamplingParams(), ids=[ids(50)]),
+        (GenerateJob(1, params=SamplingParams(), ids=[ids(50)]),
          "invalid_request", "prompt", ("50", "49")),
-        (GenerateJob(1, SamplingParams(), ids=[ids(-1)]), "invalid_request", "prompt", ("-1",)),
-        (GenerateJob(1, SamplingParams(), ids=[b""]), "invalid_request", "prompt", ()),
-        (GenerateJob(1, SamplingParams(), texts=[""]), "invalid_request", "prompt", ()),
-        (GenerateJob(1, SamplingParams(), ids=[ids(1)], n=65), "too_large", None, ("65", "64")),
-        (GenerateJob(1, SamplingParams(), ids=[ids(1)], n=0), "invalid_request", None, ()),
-        (GenerateJob(1, SamplingParams()), "invalid_request", None, ()),
+        (GenerateJob(1, params=SamplingParams(), ids=[ids(-1)]),
+         "invalid_request", "prompt", ("-1",)),
+        (GenerateJob(1, params=SamplingParams(), ids=[b""]), "invalid_request", "prompt", ()),
+        (GenerateJob(1, params=SamplingParams(), texts=[""]), "invalid_request", "prompt", ()),
+        (GenerateJob(1, params=SamplingParams(), ids=[ids(1)], n=65),
+         "too_large", None, ("65", "64")),
+        (GenerateJob(1, params=SamplingParams(), ids=[ids(1)], n=0), "invalid_request", None, ()),
+        (GenerateJob(1, params=SamplingParams()), "invalid_request", None, ()),
         (EncodeJob(1, ids=[ids(1)]), "invalid_request", None, ()),
     ],
 )  # fmt: skip
@@ -143,7 +145,7 @@ def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
     """96 tokens of cache, 256 of context: one more is refused, and why is said."""
     for job, max_tokens in ((1, 86), (2, 87)):
         params = SamplingParams(max_tokens=max_tokens)
-        decoder.clients.put(A, GenerateJob(job, params, ids=[ids(*range(10))]))
+        decoder.clients.put(A, GenerateJob(job, params=params, ids=[ids(*range(10))]))
     decoder.iterate_until(lambda: idle(decoder))
     ledger = Ledger(decoder, A)
     assert ledger.tokens[1, 0] == reference(list(range(10)), 86)
@@ -154,7 +156,9 @@ def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
 def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine) -> None:
     cached = []
     for job in (1, 2, 3):
-        decoder.clients.put(A, GenerateJob(job, SamplingParams(max_tokens=1), ids=[ids(*[7] * 9)]))
+        decoder.clients.put(
+            A, GenerateJob(job, params=SamplingParams(max_tokens=1), ids=[ids(*[7] * 9)])
+        )
         decoder.iterate_until(lambda: idle(decoder))
         cached.append(decoder.clients.outputs(A)[-1].rows[0].cached)
         if job == 2:
@@ -164,20 +168,20 @@ def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine
 
 def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     decoder.executor.allowed = 0
-    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
-    decoder.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
+    decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
+    decoder.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
     decoder.iterate()
     assert Ledger(decoder, A).failed[2].code == "overloaded"
     decoder.executor.allowed = 1_000_000
     decoder.iterate_until(lambda: idle(decoder))
-    decoder.clients.put(A, GenerateJob(3, SamplingParams(max_tokens=2), ids=[ids(1)], n=64))
+    decoder.clients.put(A, GenerateJob(3, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=64))
     decoder.iterate_until(lambda: idle(decoder))
     assert len(Ledger(decoder, A).finished) == 124
 
 
 def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
     decoder.executor.allowed = 3
-    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=30), ids=[ids(1)], n=2))
+    decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=30), ids=[ids(1)], n=2))
     for _ in range(6):
         decoder.iterate()
     decoder.clients.put(A, EndRow(1, 0))
@@ -191,7 +195,7 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
 
 
 def test_a_dead_client_is_aborted(decoder: Engine) -> None:
-    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
+    decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=60), ids=[ids(1)]))
     decoder.clients.gone.add(A)
     decoder.iterate()
     decoder.iterate_until(lambda: idle(decoder))
@@ -199,8 +203,8 @@ def test_a_dead_client_is_aborted(decoder: Engine) -> None:
 
 
 def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine) -> None:
-    decoder.clients.put(A, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)], n=3))
-    decoder.clients.put(B, GenerateJob(1, SamplingParams(max_tokens=60), ids=[ids(1)]))
+    decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=60), ids=[ids(1)], n=3))
+    decoder.clients.put(B, GenerateJob(1, params=SamplingParams(max_tokens=60), ids=[ids(1)]))
     for _ in range(3):
         decoder.iterate()
     decoder.executor.lost = True
@@ -281,9 +285,9 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
         token_ids = [ids(*prompt) for prompt in prompts] if as_ids else []
         texts = [] if as_ids else [" ".join(f"w{i}" for i in prompt) for prompt in prompts]
         job = (
-            GenerateJob(job_id, params, texts, token_ids, n)
+            GenerateJob(job_id, params=params, texts=texts, ids=token_ids, n=n)
             if decoding
-            else EncodeJob(job_id, texts, token_ids)
+            else EncodeJob(job_id, texts=texts, ids=token_ids)
         )
         engine.clients.put(client, job)
         rows[client, job_id] = len(prompts) * n

@@ -43,7 +43,7 @@ class Guests:
         prompt = np.full(length, 7, np.int32)
         prompt[common:] = self._random.integers(0, 50, len(prompt[common:]))
         params = SamplingParams(max_tokens=int(self._random.integers(0, 12)))
-        return GenerateJob(self._next - 1, params, ids=[prompt.tobytes()])
+        return GenerateJob(self._next - 1, params=params, ids=[prompt.tobytes()])
 
     def _read(self) -> None:
         for outputs in self._engine.clients.outputs(CLIENT):

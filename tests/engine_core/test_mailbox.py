@@ -81,7 +81,7 @@ def compiling() -> CompilingThreads:
     threads = CompilingThreads(refuse)
     grammar = Grammar("regex", "a", "regex")
     params = SamplingParams(grammar=grammar)
-    threads.put(Job(b"", GenerateJob(1, params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
+    threads.put(Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
     return threads
 
 

@@ -101,7 +101,7 @@ class TimedEngine:
         ]
         ids = [array("i", (name * prompt_len)[:prompt_len]).tobytes() for name in names]
         params = SamplingParams(max_tokens=max_tokens)
-        self._arrive(GenerateJob(self._jobs, params, ids=ids, priority=priority))
+        self._arrive(GenerateJob(self._jobs, params=params, ids=ids, priority=priority))
         return self._jobs
 
     def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:

@@ -135,7 +135,7 @@ class InlineEngine:
         assert not in_flight
 
     def _admit(self, number: int, prompt: Sequence[int], params: SamplingParams) -> None:
-        job = Job(b"test", GenerateJob(number, params), num_rows=1, cost=0)
+        job = Job(b"test", GenerateJob(number, params=params), num_rows=1, cost=0)
         inputs = CompiledJob(job, [Tokenized(array("i", prompt).tobytes())])
         _, requests = self._processor.prepare(inputs)
         self._open_jobs += 1

@@ -131,7 +131,7 @@ def test_the_workflow_of_masked_language_models() -> None:
     for refused in (
         EncodeJob(1, texts=["a"], token_states=True),
         EncodeJob(1, texts=["a"], query="q"),
-        GenerateJob(1, SamplingParams(), texts=["a"]),
+        GenerateJob(1, params=SamplingParams(), texts=["a"]),
     ):
         with pytest.raises(RefusalError):
             workflow.check(refused)

@@ -209,7 +209,7 @@ def test_the_oldest_is_served_without_a_break(stages: int) -> None:
 def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() -> None:
     driver = Driver(num_blocks=16)
     sampling = SamplingParams(max_tokens=5)
-    job = Job(b"client", GenerateJob(1, sampling), 3, 0)
+    job = Job(b"client", GenerateJob(1, params=sampling), 3, 0)
     rows = [Request(job, row, sampling, array("i", [3]), max_len=6, seed=0) for row in range(3)]
     driver.scheduler.add(job, rows)
     for row in (-1, 3):

@@ -14,7 +14,7 @@ from workers.contract.sampling_parameters import TokenBias, TokenSampling
 
 def slot_init(params: SamplingParams, barred: bytes = b"") -> SlotInit:
     """Of a request with a prompt of three tokens and two of output, over the wire."""
-    wire = msgspec.msgpack.Encoder().encode(GenerateJob(1, params))
+    wire = msgspec.msgpack.Encoder().encode(GenerateJob(1, params=params))
     message = msgspec.msgpack.decode(wire, type=GenerateJob)
     job = Job(b"client", message, 1, 0)
     prompt = array("i", [5, 6, 5])

@@ -46,7 +46,7 @@ def script():
 
 def put(threads: CompilingThreads, job_id: int, source: str, param: str = "regex") -> Job:
     grammar = Grammar("regex", source, param)
-    job = Job(b"a", GenerateJob(job_id, SamplingParams(grammar=grammar), ids=[b"ids"]), 1, 0)
+    job = Job(b"a", GenerateJob(job_id, params=SamplingParams(grammar=grammar), ids=[b"ids"]), 1, 0)
     threads.put(job, TOKENIZED, grammar)
     return job
 

@@ -54,7 +54,9 @@ def test_rows_are_compiled_for_masked_and_ended(folder: Path, as_text: bool) -> 
     engine = engine_of(folder)
     texts, token_ids = (["3a"], []) if as_text else ([], [ids(3, 10)])
     for job, grammar in enumerate(GRAMMARS):
-        engine.clients.put(A, GenerateJob(job, constrained(grammar), texts, token_ids, n=2))
+        engine.clients.put(
+            A, GenerateJob(job, params=constrained(grammar), texts=texts, ids=token_ids, n=2)
+        )
     engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     for job, grammar in enumerate(GRAMMARS):
@@ -67,8 +69,8 @@ def test_rows_are_compiled_for_masked_and_ended(folder: Path, as_text: bool) -> 
 
 def test_a_bad_grammar_is_refused_before_it_is_accepted(folder: Path) -> None:
     engine = engine_of(folder)
-    engine.clients.put(A, GenerateJob(1, constrained(BAD), ids=[ids(3)]))
-    engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(1, params=constrained(BAD), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=3), ids=[ids(3)]))
     engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     assert 1 not in ledger.accepted
@@ -80,8 +82,8 @@ def test_a_bad_grammar_is_refused_before_it_is_accepted(folder: Path) -> None:
 
 def test_a_model_without_a_tokenizer_refuses_grammars_alone(tmp_path: Path, word_tokenizer) -> None:
     engine = engine_of(tmp_path, word_tokenizer)
-    engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[0]), ids=[ids(3)]))
-    engine.clients.put(A, GenerateJob(2, SamplingParams(max_tokens=3), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(1, params=constrained(GRAMMARS[0]), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=3), ids=[ids(3)]))
     engine.iterate_until(lambda: idle(engine))
     failed = Ledger(engine, A).failed[1]
     assert (failed.code, failed.param) == ("invalid_request", "choice")
@@ -91,9 +93,9 @@ def test_a_model_without_a_tokenizer_refuses_grammars_alone(tmp_path: Path, word
 
 def test_a_job_aborted_while_it_is_compiled_leaves_no_trace(folder: Path) -> None:
     engine = engine_of(folder)
-    engine.clients.put(A, GenerateJob(1, constrained(GRAMMARS[3]), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(1, params=constrained(GRAMMARS[3]), ids=[ids(3)]))
     engine.clients.put(A, Abort([1]))
-    engine.clients.put(A, GenerateJob(2, constrained(GRAMMARS[3]), ids=[ids(3)]))
+    engine.clients.put(A, GenerateJob(2, params=constrained(GRAMMARS[3]), ids=[ids(3)]))
     engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     assert ledger.accepted == {2}
@@ -118,7 +120,7 @@ def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.Data
         grammar = data.draw(st.none() | st.sampled_from([*GRAMMARS, BAD]))
         params = SamplingParams(max_tokens=data.draw(st.integers(1, 30)), grammar=grammar)
         n = data.draw(st.integers(1, 3))
-        engine.clients.put(client, GenerateJob(job_id, params, ids=[ids(1, job_id)], n=n))
+        engine.clients.put(client, GenerateJob(job_id, params=params, ids=[ids(1, job_id)], n=n))
         jobs[client, job_id] = (params, n)
         for _ in range(data.draw(st.integers(0, 3))):
             engine.iterate()
@@ -149,7 +151,7 @@ def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.Data
 def test_the_schema_of_the_tests_is_followed_to_the_letter(folder: Path) -> None:
     engine = engine_of(folder)
     for job in range(8):
-        engine.clients.put(A, GenerateJob(job, constrained(GRAMMARS[3], 60), ids=[ids(job)]))
+        engine.clients.put(A, GenerateJob(job, params=constrained(GRAMMARS[3], 60), ids=[ids(job)]))
     engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
     whole = [job for job in range(8) if ledger.finished[job, 0] == "stop"]

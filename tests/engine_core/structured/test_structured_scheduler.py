@@ -40,7 +40,7 @@ class MaskedDriver(Driver):
     def constrain(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
         assert params.grammar is not None
         assert params.max_tokens is not None
-        job = Job(b"client", GenerateJob(job_id, params), 1, 0)
+        job = Job(b"client", GenerateJob(job_id, params=params), 1, 0)
         request = Request(
             job,
             0,

@@ -116,7 +116,7 @@ def test_every_job_gets_what_it_options() -> None:
 def test_ids_are_cut_as_they_are(side: Any, limit: int, kept: list[int]) -> None:
     options = Tokenization(truncate_to=limit, truncation_side=side)
     ids = [array("i", [3, 4, 5]).tobytes()]
-    (cut,) = given_ids(GenerateJob(1, SamplingParams(), ids=ids, tokenization=options))
+    (cut,) = given_ids(GenerateJob(1, params=SamplingParams(), ids=ids, tokenization=options))
     assert (ids_of(cut), cut.dropped) == (kept, 3 - len(kept))
-    (whole,) = given_ids(GenerateJob(1, SamplingParams(), ids=ids))
+    (whole,) = given_ids(GenerateJob(1, params=SamplingParams(), ids=ids))
     assert ids_of(whole) == [3, 4, 5]

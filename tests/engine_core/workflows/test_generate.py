@@ -18,7 +18,7 @@ STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
 
 def rows_of(n: int = 1, priority: int = 0, **params: Any) -> list[Request]:
     """The rows of one prompt; the vocabulary has 50 tokens."""
-    message = GenerateJob(1, SamplingParams(**STOPS, **params), n=n, priority=priority)
+    message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n, priority=priority)
     processor = DecoderProcessor(engine_config(), 64)
     prompt = Tokenized(array("i", [3, 4]).tobytes())
     _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [prompt]))
