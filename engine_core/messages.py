@@ -2,7 +2,7 @@
 
 A *job* is one request of a client: one or more *rows* that are admitted or refused together.
 The answer to a job is `Accepted` or `Failed`. An accepted job's rows then each end exactly once:
-with a `RowOutput` that carries a finish, with their `Vectors`, or all together with `Failed`.
+with a `RowOutput` that carries a finish, with its `EncodedRows`, or all together with `Failed`.
 Ids are chosen by the client and are unique within it.
 """
 
@@ -198,24 +198,49 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
     cached: int = 0
 
 
-class Vectors(msgspec.Struct, array_like=True, frozen=True):
-    """Finished rows of an encode job: `rows` int32[N], `data` float32[N, D], or, of a job that asks
-    for token states, float32[T, D] with those of all tokens of the N rows, one after another.
-
-    Of sparse vectors `data` is float32[E, 2]: index and value of what is not zero, and `counts`
-    int32[N] tells how many are each row's."""
+class DenseVectors(msgspec.Struct, array_like=True, frozen=True, tag="dense"):
+    """Finished rows of a job that embeds: `rows` int32[N], `vectors` float32[N, D]."""
 
     job: int
     rows: bytes
-    data: bytes
-    counts: bytes = b""
+    vectors: bytes
+
+
+class TokenStates(msgspec.Struct, array_like=True, frozen=True, tag="token_states"):
+    """Finished rows of a job that requests token states: `rows` int32[N], `states` float32[T, D] of
+    all T tokens of the N rows, one row after another."""
+
+    job: int
+    rows: bytes
+    states: bytes
+
+
+class SparseVectors(msgspec.Struct, array_like=True, frozen=True, tag="sparse"):
+    """Finished rows of a job that embeds sparsely: `rows` int32[N], `counts` int32[N] numbers that
+    are not zero in each, `entries` float32[E, 2] their indices, ascending in a row, and values."""
+
+    job: int
+    rows: bytes
+    entries: bytes
+    counts: bytes
+
+
+class Scores(msgspec.Struct, array_like=True, frozen=True, tag="scores"):
+    """Finished rows of a job that classifies: `rows` int32[N], `logits` float32[N, num_labels]."""
+
+    job: int
+    rows: bytes
+    logits: bytes
+
+
+EncodedRows = DenseVectors | TokenStates | SparseVectors | Scores
 
 
 class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
-    """All news for one client: at most one message a step."""
+    """All updates for one client: at most one message a step."""
 
     rows: list[RowOutput] = []
-    vectors: list[Vectors] = []
+    encoded: list[EncodedRows] = []
     accepted: list[Accepted] = []
     failed: list[Failed] = []
 

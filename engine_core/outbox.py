@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Accepted, Failed, Outputs, RowOutput, Vectors
+from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutput
 
 
 class Outbox:
@@ -30,9 +30,9 @@ class Outbox:
         if output.finish is not None:
             self.close_rows(job, 1)
 
-    def vectors(self, job: Job, part: Vectors, rows: int) -> None:
+    def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
         """Finished rows of an encode job."""
-        self._of(job.client).vectors.append(part)
+        self._of(job.client).encoded.append(part)
         self.close_rows(job, rows)
 
     def fail(self, job: Job, refusal: RefusalError) -> None:

@@ -19,7 +19,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import FinishedStep, StepInput
 
 _REMEMBERED = 8
 _MAX_KINDS = 1024
@@ -80,7 +80,7 @@ class Pacer:
             # An idle worker begins a margin after the submission.
             self._begin(now + self._margins[prompts])
 
-    def finished(self, output: StepOutput, now: float) -> None:
+    def finished(self, output: FinishedStep, now: float) -> None:
         """The result of the oldest step has come; the worker now runs the next one."""
         step = self._steps.popleft()
         gap = max(output.idle_us, 0) / 1e6 if step.queued else 0.0

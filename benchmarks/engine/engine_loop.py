@@ -7,7 +7,7 @@ from benchmarks.report import Budget, Figure
 from engine_core.messages import GenerateJob, SamplingParams
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import DecodeStep, GenerateOutput, StepInput
 
 _STEP_US, _ROW_US = 150, 2
 _ROWS = (1, 16, 64, 128, 256, 512, 1024)
@@ -73,8 +73,8 @@ def _core(max_running: int) -> InMemoryCore:
     config = engine_config(demo_models()[GENERATOR_NAME], options)
     tokens = np.full(max_running, 7, np.int32).tobytes()
 
-    def answer(step: StepInput) -> StepOutput:
-        return StepOutput(step.step, tokens[: 4 * step.sample.count(1)])
+    def answer(step: DecodeStep) -> GenerateOutput:
+        return GenerateOutput(step.step, tokens=tokens[: 4 * step.sample.count(1)])
 
     return InMemoryCore(config, max_running * _BLOCKS_A_ROW, answer)
 

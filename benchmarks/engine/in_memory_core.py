@@ -85,7 +85,7 @@ class InMemoryCore:
     PARTS = ("prepare", "schedule", "build", "submit", "update", "send")
 
     def __init__(
-        self, config: EngineConfig, num_blocks: int, answer: Callable[[StepInput], StepOutput]
+        self, config: EngineConfig, num_blocks: int, answer: Callable[[Any], StepOutput]
     ) -> None:
         self.stopwatch = Stopwatch()
         self._answer = answer
@@ -114,7 +114,7 @@ class InMemoryCore:
         gc.freeze()
 
     @property
-    def newest_step(self) -> StepInput | None:
+    def newest_step(self) -> Any:
         """The youngest step in flight."""
         return self._executor.submitted[-1] if self._executor.submitted else None
 
@@ -135,7 +135,7 @@ class InMemoryCore:
         for descriptor in (self._clients.arrivals, self._executor.results, self._executor.losses):
             os.close(descriptor)
 
-    def _timed(self, scheduler: Scheduler[Any, Any]) -> Scheduler[Any, Any]:
+    def _timed(self, scheduler: Scheduler[Any, Any, Any]) -> Scheduler[Any, Any, Any]:
         scheduler.schedule = self.stopwatch.wrap("schedule", scheduler.schedule)
         scheduler.build = self.stopwatch.wrap("build", scheduler.build)
         scheduler.update = self.stopwatch.wrap("update", scheduler.update)

@@ -7,7 +7,7 @@ from benchmarks.report import Budget, Figure
 from engine_core.messages import EncodeJob
 from server.demo import EMBEDDER_NAME, demo_models
 from server.models.model_setup import EngineOptions
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import EmbedOutput, StepInput
 
 _TEXTS, _TEXT_TOKENS = 16_384, 32
 _SEQUENCE_US = 5
@@ -24,9 +24,9 @@ def _figure(jobs: int, step_tokens: int) -> Figure:
     config = engine_config(demo_models()[EMBEDDER_NAME], options)
     vectors = bytes(step_tokens // _TEXT_TOKENS * config.model.hidden_size * 4)
 
-    def answer(step: StepInput) -> StepOutput:
+    def answer(step: StepInput) -> EmbedOutput:
         size = len(step.query_lens) * config.model.hidden_size
-        return StepOutput(step.step, pooled=vectors if size == len(vectors) else vectors[:size])
+        return EmbedOutput(step.step, vectors=vectors[:size])
 
     core = InMemoryCore(config, 0, answer)
     times = [_embed_all(core, jobs, repeat) for repeat in range(_REPEATS)]

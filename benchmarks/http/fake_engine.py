@@ -20,6 +20,7 @@ import zmq
 
 from engine_core.messages import (
     Accepted,
+    DenseVectors,
     EncodeJob,
     EngineInfo,
     GenerateJob,
@@ -27,7 +28,6 @@ from engine_core.messages import (
     Outputs,
     RowOutput,
     ToCore,
-    Vectors,
 )
 from engine_core.transport import ClientSocket
 from workers.contract.config import Task
@@ -90,7 +90,7 @@ class FakeEngine:
                 rows = np.arange(count, dtype=np.int32).tobytes()
                 outputs = self._outputs[client]
                 outputs.accepted.append(Accepted(message.id, [1] * count))
-                outputs.vectors.append(Vectors(message.id, rows, self._vector * count))
+                outputs.encoded.append(DenseVectors(message.id, rows, self._vector * count))
             case GenerateJob():
                 self._generate(client, message)
 

@@ -21,11 +21,11 @@ from server.daemon.parts import worker_config
 from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.config import WorkerConfig
-from workers.contract.messages import SlotInit, StepInput
+from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.sampling_parameters import GREEDY
 from workers.models.base import StageModel
-from workers.stage.model_runner import ModelRunner, attention_needs
-from workers.stage.warm_up import warm_up
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.model_runner import attention_needs
 from workers.weights.loader import load_model
 
 _BACKENDS = ("triton", "flash_attn")
@@ -80,16 +80,15 @@ def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> lis
     except AttentionBackendError as error:
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []
-    runner = ModelRunner(config, model, backend, _BLOCKS)
-    warm_up(runner, config)
-    assert runner.kv_cache is not None
+    runner = DecodeRunner(config, model, backend, _BLOCKS)
+    runner.warm_up()
     for layer in runner.kv_cache.layers:
         layer.keys.normal_()
         layer.values.normal_()
     return [_figure(runner, f"{name}, {case}", rows) for case, rows in _CASES.items()]
 
 
-def _figure(runner: ModelRunner, name: str, rows: Sequence[Rows]) -> Figure:
+def _figure(runner: DecodeRunner, name: str, rows: Sequence[Rows]) -> Figure:
     """The median of some rounds of steps, each queued while the one before runs."""
     _run(runner, _message(rows, first=True))
     step = _message(rows, first=False)
@@ -111,12 +110,12 @@ def _figure(runner: ModelRunner, name: str, rows: Sequence[Rows]) -> Figure:
     return Figure(name, median(times), "ms", note=f"CPU: {median(launched):.2f} ms")
 
 
-def _run(runner: ModelRunner, message: StepInput) -> None:
+def _run(runner: DecodeRunner, message: DecodeStep) -> None:
     step = runner.prepare(message)
-    runner.report(step, runner.forward(step, None)).to_host()
+    runner.run_head(step, runner.forward(step, None)).to_host()
 
 
-def _message(rows: Sequence[Rows], *, first: bool) -> StepInput:
+def _message(rows: Sequence[Rows], *, first: bool) -> DecodeStep:
     """The step; the `first` one tells of the rows' blocks and parameters. All are sampled."""
     each = [Rows(1, row.context, row.queries) for row in rows for _ in range(row.count)]
     updates: list[tuple[int, int, int]] = []
@@ -129,8 +128,8 @@ def _message(rows: Sequence[Rows], *, first: bool) -> StepInput:
         SlotInit(slot=slot, prompt_len=row.context, seed=0, sampling=GREEDY)
         for slot, row in enumerate(each)
     ]
-    return StepInput(
-        0,
+    return DecodeStep(
+        step=0,
         tokens=_int32(tokens),
         query_lens=_int32([row.queries for row in each]),
         slots=_int32(range(len(each))),

@@ -23,14 +23,15 @@ from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
-from workers.contract.messages import FromWorker, StepInput, StepOutput, ToWorker
+from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
 from workers.contract.sampling_parameters import GREEDY, TokenSampling
 from workers.contract.supervision import exit_with_parent
 from workers.links.activations import Neighbours
 from workers.links.engine_link import EngineLink
-from workers.stage.model_runner import ModelRunner, attention_needs
-from workers.stage.warm_up import warm_up
-from workers.stage.worker import Stage
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.decode_stage import DecodeStage
+from workers.stage.model_runner import attention_needs
+from workers.stage.result_sender import ImmediateSender
 from workers.weights.loader import load_model
 
 _OUTSIDE_US = 350
@@ -98,27 +99,28 @@ class _Worker:
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap
         model.compute_logits = timed("head", model.compute_logits)
-        backend.plan = timed("plan", backend.plan)
-        runner = ModelRunner(config, model, backend, _MAX_BLOCKS)
+        backend.plan_paged = timed("plan", backend.plan_paged)
+        runner = DecodeRunner(config, model, backend, _MAX_BLOCKS)
         runner.prepare = timed("prepare", runner.prepare)
         runner.forward = timed("forward", runner.forward)
-        runner.report = timed("report", runner.report)
-        warm_up(runner, config)
+        runner.run_head = timed("run_head", runner.run_head)
+        runner.warm_up()
         self._link = _MemoryLink()
-        self._stage = Stage(config, zmq.Context(), self._link, runner, Neighbours())
+        results = ImmediateSender(self._link)
+        self._stage = DecodeStage(runner, Neighbours(), results, self._link, zmq.Context())
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
         self._serve = timed("step", self._serve)
 
-    def answer(self, step: StepInput) -> StepOutput:
+    def answer(self, step: DecodeStep) -> GenerateOutput:
         """The output of one step; its times are one lap."""
         output = self._serve(self._encoder.encode(step))
         self.stopwatch.lap()
-        return msgspec.msgpack.decode(output, type=StepOutput)
+        return msgspec.msgpack.decode(output, type=GenerateOutput)
 
     def _serve(self, frame: bytes) -> bytes:
         message = self._decoder.decode(frame)
-        assert isinstance(message, StepInput)
+        assert isinstance(message, DecodeStep)
         self._stage.run(message)
         return self._link.sent
 
@@ -146,7 +148,7 @@ def _figures(name: str, stopwatch: Stopwatch) -> tuple[Figure, Figure]:
     layers = stopwatch.median("forward") - stopwatch.median("plan")
     outside = whole - layers - head
     parts = {part: stopwatch.median(part) for part in ("prepare", "plan")}
-    parts["sample"] = stopwatch.median("report") - head
+    parts["sample"] = stopwatch.median("run_head") - head
     parts["rest"] = outside - sum(parts.values())
     note = ", ".join(f"{part} {time:.0f}" for part, time in parts.items())
     return (

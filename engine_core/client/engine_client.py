@@ -2,18 +2,13 @@
 
 import asyncio
 import itertools
+from typing import Any
 
 import msgspec
 
+from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
 from engine_core.client.known_queue import KnownQueue
-from engine_core.client.pending_jobs import (
-    EncodeCall,
-    Encoded,
-    EngineError,
-    GenerateStream,
-    SparseCall,
-    StatesCall,
-)
+from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -32,7 +27,7 @@ from engine_core.transport import AsyncDealer
 
 
 class EngineClient:
-    """Jobs in, news out, over one socket. Use from one asyncio loop only."""
+    """Jobs out, updates in, over one socket. Use from one asyncio loop only."""
 
     def __init__(self, endpoint: str) -> None:
         self.info: EngineInfo | None = None
@@ -42,7 +37,7 @@ class EngineClient:
         self.queue = KnownQueue()
         self._endpoint = endpoint
         self._ids = itertools.count(1)
-        self._jobs: dict[int, GenerateStream | EncodeCall] = {}
+        self._jobs: dict[int, GenerateStream | EncodeCall[Any, Any]] = {}
         self._decoder = msgspec.msgpack.Decoder(FromCore)
         self._ready = asyncio.Event()
         self._dealer: AsyncDealer | None = None
@@ -100,24 +95,23 @@ class EngineClient:
 
     async def encode(
         self,
+        kind: CallKind[AnswerT],
         *,
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
         tokenization: Tokenization | None = None,
         priority: int = 0,
-        token_states: bool = False,
-    ) -> Encoded:
+    ) -> AnswerT:
         """Embed the items, or score each text, alone, against `query` or against one of its own;
-        waits for all of them. With `token_states` the vectors are those of all tokens, [T, D], item
-        after item.
+        waits for all of them. `kind` is the kind of answer that the model gives.
 
         Raises EngineError if the engine refused or failed the job. Cancelling aborts it.
         """
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = _call(info, len(texts) + len(ids), token_states=token_states)
+        call = kind(len(texts) + len(ids), info.vector_size)
         message = EncodeJob(
             job,
             texts=texts,
@@ -125,7 +119,7 @@ class EngineClient:
             query=query,
             tokenization=tokenization or Tokenization(),
             priority=priority,
-            token_states=token_states,
+            token_states=call.token_states,
         )
         accepted = await self._submit(job, call, message)
         try:
@@ -146,7 +140,7 @@ class EngineClient:
         self.send(ResetCache())
 
     def forget(self, job: int) -> None:
-        """No more news of this job are wanted."""
+        """Ignore what else comes for this job."""
         self._jobs.pop(job, None)
 
     def abort_all(self, error: EngineError) -> None:
@@ -161,7 +155,7 @@ class EngineClient:
     async def _submit(
         self,
         job: int,
-        waiting: GenerateStream | EncodeCall,
+        waiting: GenerateStream | EncodeCall[Any, Any],
         message: GenerateJob | EncodeJob,
     ) -> Accepted:
         if self._over is not None:
@@ -207,8 +201,9 @@ class EngineClient:
         for output in outputs.rows:
             if isinstance(stream := jobs.get(output.job), GenerateStream):
                 stream.push(output)
-        for part in outputs.vectors:
-            if isinstance(call := jobs.get(part.job), EncodeCall) and call.push(part):
+        for part in outputs.encoded:
+            call = jobs.get(part.job)
+            if call is not None and not isinstance(call, GenerateStream) and call.push(part):
                 self.forget(part.job)
         for failed in outputs.failed:
             # The engine says so with its last breath; its socket closes only a moment later.
@@ -224,9 +219,3 @@ class EngineClient:
 
     def _death(self) -> EngineError:
         return EngineError("engine_dead", "the engine of this model has stopped")
-
-
-def _call(info: EngineInfo, rows: int, *, token_states: bool) -> EncodeCall:
-    if info.task == "embed_sparse":
-        return SparseCall(rows)
-    return (StatesCall if token_states else EncodeCall)(rows, info.vector_size)

@@ -60,7 +60,7 @@ class LocalExecutor:
 
     def poll(self) -> StepOutput | None:
         message = self._receive()
-        assert message is None or isinstance(message, StepOutput), f"unexpected {message!r}"
+        assert not isinstance(message, WorkerLoaded | WorkerReady), f"unexpected {message!r}"
         return message
 
     def check(self, oldest: int | None) -> None:

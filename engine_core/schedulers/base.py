@@ -5,10 +5,11 @@ from typing import Protocol, TypeVar
 
 from engine_core.job import Job
 from engine_core.outbox import Outbox
-from workers.contract.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StepInput, StepMask
 
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")
+OutputT_contra = TypeVar("OutputT_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,12 @@ class Usage:
     preemptions: int = 0
 
 
-class Scheduler(Protocol[RowsT_contra, BatchT]):
+class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
     """Owns every admitted row from `add` until its end.
 
-    `RowsT_contra` is a job's rows as its workflow prepares them, `BatchT` one step's rows. Features
-    do not belong in `schedule`: a difference between workflows is part of the workflow.
+    `RowsT_contra` is a job's rows as its workflow prepares them, `BatchT` one step's rows,
+    `OutputT_contra` the results of a step. Features do not belong in `schedule`: a difference
+    between workflows is part of the workflow.
     """
 
     def add(self, job: Job, rows: RowsT_contra) -> None:
@@ -75,6 +77,6 @@ class Scheduler(Protocol[RowsT_contra, BatchT]):
         any allowed token fail. No step is scheduled while a mask is owed."""
         ...
 
-    def update(self, batch: BatchT, output: StepOutput, outbox: Outbox) -> None:
+    def update(self, batch: BatchT, output: OutputT_contra, outbox: Outbox) -> None:
         """Apply a step's results: advance its rows, end those that are done."""
         ...

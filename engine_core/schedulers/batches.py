@@ -13,7 +13,7 @@ _NOTHING = range(0)
 
 
 @dataclass(slots=True, eq=False)
-class DecoderBatch:
+class DecodeBatch:
     """One step's rows: request, first position, number of positions, whether the last is sampled.
 
     `scored` are each row's positions whose next prompt token gets its log-probability.
@@ -81,12 +81,12 @@ class DecoderBatch:
 
 
 @dataclass(slots=True, eq=False)
-class EncoderBatch:
+class EncodeBatch:
     """One step's rows of prefill-only jobs, in flat arrays.
 
-    `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` says
-    whose rows they are: each job with its row numbers (int32), in batch order. `states` uint8[R] is
-    1 for rows of which each token's state is told (empty when there is none).
+    `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` are
+    the jobs that they belong to, each with its row numbers (int32), in batch order. `token_states`
+    uint8[R] is 1 for rows whose token states are requested (empty when there is none).
     """
 
     step: int
@@ -94,10 +94,10 @@ class EncoderBatch:
     lens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     parts: list[tuple[Job, npt.NDArray[np.int32]]]
-    states: npt.NDArray[np.uint8]
+    token_states: npt.NDArray[np.uint8]
 
     @property
-    def sizes(self) -> npt.NDArray[np.int32]:
-        """How many vectors each row gets: int32[R]."""
+    def num_vectors(self) -> npt.NDArray[np.int32]:
+        """How many dense vectors each row gets: int32[R]."""
         ones = np.ones_like(self.lens)
-        return np.where(self.states, self.lens, ones) if len(self.states) else ones
+        return np.where(self.token_states, self.lens, ones) if len(self.token_states) else ones

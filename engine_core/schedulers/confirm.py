@@ -1,4 +1,4 @@
-"""A decoder step's results become known tokens, block names, news and ends."""
+"""A decode step's results become known tokens, registered blocks, updates and ends."""
 
 from collections.abc import Iterator
 from itertools import repeat
@@ -8,21 +8,21 @@ import numpy as np
 from engine_core.job import RefusalError
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
-from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.request import Request, Status
-from workers.contract.messages import Logprobs, StepOutput
+from workers.contract.messages import GenerateOutput, Logprobs
 
 _ITEM = 4  # bytes of an int32 or float32
 
 
 def confirm_rows(
-    batch: DecoderBatch, output: StepOutput, kv: KVCacheManager, outbox: Outbox
+    batch: DecodeBatch, output: GenerateOutput, kv: KVCacheManager, outbox: Outbox
 ) -> Iterator[Request]:
     """Advance every row of `batch` by its result; yields the requests that are over.
 
-    Rows that ended while the step was in flight are wasted: nothing of them is kept. A row without
-    finite logits fails its whole job. A row whose text is all that its grammar allows has ended.
+    Results of rows that ended while the step was in flight are dropped. A row without finite logits
+    fails its whole job. A row whose text is complete by its grammar ends.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _rows_of(output.sampled)
@@ -50,7 +50,7 @@ def confirm_rows(
             continue
         finish = _advance(request, token, kv)
         if matcher is not None and matcher.complete and finish != "stop":
-            # No end token was sampled, so the row's last token is text: it is told before the end.
+            # No end token was sampled, so the row's last token is text: it is sent before the end.
             _announce(request, token, None, logprobs, piece, outbox)
             token, finish, logprobs, piece = -1, "stop", None, None
         _announce(request, token, finish, logprobs, piece, outbox)
@@ -65,11 +65,12 @@ def fail_off_grammar(request: Request, outbox: Outbox) -> None:
 
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
-    """Append a confirmed token and name the block that it completes; says whether it ends."""
+    """Append a confirmed token and register the block that it completes. Returns why the row ends,
+    None if it goes on."""
     tokens = request.tokens
     known = len(tokens)
     if known >= request.max_len:
-        return "length"  # max_tokens is 0: the prompt alone was wanted
+        return "length"  # max_tokens is 0: only the prompt was requested
     tokens.append(token)
     # The new token's own position is not computed yet, so a block is complete one token later.
     if known // kv.block_size > request.registered and request.status is Status.RUNNING:
@@ -103,7 +104,7 @@ def _announce(
 
 
 def _rows_of(logprobs: Logprobs | None) -> Iterator[Logprobs | None]:
-    """One entry a sampled row, without end where none was asked for."""
+    """One entry a sampled row; None for every row where the step reports none."""
     if logprobs is None:
         return repeat(None)
     return (_slice(logprobs, row, row + 1) for row in range(len(logprobs.chosen) // _ITEM))

@@ -8,14 +8,14 @@ from engine_core.config import EngineConfig
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
-from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
 from engine_core.schedulers.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.request import Request, Status
-from engine_core.schedulers.step_builder import build_decoder_step
+from engine_core.schedulers.step_builder import build_decode_step
 from engine_core.schedulers.waiting import WaitingQueue
-from workers.contract.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _MIN_CHUNK = 32
 
@@ -82,10 +82,10 @@ class DecoderScheduler:
     def reset_cache(self) -> None:
         self.kv.reset()
 
-    def schedule(self, oldest: DecoderBatch | None) -> DecoderBatch | None:
+    def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         if self._masks.owed:
             return None
-        batch = DecoderBatch(self._step)
+        batch = DecodeBatch(self._step)
         self._add_decodes(batch, oldest.step if oldest is not None else -1)
         budget = self._prefill_budget(batch)
         budget = self._continue_prompts(batch, budget)
@@ -107,8 +107,8 @@ class DecoderScheduler:
     def has_prompts(self) -> bool:
         return bool(self._waiting) or self._unsubmitted > 0
 
-    def build(self, batch: DecoderBatch) -> StepInput:
-        return build_decoder_step(batch, self._masks.owe(batch) if self._constrained else b"")
+    def build(self, batch: DecodeBatch) -> DecodeStep:
+        return build_decode_step(batch, self._masks.owe(batch) if self._constrained else b"")
 
     def mask(self, outbox: Outbox) -> StepMask | None:
         if not self._masks.ready:
@@ -119,7 +119,7 @@ class DecoderScheduler:
             self.abort(request.job)
         return mask
 
-    def update(self, batch: DecoderBatch, output: StepOutput, outbox: Outbox) -> None:
+    def update(self, batch: DecodeBatch, output: GenerateOutput, outbox: Outbox) -> None:
         ended = Status.ENDED
         rows = zip(batch.requests, batch.samples, strict=True)
         self._generated_tokens += sum(
@@ -130,7 +130,7 @@ class DecoderScheduler:
             if request.job.ended:
                 self.abort(request.job)
 
-    def _add_decodes(self, batch: DecoderBatch, oldest_step: int) -> None:
+    def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request whose last token is confirmed, or is computed by
         the oldest step and cannot be the last by count; spread evenly over the micro-batches."""
         limit = -(-(len(self._running) - len(self._prompts)) // self._stages)
@@ -155,7 +155,7 @@ class DecoderScheduler:
             ready = sorted(ready, key=_last_step)[:limit]
         batch.add_decodes(ready)
 
-    def _grow(self, batch: DecoderBatch, request: Request) -> bool:
+    def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position; False if the request must skip this
         step."""
         if request.status is not Status.RUNNING:
@@ -209,7 +209,7 @@ class DecoderScheduler:
         request.slot = -1
         request.blocks = []
 
-    def _prefill_budget(self, batch: DecoderBatch) -> int:
+    def _prefill_budget(self, batch: DecodeBatch) -> int:
         """How many prompt tokens this step may take: one stage takes all that fit; a pipeline
         divides them evenly over its micro-batches (gLLM's token throttling)."""
         budget = self._max_tokens - batch.num_tokens
@@ -218,7 +218,7 @@ class DecoderScheduler:
         pending = self._unsubmitted + self._waiting.num_tokens
         return min(budget, max(_MIN_CHUNK, -(-pending // self._stages)))
 
-    def _continue_prompts(self, batch: DecoderBatch, budget: int) -> int:
+    def _continue_prompts(self, batch: DecodeBatch, budget: int) -> int:
         """Add further chunks of prompts that have begun, oldest first. Returns the budget left."""
         for request in list(self._prompts):
             if budget == 0:
@@ -226,7 +226,7 @@ class DecoderScheduler:
             budget -= self._add_chunk(batch, request, budget)
         return budget
 
-    def _start_waiting(self, batch: DecoderBatch, budget: int) -> None:
+    def _start_waiting(self, batch: DecodeBatch, budget: int) -> None:
         """Start waiting requests, in order, while slots, blocks and budget last."""
         while self._waiting and self._free_slots and budget > 0:
             request = next(iter(self._waiting))
@@ -235,7 +235,7 @@ class DecoderScheduler:
             self._leave_queue(request)
             budget -= self._add_chunk(batch, request, budget)
 
-    def _claim(self, batch: DecoderBatch, request: Request) -> bool:
+    def _claim(self, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and the blocks of all its known tokens.
 
         The longest cached prefix is shared; the last known token is always computed, because the
@@ -265,7 +265,7 @@ class DecoderScheduler:
             self._cached_tokens += request.cached
         return True
 
-    def _add_chunk(self, batch: DecoderBatch, request: Request, budget: int) -> int:
+    def _add_chunk(self, batch: DecodeBatch, request: Request, budget: int) -> int:
         """Add the next chunk of the request's known tokens; returns its length.
 
         Its full blocks are registered now: any later row, even of this very step, may read them,

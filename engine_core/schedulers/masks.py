@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.request import Request, Status
 from engine_core.structured.matcher import MaskFiller
 from workers.contract.messages import StepMask
@@ -36,8 +36,8 @@ class StepMasks:
             row.unresolved == 1 or row.status is Status.ENDED for row in self._rows
         )
 
-    def owe(self, batch: DecoderBatch) -> bytes:
-        """`batch` is submitted. Returns `StepInput.masked`."""
+    def owe(self, batch: DecodeBatch) -> bytes:
+        """`batch` is submitted. Returns `DecodeStep.masked`."""
         sampled = [r for r, s in zip(batch.requests, batch.samples, strict=True) if s]
         self._rows = [request for request in sampled if request.matcher is not None]
         self._step = batch.step

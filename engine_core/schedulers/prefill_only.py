@@ -12,13 +12,17 @@ import numpy.typing as npt
 
 from engine_core.config import EngineConfig
 from engine_core.job import Job
-from engine_core.messages import EncodeJob, Vectors
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
-from engine_core.schedulers.batches import EncoderBatch
-from engine_core.schedulers.step_builder import build_encoder_step
+from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.encoded_rows import (
+    EncodeOutput,
+    job_results,
+    requests_token_states,
+)
+from engine_core.schedulers.step_builder import build_encode_step
 from engine_core.schedulers.waiting import WaitingQueue
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import EncodeStep
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +103,7 @@ class PrefillOnlyScheduler:
     def reset_cache(self) -> None:
         """Nothing is kept between steps."""
 
-    def schedule(self, oldest: EncoderBatch | None) -> EncoderBatch | None:
+    def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
         del oldest  # rows depend on no result, so any step may be submitted ahead
         if not self._waiting_rows:
             return None
@@ -118,36 +122,24 @@ class PrefillOnlyScheduler:
     def has_prompts(self) -> bool:
         return True
 
-    def build(self, batch: EncoderBatch) -> StepInput:
-        return build_encoder_step(batch)
+    def build(self, batch: EncodeBatch) -> EncodeStep:
+        return build_encode_step(batch)
 
     def mask(self, outbox: Outbox) -> None:
         return None  # nothing is sampled
 
-    def update(self, batch: EncoderBatch, output: StepOutput, outbox: Outbox) -> None:
+    def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
-        counts = np.frombuffer(output.counts, np.int32)
-        sizes = counts if len(counts) else batch.sizes
-        ends = [0, *np.cumsum(sizes).tolist()]
-        numbers = np.frombuffer(output.pooled, np.float32)
-        # Sparse vectors may all be empty.
-        pooled = numbers.reshape(ends[-1], len(numbers) // max(ends[-1], 1))
-        finite = bool(np.isfinite(pooled).all())
-        first = 0
-        for job, rows in batch.parts:
-            last = first + len(rows)
-            data, own_counts = pooled[ends[first] : ends[last]], counts[first:last]
-            first = last
+        for job, num_rows, part in job_results(batch, output):
             if job.ended:
                 continue
-            if finite or np.isfinite(data).all():
-                part = Vectors(job.message.id, rows.tobytes(), data.tobytes(), own_counts.tobytes())
-                outbox.vectors(job, part, len(rows))
+            if part is not None:
+                outbox.encoded(job, part, num_rows)
             else:
                 outbox.fail_not_finite(job)
                 self.abort(job)
 
-    def _account(self, batch: EncoderBatch) -> None:
+    def _account(self, batch: EncodeBatch) -> None:
         self._waiting_rows -= len(batch.lens)
         self._running_rows += len(batch.lens)
         self._waiting_tokens -= len(batch.tokens)
@@ -159,10 +151,6 @@ class PrefillOnlyScheduler:
                 del self._rows[job]
             elif numbers[0] == 0:
                 self._waiting.recount(job, 0)
-
-
-def _tells_states(job: Job) -> bool:
-    return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
 class _Packer:
@@ -201,19 +189,19 @@ class _Packer:
         self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
         self.left -= last - first
 
-    def batch(self, step: int) -> EncoderBatch:
+    def batch(self, step: int) -> EncodeBatch:
         """The step as flat arrays."""
-        return EncoderBatch(
+        return EncodeBatch(
             step=step,
             tokens=np.concatenate(self._tokens),
             lens=np.concatenate(self._lens),
             token_types=self._token_types(),
             parts=self._parts,
-            states=self._states(),
+            token_states=self._token_states(),
         )
 
-    def _states(self) -> npt.NDArray[np.uint8]:
-        flags = [(_tells_states(job), len(rows)) for job, rows in self._parts]
+    def _token_states(self) -> npt.NDArray[np.uint8]:
+        flags = [(requests_token_states(job), len(rows)) for job, rows in self._parts]
         if not any(flag for flag, _ in flags):
             return np.empty(0, np.uint8)
         return np.concatenate([np.full(count, flag, np.uint8) for flag, count in flags])

@@ -1,4 +1,4 @@
-"""ModelInputBuilder: a scheduler's batch → the one flat StepInput that every stage gets.
+"""A scheduler's batch → the one flat message that every stage gets.
 
 Built once a step, on the CPU (vLLM PR 6164's idea).
 """
@@ -7,19 +7,19 @@ from array import array
 
 import numpy as np
 
-from engine_core.schedulers.batches import DecoderBatch, EncoderBatch
-from workers.contract.messages import StepInput
+from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
+from workers.contract.messages import DecodeStep, EncodeStep
 
 _FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
 
 
-def build_decoder_step(batch: DecoderBatch, masked: bytes = b"") -> StepInput:
+def build_decode_step(batch: DecodeBatch, masked: bytes = b"") -> DecodeStep:
     """Rows in batch order; positions whose token was sampled in this slot are sent as -1.
 
-    `masked` is `StepInput.masked`.
+    `masked` is `DecodeStep.masked`.
     """
-    return StepInput(
+    return DecodeStep(
         step=batch.step,
         tokens=_tokens(batch),
         query_lens=_int32(batch.lens),
@@ -34,14 +34,14 @@ def build_decoder_step(batch: DecoderBatch, masked: bytes = b"") -> StepInput:
     )
 
 
-def build_encoder_step(batch: EncoderBatch) -> StepInput:
+def build_encode_step(batch: EncodeBatch) -> EncodeStep:
     """The batch's arrays as they are."""
-    return StepInput(
+    return EncodeStep(
         step=batch.step,
         tokens=batch.tokens.tobytes(),
         query_lens=batch.lens.tobytes(),
         token_types=batch.token_types.tobytes(),
-        states=batch.states.tobytes(),
+        token_states=batch.token_states.tobytes(),
     )
 
 
@@ -49,7 +49,7 @@ def _int32(values: list[int]) -> bytes:
     return array("i", values).tobytes()
 
 
-def _tokens(batch: DecoderBatch) -> bytes:
+def _tokens(batch: DecodeBatch) -> bytes:
     decodes = batch.num_decodes
     chunks = [
         _FROM_SLOT if start >= request.resident_from else request.tokens[start : start + length]
@@ -60,7 +60,7 @@ def _tokens(batch: DecoderBatch) -> bytes:
     return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
 
 
-def _targets(batch: DecoderBatch) -> bytes:
+def _targets(batch: DecodeBatch) -> bytes:
     """For each scored position the prompt token after it; empty if the step scores nothing."""
     if not batch.num_scored:
         return b""

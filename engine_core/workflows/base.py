@@ -77,7 +77,7 @@ class Workflow:
     operations: frozenset[Operation]
     preprocessor: Callable[[EngineConfig, Tokenizer], Preprocessor[Any]]
     processor: Callable[[EngineConfig, int], RequestProcessor[Any, Any]]
-    scheduler: Callable[[EngineConfig, int], Scheduler[Any, Any]]
+    scheduler: Callable[[EngineConfig, int], Scheduler[Any, Any, Any]]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:

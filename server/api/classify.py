@@ -2,6 +2,7 @@
 
 from fastapi import Request, Response
 
+from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
@@ -41,12 +42,17 @@ async def create_classifications(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         try:
             encoded = await encode(
-                service, model, items, tokenization=tokenization, priority=body.priority or 0
+                service,
+                model,
+                ScoresCall,
+                items,
+                tokenization=tokenization,
+                priority=body.priority or 0,
             )
         except EngineError as error:
             raise renamed(error, item_names("input", body.input)) from None
         raw = body.use_activation is False
-        scores = encoded.vectors if raw else label_scores(encoded.vectors, config)
+        scores = encoded.logits if raw else label_scores(encoded.logits, config)
         return json_answer(
             ClassificationList(
                 id=service.new_id("classify"),

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Raw
 
-from engine_core.client.pending_jobs import Encoded
+from engine_core.client.encode_calls import EncodedVectors, VectorsCall
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import count_usage, encode
 from server.encoding.vectors import quantize, shorten
@@ -43,7 +43,12 @@ async def create_embeddings(request: Request) -> Response:
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
         encoded = await encode(
-            service, model, plan.items, tokenization=plan.tokenization, priority=plan.priority
+            service,
+            model,
+            VectorsCall,
+            plan.items,
+            tokenization=plan.tokenization,
+            priority=plan.priority,
         )
         return json_answer(
             EmbeddingList(
@@ -54,7 +59,7 @@ async def create_embeddings(request: Request) -> Response:
         )
 
 
-async def _embeddings(encoded: Encoded, plan: EmbeddingPlan) -> list[Embedding]:
+async def _embeddings(encoded: EncodedVectors, plan: EmbeddingPlan) -> list[Embedding]:
     """One entry a row, with a pause now and then: a large answer takes a while to write down."""
     vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
     embeddings: list[Embedding] = []

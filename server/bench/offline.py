@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Beat, RowOutput, SamplingParams
@@ -167,7 +168,7 @@ class _Sequences:
 
     async def _encode(self, start: int) -> None:
         ids = list(self._sequences[start : start + _SEQUENCES_A_JOB])
-        encoded = await self._client.encode(ids=ids)
+        encoded = await self._client.encode(VectorsCall, ids=ids)
         if len(encoded.vectors) != len(ids) or not np.isfinite(encoded.vectors).all():
             raise BenchError(f"{len(ids)} sequences gave {len(encoded.vectors)} vectors")
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Literal
 
-from engine_core.client.pending_jobs import Encoded
+from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.messages import Tokenization
 from server.errors import APIError
 from server.schemas.common import Usage
@@ -15,27 +15,27 @@ from server.service.service import Service
 async def encode(
     service: Service,
     model: Model,
+    kind: CallKind[AnswerT],
     items: Items,
     *,
     query: str | list[str] | None = None,
     tokenization: Tokenization | None = None,
     priority: int = 0,
-    token_states: bool = False,
-) -> Encoded:
-    """Embed the items, or score each text, alone, against `query` or against one of its own; with
-    `token_states` the vectors are those of all tokens.
+) -> AnswerT:
+    """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
+    is the kind of answer that the model gives.
 
     Raises APIError or EngineError where the house or the engine refuses or fails the job.
     """
     tokens = items.size + _query_size(query, len(items))
     with service.admission.admit(rows=len(items), tokens=tokens):
         encoded = await model.client.encode(
+            kind,
             texts=items.texts,
             ids=items.ids,
             query=query,
             tokenization=tokenization,
             priority=priority,
-            token_states=token_states,
         )
     service.metrics.prompt_tokens.labels(model.name).inc(sum(encoded.prompt_tokens))
     return encoded

@@ -4,7 +4,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine_core.client.pending_jobs import Encoded, EngineError, FloatArray
+from engine_core.client.encode_calls import (
+    EncodedScores,
+    EncodedVectors,
+    ScoresCall,
+    VectorsCall,
+)
+from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
@@ -60,7 +66,7 @@ async def relevance(
     """
     if model.served.engine.task == "classify":
         encoded = await _encode_pairs(service, model, pairs, priority)
-        config, logits = model.served.engine.model, encoded.vectors
+        config, logits = model.served.engine.model, encoded.logits
         scores = label_scores(logits, config)[:, 0]
         likely = probabilities(logits, config)[:, 0]
         return Relevance(scores, logits[:, 0], likely, count_usage(encoded), _cut(encoded.dropped))
@@ -71,12 +77,15 @@ async def relevance(
     return Relevance(scores, scores, scores, usage, _cut(texts.dropped))
 
 
-async def _encode_pairs(service: Service, model: Model, pairs: Pairs, priority: int) -> Encoded:
+async def _encode_pairs(
+    service: Service, model: Model, pairs: Pairs, priority: int
+) -> EncodedScores:
     one = len(pairs.queries) == 1
     try:
         return await encode(
             service,
             model,
+            ScoresCall,
             text_items(pairs.texts),
             query=pairs.queries[0] if one else pairs.queries,
             tokenization=pairs.cut_texts,
@@ -88,15 +97,17 @@ async def _encode_pairs(service: Service, model: Model, pairs: Pairs, priority: 
 
 async def _encode_apart(
     service: Service, model: Model, pairs: Pairs, priority: int
-) -> tuple[Encoded, Encoded]:
+) -> tuple[EncodedVectors, EncodedVectors]:
     """Queries and texts: one job, unless they are cut in different ways."""
 
     async def embedded(
         texts: list[str], cut: Tokenization | None, name: Callable[[int], str]
-    ) -> Encoded:
+    ) -> EncodedVectors:
         items = text_items(texts)
         try:
-            return await encode(service, model, items, tokenization=cut, priority=priority)
+            return await encode(
+                service, model, VectorsCall, items, tokenization=cut, priority=priority
+            )
         except EngineError as error:
             raise renamed(error, name) from None
 
@@ -108,8 +119,12 @@ async def _encode_apart(
     return _part(both, slice(count)), _part(both, slice(count, None))
 
 
-def _part(encoded: Encoded, rows: slice) -> Encoded:
-    return Encoded(encoded.vectors[rows], encoded.prompt_tokens[rows], encoded.dropped[rows])
+def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:
+    return EncodedVectors(
+        vectors=encoded.vectors[rows],
+        prompt_tokens=encoded.prompt_tokens[rows],
+        dropped=encoded.dropped[rows],
+    )
 
 
 def _cut(dropped: list[int]) -> list[int]:

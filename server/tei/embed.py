@@ -7,7 +7,14 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.client.pending_jobs import Encoded, EngineError, FloatArray
+from engine_core.client.encode_calls import (
+    AnswerT,
+    CallKind,
+    SparseCall,
+    StatesCall,
+    VectorsCall,
+)
+from engine_core.client.pending_jobs import EngineError, FloatArray
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
@@ -76,7 +83,8 @@ async def embed(request: Request) -> Response:
     model = the_embedder(service)
     plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
-        encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
+        name = item_names("inputs", body.inputs)
+        encoded = await _encoded(service, model, VectorsCall, plan, name)
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
         return json_answer(vectors.tolist())
 
@@ -90,8 +98,9 @@ async def embed_sparse(request: Request) -> Response:
     model = the_sparse_embedder(service)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
-        encoded = await _encoded(service, model, plan, item_names("inputs", body.inputs))
-        return json_answer(await _told(encoded.vectors, encoded.counts, _sparse_values))
+        name = item_names("inputs", body.inputs)
+        encoded = await _encoded(service, model, SparseCall, plan, name)
+        return json_answer(await _told(encoded.entries, encoded.counts, _sparse_values))
 
 
 @EMBED_ALL.answered_by
@@ -104,8 +113,8 @@ async def embed_all(request: Request) -> Response:
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, model, plan, name, token_states=True)
-        return json_answer(await _told(encoded.vectors, encoded.prompt_tokens, _lists))
+        encoded = await _encoded(service, model, StatesCall, plan, name)
+        return json_answer(await _told(encoded.states, encoded.prompt_tokens, _lists))
 
 
 @SIMILARITY.answered_by
@@ -175,16 +184,13 @@ def _plan(
 async def _encoded(
     service: Service,
     model: Model,
+    kind: CallKind[AnswerT],
     plan: EmbeddingPlan,
     name: Callable[[int], str],
-    *,
-    token_states: bool = False,
-) -> Encoded:
+) -> AnswerT:
     tokenization = plan.tokenization
     try:
-        return await encode(
-            service, model, plan.items, tokenization=tokenization, token_states=token_states
-        )
+        return await encode(service, model, kind, plan.items, tokenization=tokenization)
     except EngineError as error:
         raise renamed(error, name) from None
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from fastapi import Request, Response
 
+from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.api.classify import CLASSIFY
@@ -96,10 +97,10 @@ async def _logits(
         query = [first for first, _ in items] if size == 2 else None
         last = text_items([texts[-1] for texts in items])
         try:
-            encoded = await encode(service, model, last, query=query, tokenization=cut)
+            encoded = await encode(service, model, ScoresCall, last, query=query, tokenization=cut)
         except EngineError as error:
             raise renamed(error, lambda row, at=places: sequences.name(at[row])) from None
-        logits[places] = encoded.vectors
+        logits[places] = encoded.logits
     return logits
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, RowOutput, SamplingParams
 from engine_core.outbox import Outbox
-from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
 from tests.engine_core.configs import engine_config
@@ -29,11 +29,11 @@ class Driver:
             SimulatedModel(num_blocks, config.block_size, max_running)
         )
         self.depth = config.depth
-        self.batches: deque[DecoderBatch] = deque()
+        self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
         self.outputs: dict[int, list[RowOutput]] = {}
-        self.submitted: list[DecoderBatch] = []
+        self.submitted: list[DecodeBatch] = []
 
     def add(
         self,

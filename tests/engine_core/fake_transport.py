@@ -16,7 +16,13 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
-from workers.contract.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import (
+    EmbedOutput,
+    EncodeStep,
+    StepInput,
+    StepMask,
+    StepOutput,
+)
 
 _ITERATION_SECONDS = 1e-4
 
@@ -95,22 +101,22 @@ class SimulatedEncoder:
     """Pools each row to (its length, the sum of its ids); a row that holds id 13 to NaN."""
 
     def __init__(self) -> None:
-        self._queue: deque[StepInput] = deque()
+        self._queue: deque[EncodeStep] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, step: StepInput) -> None:
+    def submit(self, step: EncodeStep) -> None:
         self._queue.append(step)
 
-    def next_result(self) -> StepOutput:
+    def next_result(self) -> EmbedOutput:
         return self.run(self._queue.popleft())
 
-    def run(self, step: StepInput) -> StepOutput:
+    def run(self, step: EncodeStep) -> EmbedOutput:
         lens = np.frombuffer(step.query_lens, np.int32)
         rows = np.split(np.frombuffer(step.tokens, np.int32), np.cumsum(lens)[:-1])
         pooled = [(np.nan if 13 in row else len(row), row.sum()) for row in rows]
-        return StepOutput(step=step.step, pooled=np.array(pooled, np.float32).tobytes())
+        return EmbedOutput(step.step, vectors=np.array(pooled, np.float32).tobytes())
 
 
 class Engine:

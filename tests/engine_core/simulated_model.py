@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from workers.contract.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 VOCAB = 50
 
@@ -46,7 +46,7 @@ class SimulatedModel:
         self._sampled_in = [-1] * max_slots
         self._block_size = block_size
 
-    def run(self, step: StepInput, mask: StepMask | None = None) -> StepOutput:
+    def run(self, step: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:
         for slot, index, block in np.frombuffer(step.block_updates, np.int32).reshape(-1, 3):
             self._tables[slot, index] = block
         rows = self._rows(step)
@@ -59,9 +59,9 @@ class SimulatedModel:
                 sampling, _allowed(step, len(sampling), mask), strict=True
             )
         ]
-        return StepOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
+        return GenerateOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
 
-    def _rows(self, step: StepInput) -> list[tuple[int, int, list[int], int]]:
+    def _rows(self, step: DecodeStep) -> list[tuple[int, int, list[int], int]]:
         tokens = np.frombuffer(step.tokens, np.int32)
         lens = np.frombuffer(step.query_lens, np.int32)
         parts = np.split(tokens, np.cumsum(lens)[:-1])
@@ -73,7 +73,7 @@ class SimulatedModel:
             for slot, start, part, samples in zip(slots, starts, parts, step.sample, strict=True)
         ]
 
-    def _write(self, step: StepInput, slot: int, start: int, tokens: list[int]) -> None:
+    def _write(self, step: DecodeStep, slot: int, start: int, tokens: list[int]) -> None:
         for position, given in enumerate(tokens, start):
             if given < 0:
                 assert self._sampled_in[slot] <= step.after, "the token was not waited for"
@@ -82,7 +82,7 @@ class SimulatedModel:
                 self._last[slot] if given < 0 else given
             )
 
-    def _sample(self, step: StepInput, slot: int, length: int, allowed: Sequence[int]) -> int:
+    def _sample(self, step: DecodeStep, slot: int, length: int, allowed: Sequence[int]) -> int:
         blocks = -(-length // self._block_size)
         context = self._store[self._tables[slot, :blocks]].reshape(-1)[:length]
         self._last[slot] = token = next_token(context.tolist(), allowed)
@@ -90,7 +90,7 @@ class SimulatedModel:
         return token
 
 
-def _allowed(step: StepInput, count: int, mask: StepMask | None) -> list[Sequence[int]]:
+def _allowed(step: DecodeStep, count: int, mask: StepMask | None) -> list[Sequence[int]]:
     """What each of a step's sampled rows may say."""
     if mask is None:
         assert not step.masked, "the mask was not waited for"
@@ -105,12 +105,12 @@ class SimulatedPipeline:
 
     def __init__(self, model: SimulatedModel) -> None:
         self._model = model
-        self._queue: deque[tuple[StepInput, list[StepMask]]] = deque()
+        self._queue: deque[tuple[DecodeStep, list[StepMask]]] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def submit(self, step: StepInput) -> None:
+    def submit(self, step: DecodeStep) -> None:
         assert not self._queue or len(self._queue[-1][1]) == bool(self._queue[-1][0].masked), (
             "a step's mask comes before the next step"
         )
@@ -123,6 +123,6 @@ class SimulatedPipeline:
         assert not masks, "a second mask"
         masks.append(mask)
 
-    def next_result(self) -> StepOutput:
+    def next_result(self) -> GenerateOutput:
         step, masks = self._queue.popleft()
         return self._model.run(step, *masks)

@@ -44,7 +44,7 @@ class Ledger:
                 self.accepted.add(accepted.id)
             for row in outputs.rows:
                 self._row(row)
-            for part in outputs.vectors:
+            for part in outputs.encoded:
                 self._vectors(part)
             for failed in outputs.failed:
                 assert failed.id not in self.failed
@@ -63,7 +63,7 @@ class Ledger:
     def _vectors(self, part) -> None:
         assert part.job in self.accepted
         rows = np.frombuffer(part.rows, np.int32)
-        data = np.frombuffer(part.data, np.float32).reshape(len(rows), -1)
+        data = np.frombuffer(part.vectors, np.float32).reshape(len(rows), -1)
         for row, vector in zip(rows.tolist(), data, strict=True):
             assert (part.job, row) not in self.vectors
             self.vectors[part.job, row] = vector

@@ -10,7 +10,7 @@ import pytest
 from engine_core.pace import Pacer
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.timed_worker import TICK, TimedEngine, always
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import EncodeStep, FinishedStep, StepInput
 
 STEP = 5e-3
 _LEARNT = 20
@@ -133,7 +133,7 @@ def test_a_burst_of_arrivals_does_not_keep_the_worker_waiting(
         timed.put(prompt_len=2, max_tokens=2)
     timed.iterate_until_step(_LEARNT + 8)
     worker = timed.worker
-    rows = len(worker.submitted[_LEARNT + 1].slots) // 4
+    rows = len(worker.submitted[_LEARNT + 1].query_lens) // 4
     assert in_time <= rows - 3 < 100, "those that could be received in time"
     accepted = [len(outputs.accepted) for outputs in timed.engine.clients.outputs(b"client")]
     assert sum(accepted) == 403
@@ -218,18 +218,18 @@ def test_the_loop_wakes_for_what_arrives_before(quiet: Engine) -> None:
         os.eventfd_read(descriptor)
 
 
-def step_input(number: int, rows: int, tokens: int = 0) -> StepInput:
-    return StepInput(number, tokens=bytes(4 * (tokens or rows)), query_lens=bytes(4 * rows))
+def step_input(number: int, rows: int, tokens: int = 0) -> EncodeStep:
+    return EncodeStep(step=number, tokens=bytes(4 * (tokens or rows)), query_lens=bytes(4 * rows))
 
 
 def test_an_unknown_kind_of_step_holds_nothing_up() -> None:
     pacer = Pacer()
     pacer.submitted(step_input(0, 4), 10.0)
     assert pacer.due(prompts=False) < 10.0
-    pacer.finished(StepOutput(0), 10.5)
+    pacer.finished(FinishedStep(0), 10.5)
     pacer.submitted(step_input(1, 4), 11.0)
     assert 11.4 < pacer.due(prompts=False) < 11.5
-    pacer.finished(StepOutput(1), 11.5)
+    pacer.finished(FinishedStep(1), 11.5)
     pacer.submitted(step_input(2, 8), 12.0)
     assert pacer.due(prompts=False) < 12.0
 
@@ -244,7 +244,7 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
             pacer.may_wait(now, prompts=False)
             pacer.submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
             now += STEP
-            pacer.finished(StepOutput(number - 1, idle_us=idle_us), now)
+            pacer.finished(FinishedStep(number - 1, idle_us=idle_us), now)
         margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
@@ -256,5 +256,5 @@ def test_what_is_remembered_is_bounded() -> None:
     shapes += [(3 * rows, tokens) for rows, tokens in shapes]
     for number, (rows, tokens) in enumerate(3 * shapes + [(5 * r, t) for r, t in shapes]):
         pacer.submitted(step_input(number, rows, tokens), number)
-        pacer.finished(StepOutput(number), number + 0.5)
+        pacer.finished(FinishedStep(number), number + 0.5)
     assert len(pacer._durations) == 1024

@@ -3,6 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -30,7 +31,7 @@ class TimedWorker:
     """Runs steps in order, each at the earliest its `lead` in seconds after its submission, and
     reports how long its device was idle before each."""
 
-    def __init__(self, model: SimulatedModel | SimulatedEncoder, seconds: Seconds, lead: Seconds):
+    def __init__(self, model: Any, seconds: Seconds, lead: Seconds):
         self.results, self.losses = open_event(self, 1), open_event(self, 0)
         self.seconds, self.lead = seconds, lead
         self.now = 0.0

@@ -8,20 +8,21 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.attention.backends.triton import TritonBackend, TritonPlan
+from workers.attention.backends.triton import PagedPlan, TritonBackend
 from workers.attention.base import LayerCache
 
 
 class BrokenBackend(TritonBackend):
     """Declares what Triton's does."""
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
-        plan: TritonPlan,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         _does_not_compile[(1,)](queries)
         return queries

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs, on_device
-from tests.workers.tensors import encoder_step
+from tests.workers.tensors import packed_step
 from workers.attention import backend_selection
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.naive import NaiveBackend
@@ -118,13 +118,13 @@ def test_bidirectional(name: str, heads: tuple[int, int, int, torch.dtype]) -> N
     backend, control = built(name, want), NaiveBackend(want)
     draw = random.Random(0)
     for lengths in ([1], [7, 64, 128, 1, 65], [draw.randrange(1, 9) for _ in range(300)]):
-        step = on_device(encoder_step([[0] * length for length in lengths]), "cuda")
+        step = on_device(packed_step([[0] * length for length in lengths]), "cuda")
         # As one packed product leaves them: each a slice of every token's heads.
         shape = (sum(lengths), 3 * query_heads, head_dim)
         parts = torch.randn(shape, device="cuda").to(dtype).split(query_heads, dim=1)
         with torch.inference_mode():
             actual, expected = (
-                each.forward(parts[0], parts[1], parts[2], None, each.plan(step)).float()
+                each.attend_packed(parts[0], parts[1], parts[2], each.plan_packed(step)).float()
                 for each in (backend, control)
             )
         bound = TOLERANCE[dtype]
@@ -141,11 +141,11 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str) -> None:
     with torch.inference_mode():
         cache = problem.cache()
         keys = torch.cat([keys[-1:] for keys in problem.row_keys])
-        backend.write_kv(keys, keys, cache, backend.plan(problem.step))
+        backend.write_kv(keys, keys, cache, backend.plan_paged(problem.step))
 
         def attend() -> torch.Tensor:
-            plan = backend.plan(problem.step)
-            return backend.forward(problem.queries, keys, keys, cache, plan)
+            plan = backend.plan_paged(problem.step)
+            return backend.attend_paged(problem.queries, keys, keys, cache, plan)
 
         attend()
         torch.cuda.synchronize()
@@ -157,7 +157,9 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str) -> None:
             graph.replay()
             step = dataclasses.replace(problem.step, contexts=np.array(contexts, np.int32))
             control = NaiveBackend(want)
-            expected = control.forward(problem.queries, keys, keys, cache, control.plan(step))
+            expected = control.attend_paged(
+                problem.queries, keys, keys, cache, control.plan_paged(step)
+            )
             torch.testing.assert_close(out.float(), expected.float(), atol=2e-2, rtol=2e-2)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
-from tests.workers.stages import Stages, dense, pooled
+from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.contract.config import Task
 from workers.contract.messages import StepOutput
@@ -33,8 +33,8 @@ def on_both(folder: Path, task: Task, backend: str) -> tuple[StepOutput, StepOut
     """What the CPU and the GPU tell of the same texts."""
     MODELS[task](folder)
     step = encoder_step(TEXTS)
-    _, expected = Stages(folder, task=task).run(step)
-    _, output = Stages(folder, task=task, backend=backend, device="cuda").run(step)
+    expected = EncoderStages(folder, task=task).run(step)
+    output = EncoderStages(folder, task=task, backend=backend, device="cuda").run(step)
     return expected, output
 
 
@@ -43,7 +43,7 @@ def on_both(folder: Path, task: Task, backend: str) -> tuple[StepOutput, StepOut
 def test_vectors_and_scores(tmp_path: Path, task: Task, backend: str) -> None:
     expected, output = on_both(tmp_path, task, backend)
     rows = len(TEXTS)
-    np.testing.assert_allclose(pooled(output, rows), pooled(expected, rows), atol=2e-5)
+    np.testing.assert_allclose(vectors_of(output, rows), vectors_of(expected, rows), atol=2e-5)
 
 
 @pytest.mark.parametrize("at_once", [512, 20])

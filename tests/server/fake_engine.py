@@ -14,6 +14,8 @@ from engine_core.messages import (
     Abort,
     Accepted,
     Beat,
+    DenseVectors,
+    EncodedRows,
     EncodeJob,
     EndRow,
     EngineInfo,
@@ -24,8 +26,10 @@ from engine_core.messages import (
     Outputs,
     ResetCache,
     RowOutput,
+    Scores,
+    SparseVectors,
     ToCore,
-    Vectors,
+    TokenStates,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
 from workers.contract.config import Task
@@ -250,8 +254,8 @@ class FakeEngine:
         for job in list(self._jobs.values()):
             self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [])))
         for client, message in self._waiting:
-            part = Vectors(message.id, *self._vectors(message))
-            outputs.setdefault(client, Outputs([], [], [], [])).vectors.append(part)
+            part = self._encoded(message)
+            outputs.setdefault(client, Outputs([], [], [], [])).encoded.append(part)
         self._waiting.clear()
         for client, news in outputs.items():
             self._send(client, news)
@@ -300,22 +304,22 @@ class FakeEngine:
         if not job.open_rows:
             self._jobs.pop((job.client, job.message.id), None)
 
-    def _vectors(self, message: EncodeJob) -> tuple[bytes, bytes, bytes]:
+    def _encoded(self, message: EncodeJob) -> EncodedRows:
         items = message.texts or message.ids
-        told = b""
+        rows = np.arange(len(items), dtype=np.int32).tobytes()
         if self._task == "classify":
-            data = self._logits(message)
-        elif self._task == "embed_sparse":
+            return Scores(message.id, rows, self._logits(message).tobytes())
+        if self._task == "embed_sparse":
             entries = [sparse_of(item) for item in items]
-            data = np.concatenate(entries)
-            told = np.array([len(own) for own in entries], np.int32).tobytes()
-        elif message.token_states:
+            counts = np.array([len(own) for own in entries], np.int32)
+            data = np.concatenate(entries).tobytes()
+            return SparseVectors(message.id, rows, data, counts.tobytes())
+        if message.token_states:
             counts = [len(ids) // 4 for ids in self._ids(message)]
-            data = np.concatenate([states_of(*each) for each in zip(items, counts, strict=True)])
-        else:
-            unit = np.stack([vector_of(item, self._info.vector_size) for item in items])
-            data = LENGTH * unit
-        return np.arange(len(items), dtype=np.int32).tobytes(), data.tobytes(), told
+            states = [states_of(*each) for each in zip(items, counts, strict=True)]
+            return TokenStates(message.id, rows, np.concatenate(states).tobytes())
+        unit = np.stack([vector_of(item, self._info.vector_size) for item in items])
+        return DenseVectors(message.id, rows, (LENGTH * unit).tobytes())
 
     def _logits(self, message: EncodeJob) -> np.ndarray:
         labels, queries = self._info.vector_size, message.query

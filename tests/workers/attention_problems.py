@@ -3,13 +3,14 @@
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from tests.workers.tensors import PagedRow, paged_step
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 def attention_needs(**changes: Any) -> AttentionNeeds:
@@ -24,6 +25,9 @@ def attention_needs(**changes: Any) -> AttentionNeeds:
         "block_size": 4,
     }
     return AttentionNeeds(**needs | changes)
+
+
+StepT = TypeVar("StepT", PagedStep, PackedStep)
 
 
 class Problem:
@@ -63,10 +67,10 @@ class Problem:
 
     def solve(self, backend: AttentionBackend) -> torch.Tensor:
         """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
-        plan, cache = backend.plan(self.step), self.cache()
+        plan, cache = backend.plan_paged(self.step), self.cache()
         keys, values = self._new(self.row_keys), self._new(self.row_values)
         backend.write_kv(keys, values, cache, plan)
-        return backend.forward(self.queries, keys, values, cache, plan)
+        return backend.attend_paged(self.queries, keys, values, cache, plan)
 
     def cache(self) -> LayerCache:
         """The earlier tokens of every row, in its blocks."""
@@ -89,7 +93,7 @@ class Problem:
         )
 
 
-def on_device(step: StepTensors, device: str) -> StepTensors:
+def on_device(step: StepT, device: str) -> StepT:
     """The same step with its tensors on another device."""
     tensors = {
         field.name: value.to(device)

@@ -14,7 +14,7 @@ import torch
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
-from engine_core.schedulers.batches import DecoderBatch
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
@@ -24,12 +24,12 @@ from tests.engine_core.configs import engine_config
 from tests.workers.checkpoints import worker_config
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Device, Dtype, WorkerConfig
-from workers.contract.messages import Logprobs, StepInput, StepOutput
+from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
 from workers.device.transfer import to_device
-from workers.heads.base import HeadResult
-from workers.stage.model_input import ModelInput
-from workers.stage.model_runner import ModelRunner, attention_needs
-from workers.stage.warm_up import warm_up
+from workers.heads.generate import GenerateResult
+from workers.stage.decode_input import DecodeInput
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.model_runner import attention_needs
 from workers.weights.loader import load_model
 
 
@@ -73,18 +73,18 @@ class Judge(Protocol):
     def __call__(self, sampled: Sampled) -> int: ...
 
 
-Mutation = Callable[[StepInput], StepInput]
+Mutation = Callable[[DecodeStep], DecodeStep]
 
 
-def unchanged(message: StepInput) -> StepInput:
+def unchanged(message: DecodeStep) -> DecodeStep:
     """No mutation."""
     return message
 
 
 class _Launched(NamedTuple):
-    batch: DecoderBatch
+    batch: DecodeBatch
     step: int
-    result: HeadResult
+    result: GenerateResult
     copied: torch.cuda.Event | None
 
 
@@ -102,7 +102,7 @@ class InlineEngine:
         self.runner = stage_runner(config, way.num_blocks)
         if way.graphs:
             with torch.inference_mode():
-                warm_up(self.runner, config)
+                self.runner.warm_up()
         engine = engine_config(
             model=config.model,
             max_model_len=config.max_model_len,
@@ -145,21 +145,22 @@ class InlineEngine:
         del job
         self._open_jobs -= 1
 
-    def _launch(self, oldest: DecoderBatch | None) -> _Launched | None:
+    def _launch(self, oldest: DecodeBatch | None) -> _Launched | None:
         batch = self.scheduler.schedule(oldest)
         if batch is None:
             return None
-        step = self.runner.prepare(self._mutate(self.scheduler.build(batch)))
+        message = self._mutate(self.scheduler.build(batch))
+        step = self.runner.prepare(message)
         hidden = self.runner.forward(step, None)
-        result = self.runner.report(step, hidden).to_host()
+        result = self.runner.run_head(step, hidden).to_host()
         self._count(step)
         copied = None
         if self.way.device != "cpu":
             copied = torch.cuda.Event()
             copied.record()
-        return _Launched(batch, step.step, result, copied)
+        return _Launched(batch, message.step, result, copied)
 
-    def _count(self, step: ModelInput) -> None:
+    def _count(self, step: DecodeInput) -> None:
         self.steps += 1
         self.graph_steps += step.graph is not None
 
@@ -188,7 +189,7 @@ class InlineEngine:
         self.runner.slots.store_last_tokens(*to_device(columns, torch.device(self.way.device)))
 
 
-def _sampled(requests: Sequence[Request], output: StepOutput) -> list[Sampled]:
+def _sampled(requests: Sequence[Request], output: GenerateOutput) -> list[Sampled]:
     reported = output.sampled
     assert reported is not None, "every request asks for log-probabilities"
     tokens = np.frombuffer(output.tokens, np.int32)
@@ -219,8 +220,8 @@ def stage_config(folder: Path, way: Way) -> WorkerConfig:
     )
 
 
-def stage_runner(config: WorkerConfig, num_blocks: int) -> ModelRunner:
+def stage_runner(config: WorkerConfig, num_blocks: int) -> DecodeRunner:
     """A runner with its weights; nothing is warm and nothing captured."""
     backend = select_backend(config.attention_backend, attention_needs(config))
     with torch.inference_mode():
-        return ModelRunner(config, load_model(config).model, backend, num_blocks)
+        return DecodeRunner(config, load_model(config).model, backend, num_blocks)

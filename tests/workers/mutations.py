@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from tests.workers.inline_engine import Mutation
-from workers.contract.messages import StepInput
+from workers.contract.messages import DecodeStep
 
 
 def swapped_blocks(at: int) -> Mutation:
@@ -16,7 +16,7 @@ def swapped_blocks(at: int) -> Mutation:
     """
     firsts: dict[int, int] = {}
 
-    def mutate(message: StepInput) -> StepInput:
+    def mutate(message: DecodeStep) -> DecodeStep:
         updates = np.frombuffer(message.block_updates, np.int32).reshape(-1, 3)
         firsts.update((int(slot), int(block)) for slot, index, block in updates if index == 0)
         if message.step != at:
@@ -32,7 +32,7 @@ def swapped_blocks(at: int) -> Mutation:
 def shifted_position(at: int) -> Mutation:
     """Step `at` puts its first row one position further."""
 
-    def mutate(message: StepInput) -> StepInput:
+    def mutate(message: DecodeStep) -> DecodeStep:
         starts = np.frombuffer(message.starts, np.int32).copy()
         starts[0] += message.step == at
         return msgspec.structs.replace(message, starts=starts.tobytes())

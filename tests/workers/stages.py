@@ -1,4 +1,4 @@
-"""All stages of a model in one process, driven by StepInputs as worker processes are."""
+"""All stages of a model in one process, driven by step messages as worker processes are."""
 
 from pathlib import Path
 
@@ -8,79 +8,130 @@ import torch
 
 from tests.workers.checkpoints import BERT, worker_config
 from workers.attention.backend_selection import select_backend
-from workers.contract.config import Device, Task
-from workers.contract.messages import Logprobs, StepInput, StepOutput
-from workers.stage.model_runner import ModelRunner, attention_needs
-from workers.stage.warm_up import warm_up
+from workers.contract.config import Device, Task, WorkerConfig
+from workers.contract.messages import (
+    ClassifyOutput,
+    DecodeStep,
+    EmbedOutput,
+    EmbedSparseOutput,
+    EncodeStep,
+    GenerateOutput,
+    Logprobs,
+    StepOutput,
+)
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.encode_runner import EncodeRunner
+from workers.stage.model_runner import attention_needs
 from workers.weights.loader import load_model
 
 NUM_BLOCKS = 96
 
 
 class Stages:
-    """Runners of every stage, hidden states handed on directly."""
+    """Runners of every stage of a decoder, hidden states handed on directly."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        task: Task = "generate",
         num_stages: int = 1,
         backend: str = "auto",
         device: Device = "cpu",
     ) -> None:
-        config = worker_config(folder, task=task, num_stages=num_stages, device=device)
-        config = msgspec.structs.replace(config, attention_backend=backend)
-        self.block_size = config.block_size
-        self.runners: list[ModelRunner] = []
-        for stage in range(num_stages):
-            own = msgspec.structs.replace(config, stage=stage)
-            runner = ModelRunner(
-                own,
-                load_model(own).model,
-                select_backend(backend, attention_needs(own)),
-                NUM_BLOCKS if task == "generate" else 0,
-            )
+        configs = _configs(folder, "generate", num_stages, backend, device)
+        self.block_size = configs[0].block_size
+        self.runners: list[DecodeRunner] = []
+        for config in configs:
+            chosen = select_backend(backend, attention_needs(config))
+            runner = DecodeRunner(config, load_model(config).model, chosen, NUM_BLOCKS)
             with torch.inference_mode():
-                warm_up(runner, own)
+                runner.warm_up()
             self.runners.append(runner)
 
     @torch.inference_mode()
-    def run(self, message: StepInput) -> tuple[torch.Tensor, StepOutput]:
+    def run(self, message: DecodeStep) -> tuple[torch.Tensor, GenerateOutput]:
         """The last stage's hidden states [S, hidden_size] of the rows that sample, in steps that
-        score nothing, and its report."""
+        score nothing, and its results."""
         hidden = batch = None
         for runner in self.runners:
             batch = runner.prepare(message)
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        result = self.runners[-1].report(batch, hidden).to_host()
+        result = self.runners[-1].run_head(batch, hidden).to_host()
         if hidden.is_cuda:
             torch.cuda.synchronize()
-        output = result.to_output(message.step)
-        if batch.wanted.sampling is not None:
-            tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)
-            own = batch.wanted.sampling.device_slots
-            self.runners[0].slots.store_last_tokens(own, tokens)
-        return hidden[: len(batch.wanted.sampling.slots) if batch.wanted.sampling else 0], output
+        output, sampling = result.to_output(message.step), batch.requested.sampling
+        if sampling is None:
+            return hidden[:0], output
+        tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)
+        self.runners[0].slots.store_last_tokens(sampling.device_slots, tokens)
+        return hidden[: len(sampling.slots)], output
 
 
-def sampled_tokens(output: StepOutput) -> np.ndarray:
+class EncoderStages:
+    """The same of an encoder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        task: Task,
+        num_stages: int = 1,
+        backend: str = "auto",
+        device: Device = "cpu",
+    ) -> None:
+        self._runners: list[EncodeRunner] = []
+        for config in _configs(folder, task, num_stages, backend, device):
+            chosen = select_backend(backend, attention_needs(config))
+            runner = EncodeRunner(config, load_model(config).model, chosen)
+            with torch.inference_mode():
+                runner.warm_up()
+            self._runners.append(runner)
+
+    @torch.inference_mode()
+    def run(self, message: EncodeStep) -> StepOutput:
+        """The last stage's results."""
+        hidden = batch = None
+        for runner in self._runners:
+            batch = runner.prepare(message)
+            hidden = runner.forward(batch, hidden)
+        assert batch is not None
+        assert hidden is not None
+        result = self._runners[-1].run_head(batch, hidden).to_host()
+        if hidden.is_cuda:
+            torch.cuda.synchronize()
+        return result.to_output(message.step)
+
+
+def _configs(
+    folder: Path, task: Task, num_stages: int, backend: str, device: Device
+) -> list[WorkerConfig]:
+    config = worker_config(folder, task=task, num_stages=num_stages, device=device)
+    return [
+        msgspec.structs.replace(config, attention_backend=backend, stage=stage)
+        for stage in range(num_stages)
+    ]
+
+
+def sampled_tokens(output: GenerateOutput) -> np.ndarray:
     """int32[S]"""
     return np.frombuffer(output.tokens, np.int32)
 
 
-def pooled(output: StepOutput, rows: int) -> np.ndarray:
-    """float32[R, D]"""
-    return np.frombuffer(output.pooled, np.float32).reshape(rows, -1)
+def vectors_of(output: StepOutput, rows: int) -> np.ndarray:
+    """Dense vectors or logits, float32[R, D]"""
+    assert isinstance(output, EmbedOutput | ClassifyOutput)
+    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
+    return np.frombuffer(data, np.float32).reshape(rows, -1)
 
 
 def dense(output: StepOutput) -> np.ndarray:
     """A small BERT's sparse vectors, float32[R, V]; of each row the indices ascend, and nothing is
     zero."""
+    assert isinstance(output, EmbedSparseOutput)
     counts = np.frombuffer(output.counts, np.int32)
-    entries = np.frombuffer(output.pooled, np.float32).reshape(-1, 2)
+    entries = np.frombuffer(output.entries, np.float32).reshape(-1, 2)
     vectors = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
     for vector, own in zip(vectors, np.split(entries, np.cumsum(counts)[:-1]), strict=True):
         indices = own[:, 0].astype(np.int64)

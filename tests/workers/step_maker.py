@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from workers.contract.messages import SlotInit, StepInput
+from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.sampling_parameters import GREEDY
 
 
@@ -62,7 +62,7 @@ class StepMaker:
 
     def step(
         self, work: list[tuple[Row, int]], *, score: bool = False, after: int = -1
-    ) -> StepInput:
+    ) -> DecodeStep:
         """One step that takes `count` more tokens of each row; beyond its known ones they are -1.
 
         A row is sampled where the step reaches its last known token.
@@ -77,8 +77,8 @@ class StepMaker:
             prompt = row.init.prompt_len
             tokens += [row.tokens[i] if i < len(row.tokens) else -1 for i in window]
             targets += [row.tokens[i + 1] if i + 1 < prompt else -1 for i in window]
-        message = StepInput(
-            self._step,
+        message = DecodeStep(
+            step=self._step,
             tokens=int32(tokens),
             query_lens=int32([count for _, count in work]),
             slots=int32([row.slot for row, _ in work]),
@@ -101,11 +101,11 @@ class StepMaker:
         return news
 
 
-def encoder_step(texts: list[list[int]], token_types: list[list[int]] | None = None) -> StepInput:
+def encoder_step(texts: list[list[int]], token_types: list[list[int]] | None = None) -> EncodeStep:
     """One step of whole texts."""
     types = bytes(kind for text in token_types for kind in text) if token_types else b""
-    return StepInput(
-        0,
+    return EncodeStep(
+        step=0,
         tokens=int32([token for text in texts for token in text]),
         query_lens=int32([len(text) for text in texts]),
         token_types=types,

@@ -14,8 +14,8 @@ import torch
 from tests.workers.inline_engine import Sampled, Way, stage_config, stage_runner
 from tests.workers.step_maker import StepMaker
 from workers.contract.config import Dtype
-from workers.contract.messages import StepInput, StepOutput
-from workers.stage.model_runner import ModelRunner
+from workers.contract.messages import DecodeStep, GenerateOutput
+from workers.stage.decode_runner import DecodeRunner
 
 TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.06, "bfloat16": 0.4}
 """Of a log-probability. For half precision twice what the CPU was seen to be off by (0.03 and 0.2,
@@ -73,12 +73,12 @@ def references(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> li
     ]
 
 
-def _run(runner: ModelRunner, message: StepInput) -> StepOutput:
+def _run(runner: DecodeRunner, message: DecodeStep) -> GenerateOutput:
     step = runner.prepare(message)
-    return runner.report(step, runner.forward(step, None)).to_output(message.step)
+    return runner.run_head(step, runner.forward(step, None)).to_output(message.step)
 
 
-def _distributions(output: StepOutput, vocabulary: int) -> np.ndarray:
+def _distributions(output: GenerateOutput, vocabulary: int) -> np.ndarray:
     """Log-probabilities by token id, float32[S, V]."""
     assert output.sampled is not None
     ids = np.frombuffer(output.sampled.top_ids, np.int32).reshape(-1, vocabulary)

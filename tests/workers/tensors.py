@@ -1,4 +1,4 @@
-"""StepTensors made directly, one row at a time, and all stages of a model run in one process."""
+"""Step tensors made directly, one row at a time, and all stages of a model run in one process."""
 
 import random
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from workers.attention.stage_attention import StageAttention
 from workers.contract.config import Dtype, Task
 from workers.models.layer_loop import forward
 from workers.models.partition import stage_layers
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 from workers.weights.loader import load_model
 
 MIN_ROWS = 4
@@ -30,18 +31,16 @@ class PagedRow(NamedTuple):
     table: list[int]
 
 
-def paged_step(rows: Sequence[PagedRow], block_size: int) -> StepTensors:
+def paged_step(rows: Sequence[PagedRow], block_size: int) -> PagedStep:
     """A decoder's step, padded to MIN_ROWS tokens."""
     width = max(-(-(row.start + len(row.tokens)) // block_size) for row in rows)
     tables = [(row.table + [0] * width)[:width] for row in rows]
     places = [range(row.start, row.start + len(row.tokens)) for row in rows]
-    return _step(
-        [row.tokens for row in rows],
-        [list(place) for place in places],
-        contexts=[place.stop for place in places],
-        # Slots in reverse: a backend that takes a row's number for its slot reads another's blocks.
-        block_tables=torch.tensor(tables[::-1], dtype=torch.int32),
-        slots=torch.arange(len(rows) - 1, -1, -1, dtype=torch.int32),
+    lens = [len(row.tokens) for row in rows]
+    contexts = [place.stop for place in places]
+    return PagedStep(
+        tokens=_padded([row.tokens for row in rows]),
+        positions=_padded([list(place) for place in places]),
         kv_indices=torch.tensor(
             [
                 row.table[place // block_size] * block_size + place % block_size
@@ -49,37 +48,27 @@ def paged_step(rows: Sequence[PagedRow], block_size: int) -> StepTensors:
                 for place in own
             ]
         ),
-    )
-
-
-def encoder_step(texts: Sequence[list[int]], types: Sequence[list[int]] = ()) -> StepTensors:
-    """An encoder's step of whole texts, padded to MIN_ROWS tokens."""
-    return _step(
-        texts,
-        [list(range(len(text))) for text in texts],
-        contexts=[len(text) for text in texts],
-        token_types=_padded(types) if types else None,
-    )
-
-
-def _step(
-    tokens: Sequence[list[int]],
-    positions: Sequence[list[int]],
-    contexts: list[int],
-    **optional: torch.Tensor | None,
-) -> StepTensors:
-    lens = [len(own) for own in tokens]
-    return StepTensors(
-        tokens=_padded(tokens),
-        positions=_padded(positions),
+        # Slots in reverse: a backend that takes a row's number for its slot reads another's blocks.
+        block_tables=torch.tensor(tables[::-1], dtype=torch.int32),
+        slots=torch.arange(len(rows) - 1, -1, -1, dtype=torch.int32),
         query_starts=torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32),
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         query_lens=np.array(lens, np.int32),
         contexts=np.array(contexts, np.int32),
-        token_types=optional.get("token_types"),
-        kv_indices=optional.get("kv_indices"),
-        block_tables=optional.get("block_tables"),
-        slots=optional.get("slots"),
+    )
+
+
+def packed_step(texts: Sequence[list[int]], types: Sequence[list[int]] = ()) -> PackedStep:
+    """An encoder's step of whole texts, padded to MIN_ROWS tokens."""
+    lens = [len(text) for text in texts]
+    return PackedStep(
+        tokens=_padded(texts),
+        positions=_padded([list(range(length)) for length in lens]),
+        token_types=_padded(types) if types else None,
+        query_starts=torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32),
+        row_lens=torch.tensor(lens, dtype=torch.int32),
+        query_lens=np.array(lens, np.int32),
+        output_indices=None,
     )
 
 
@@ -136,7 +125,7 @@ class Stages:
         self.tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
 
-    def take(self, work: Sequence[tuple[int, list[int]]]) -> StepTensors:
+    def take(self, work: Sequence[tuple[int, list[int]]]) -> PagedStep:
         """The step that appends tokens to each (sequence, tokens) of `work`."""
         rows: list[PagedRow] = []
         for key, tokens in work:
@@ -147,20 +136,19 @@ class Stages:
             rows.append(PagedRow(tokens, start, table))
         return paged_step(rows, self.block_size)
 
-    def run(self, step: StepTensors) -> list[torch.Tensor]:
+    def run(self, step: PagedStep | PackedStep) -> list[torch.Tensor]:
         """Final hidden states of each row, [query_len, hidden_size]."""
         hidden = None
         with torch.inference_mode():
             for model, cache in zip(self.models, self._caches, strict=True):
-                paged = cache if step.block_tables is not None else None
-                attention = StageAttention(
-                    self._backend, self._heads, paged.layers if paged else None, model.rotary
-                )
-                hidden = forward(model, step, hidden, attention.of(step))
+                stage = StageAttention(self._backend, self._heads, cache.layers, model.rotary)
+                paged = isinstance(step, PagedStep)
+                attention = stage.paged(step) if paged else stage.packed(step)
+                hidden = forward(model, step, hidden, attention)
         assert hidden is not None
         return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
 
-    def logits(self, step: StepTensors) -> list[torch.Tensor]:
+    def logits(self, step: PagedStep | PackedStep) -> list[torch.Tensor]:
         """Logits of each row's tokens, [query_len, vocab_size]."""
         with torch.inference_mode():
             return [self.models[-1].compute_logits(hidden) for hidden in self.run(step)]

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import torch
 
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +72,18 @@ class LayerCache:
 
 
 class AttentionBackend(Protocol):
-    """Attention over a step's rows. `plan` runs once a step, the rest once a layer.
+    """Attention over a step's rows. A plan is made once a step, the rest runs once a layer.
 
     Queries are [T, num_heads, head_dim], keys and values [T, num_kv_heads, head_dim], without
-    padding. With a cache, row r attends causally to its whole context (its `contexts[r]` tokens,
-    the last `query_lens[r]` of which are this step's, already written). Without one, each row
-    attends to all of itself.
+    padding; scale is head_dim ** -0.5. A backend is asked only for what its `capabilities` declare:
+    the paged methods with `causal_paged`, the packed ones with `bidirectional`.
     """
 
     capabilities: Capabilities
 
     def __init__(self, needs: AttentionNeeds) -> None: ...
 
-    def plan(self, step: StepTensors) -> Any:
+    def plan_paged(self, step: PagedStep) -> Any:
         """Everything the layers share in this step, computed once, without synchronising."""
         ...
 
@@ -93,17 +93,28 @@ class AttentionBackend(Protocol):
         """Put this step's keys and values into their blocks, for every row before any reads."""
         ...
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend. Returns [T, num_heads, head_dim]; scale is head_dim ** -0.5.
+        """Row r attends causally to its whole context: its `contexts[r]` tokens, the last
+        `query_lens[r]` of which are this step's, already written. Returns [T, num_heads, head_dim].
 
         A graph-safe backend puts it into `out` where that is given; others are not given any.
         """
+        ...
+
+    def plan_packed(self, step: PackedStep) -> Any:
+        """As `plan_paged`."""
+        ...
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Any
+    ) -> torch.Tensor:
+        """Each token attends to all of its row. Returns [T, num_heads, head_dim]."""
         ...

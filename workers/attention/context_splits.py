@@ -7,7 +7,7 @@ from workers.device.tuning import (
     SKEWED_SHARE,
     SKEWED_SPLIT_TOKENS,
 )
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 
 def min_splits(contexts: IntArray) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from workers.device.transfer import to_device
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:

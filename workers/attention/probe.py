@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import shorten
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.device.transfer import to_device
-from workers.step.tensors import IntArray, StepTensors
-
-LongArray = npt.NDArray[np.int64]
+from workers.contract.messages import EncodeStep
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
+from workers.step.rows import IntArray, StepRows
+from workers.step.slot_table import SlotTable
 
 _PAGED: dict[str, list[tuple[int, int]]] = {
     "decode": [(1023, 1)] * 64,
@@ -59,7 +60,6 @@ class Probe:
         tokens = max(step.num_tokens for step in self.steps.values())
         self._queries = self._normal(tokens, needs.num_heads, needs.head_dim)
         self._keys = self._normal(tokens, needs.num_kv_heads, needs.head_dim)
-        self._cache = self._filled_cache() if needs.paged else None
 
     @torch.inference_mode()
     def run(self, implementation: type[AttentionBackend]) -> Probed:
@@ -82,63 +82,59 @@ class Probe:
             raise ProbeError(f"{type(error).__name__}: {line}") from error
         return Probed(backend, times)
 
-    def attend(self, backend: AttentionBackend, step: StepTensors) -> Callable[[], torch.Tensor]:
+    def attend(
+        self, backend: AttentionBackend, step: PagedStep | PackedStep
+    ) -> Callable[[], torch.Tensor]:
         """One of the probe's steps, planned and cached: a call is one layer's, [T, H, D]."""
-        plan, total = backend.plan(step), step.num_tokens
+        total = step.num_tokens
         queries, keys = self._queries[:total], self._keys[:total]
-        if self._cache is not None:
-            backend.write_kv(keys, keys, self._cache, plan)
-        return lambda: backend.forward(queries, keys, keys, self._cache, plan)
+        if isinstance(step, PackedStep):
+            packed = backend.plan_packed(step)
+            return lambda: backend.attend_packed(queries, keys, keys, packed)
+        plan, cache = backend.plan_paged(step), self._cache
+        backend.write_kv(keys, keys, cache, plan)
+        return lambda: backend.attend_paged(queries, keys, keys, cache, plan)
 
     def _normal(self, *shape: int) -> torch.Tensor:
         return torch.randn(
             shape, generator=self._random, device=self._device, dtype=self._needs.dtype
         )
 
-    def _filled_cache(self) -> LayerCache:
+    @cached_property
+    def _cache(self) -> LayerCache:
+        """Large enough for the largest paged step, and filled."""
         needs, size = self._needs, self._needs.block_size
-        blocks = max(int((-(-step.contexts // size)).sum()) for step in self.steps.values())
+        steps = [step for step in self.steps.values() if isinstance(step, PagedStep)]
+        blocks = max(int(_pages(step.contexts, size).sum()) for step in steps)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
-    def _step(self, rows: Sequence[tuple[int, int]]) -> StepTensors:
-        """A step of these rows; a decoder's row r is in slot r, its blocks behind row r - 1's."""
-        lens = np.array([queries for _, queries in rows], np.int32)
-        contexts = lens + np.array([cached for cached, _ in rows], np.int32)
-        ends = np.cumsum(lens, dtype=np.int64)
-        row = np.repeat(np.arange(len(rows)), lens)
-        positions = np.arange(int(ends[-1])) + (contexts - ends)[row]
-        starts = np.append(ends - lens, ends[-1]).astype(np.int32)
-        tokens, places, query_starts, context_lens = to_device(
-            [np.zeros_like(positions), positions, starts, contexts], self._device
-        )
-        kv_indices, block_tables, slots = self._paging(contexts, row, positions)
-        return StepTensors(
-            tokens=tokens,
-            positions=places,
-            token_types=None,
-            kv_indices=kv_indices,
-            block_tables=block_tables,
-            slots=slots,
-            query_starts=query_starts,
-            context_lens=context_lens,
-            query_lens=lens,
-            contexts=contexts,
-        )
-
-    def _paging(
-        self, contexts: IntArray, row: LongArray, positions: LongArray
-    ) -> Sequence[torch.Tensor | None]:
-        """kv_indices, block_tables and slots, by each token's row and position."""
+    def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
+        """A step of these rows. If paged, row r is in slot r, its blocks behind row r - 1's."""
+        cached, lens = np.array(rows, np.int32).T
+        tokens = np.zeros(int(lens.sum()), np.int32)
         if not self._needs.paged:
-            return None, None, None
+            message = EncodeStep(step=0, tokens=tokens.tobytes(), query_lens=lens.tobytes())
+            return PackedStep.of(message, self._device)
+        slots = np.arange(len(rows), dtype=np.int32)
+        step_rows = StepRows.over(slots, lens, cached)
+        return PagedStep.of(step_rows, tokens, self._slot_table(step_rows))
+
+    def _slot_table(self, rows: StepRows) -> SlotTable:
         size = self._needs.block_size
-        pages = -(-contexts // size)
-        firsts = np.cumsum(pages, dtype=np.int64) - pages
-        tables = firsts[:, None] + np.arange(int(pages.max()))
-        mapping = tables[row, positions // size] * size + positions % size
-        slots = np.arange(len(contexts), dtype=np.int32)
-        return to_device([mapping, tables.astype(np.int32), slots], self._device)
+        pages = _pages(rows.contexts, size)
+        blocks = np.arange(int(pages.sum()), dtype=np.int32)
+        owners = np.repeat(rows.slots, pages)
+        firsts = (np.cumsum(pages) - pages)[owners]
+        table = SlotTable(len(pages), int(pages.max()), size, 0, self._device)
+        updates = np.stack([owners, blocks - firsts, blocks], axis=1, dtype=np.int32)
+        table.update(updates.tobytes())
+        return table
+
+
+def _pages(contexts: IntArray, block_size: int) -> IntArray:
+    """The blocks of each context."""
+    return -(-contexts // block_size)
 
 
 def _milliseconds(run: Callable[[], object], device: torch.device) -> float:

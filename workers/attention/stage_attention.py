@@ -1,6 +1,8 @@
 """A step's attention between the halves of a layer: from packed, unrotated heads to what was
 attended."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ import torch.nn.functional as F
 
 from workers.attention.base import AttentionBackend, LayerCache
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
-from workers.step.tensors import Ends, StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import LastTokens, PagedStep
 
 
 class QKV(NamedTuple):
@@ -32,22 +35,29 @@ class StageAttention:
     """What the attention of a stage's layers has in common, whatever the step.
 
     `head_counts` are the numbers of query and of KV heads; `caches` the stage's, by layer, none for
-    an encoder; `rotary` turns queries and keys where the model has it.
+    an encoder; `rotary` rotates queries and keys where the model has it.
     """
 
     def __init__(
         self,
         backend: AttentionBackend,
         head_counts: tuple[int, int],
-        caches: list[LayerCache] | None,
+        caches: Sequence[LayerCache],
         rotary: RotaryEmbedding | None,
     ) -> None:
         self.backend, self.head_counts = backend, head_counts
         self.caches, self.rotary = caches, rotary
 
-    def of(self, step: StepTensors) -> "StepAttention":
-        """This attention over the rows of a step."""
-        return StepAttention(self, step)
+    def paged(
+        self, step: PagedStep, last_tokens: Callable[[], LastTokens | None] = lambda: None
+    ) -> "PagedAttention":
+        """This attention over the rows of a paged step. `last_tokens` is called when the last layer
+        attends: where it returns some, only they do."""
+        return PagedAttention(self, step, last_tokens)
+
+    def packed(self, step: PackedStep) -> "PackedAttention":
+        """This attention over the rows of a packed step."""
+        return PackedAttention(self, step)
 
     def split_qkv(self, heads: torch.Tensor) -> QKV:
         """[T', H + 2 Hkv, D] by kind."""
@@ -55,73 +65,121 @@ class StageAttention:
         return QKV(heads[:, :queries], heads[:, queries:keys], heads[:, keys:])
 
 
-class StepAttention:
-    """One step over a backend, which never sees padding. Each layer turns its heads, then attends,
-    either for all tokens or for some ends alone."""
+class StepAttention(ABC):
+    """One step over a backend, which never sees padding."""
 
-    def __init__(self, stage: StageAttention, step: StepTensors) -> None:
-        self._stage, self._step = stage, step
+    def __init__(self, stage: StageAttention, positions: torch.Tensor) -> None:
+        """`positions` int64[T'] are the step's."""
+        self._stage, self._positions = stage, positions
         self._rotation: Rotation | None = None
 
+    @abstractmethod
     def rotate_and_cache(
         self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        """Turn queries and keys [T', H + 2 Hkv, D] by their positions if there is a rotary
+        """Rotate queries and keys [T', H + 2 Hkv, D] by their positions if there is a rotary
         embedding, and write keys and values to the layer's cache if there is one.
 
         `heads` may be overwritten; on CUDA the result is in `out`, of their shape, where given.
         """
-        stage, step = self._stage, self._step
-        cache = self._cache(layer)
-        if heads.is_cuda and stage.rotary is not None and cache is not None:
-            assert step.kv_indices is not None, "a cache comes with places in it"
-            out = heads if out is None else out
-            _rotate_and_cache_fused(heads, stage, cache, step.positions, step.kv_indices, out)
-            return stage.split_qkv(out)
-        rotated = self._rotated(heads)
-        if cache is not None:
-            total = step.num_tokens
-            _, keys, values = rotated.first(total)
-            stage.backend.write_kv(keys, values, cache, self._plan)
-        return rotated
 
+    @abstractmethod
     def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """[T', H, D], zeros for padding: what the rotated `heads` attend to, all of the step.
 
         `out` [T, H, D] takes it where given; only for backends that are graph-safe.
         """
-        total = self._step.num_tokens
-        queries, keys, values = heads.first(total)
-        cache = self._cache(layer)
-        attended = self._stage.backend.forward(queries, keys, values, cache, self._plan, out)
-        return attended if out is not None else _lengthened(attended, len(heads.queries))
 
-    def attend_last_tokens(self, layer: int, heads: QKV, ends: Ends) -> torch.Tensor:
-        """[E', H, D]: the same for `ends` alone, of all of the step's rotated `heads`."""
-        own = heads.at(ends.positions)
-        if not ends.rows.num_tokens:
-            return own.queries
-        queries, keys, values = own.first(ends.rows.num_tokens)
-        backend, cache = self._stage.backend, self._cache(layer)
-        attended = backend.forward(queries, keys, values, cache, backend.plan(ends.rows))
-        return _lengthened(attended, len(own.queries))
-
-    @cached_property
-    def _plan(self) -> Any:
-        return self._stage.backend.plan(self._step)
-
-    def _cache(self, layer: int) -> LayerCache | None:
-        return self._stage.caches[layer] if self._stage.caches else None
+    def attend_in_last_layer(
+        self, layer: int, heads: QKV, hidden: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`hidden` [T', hidden_size] and what its `heads` attend to, [T', H, D]: both for the
+        tokens whose final states are requested, where these are fewer."""
+        return hidden, self.attend(layer, heads)
 
     def _rotated(self, heads: torch.Tensor) -> QKV:
         rotary = self._stage.rotary
         if rotary is None:
             return self._stage.split_qkv(heads)
         if self._rotation is None:
-            self._rotation = rotary(self._step.positions)
+            self._rotation = rotary(self._positions)
         num_heads, num_kv_heads = self._stage.head_counts
         rotated = rotate(heads[:, :-num_kv_heads], self._rotation)
         return QKV(rotated[:, :num_heads], rotated[:, num_heads:], heads[:, -num_kv_heads:])
+
+
+class PackedAttention(StepAttention):
+    """Each token attends to all of its text."""
+
+    def __init__(self, stage: StageAttention, step: PackedStep) -> None:
+        super().__init__(stage, step.positions)
+        self._total = step.num_tokens
+        self._plan = stage.backend.plan_packed(step)
+
+    def rotate_and_cache(
+        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+    ) -> QKV:
+        return self._rotated(heads)
+
+    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+        attended = self._stage.backend.attend_packed(*heads.first(self._total), self._plan)
+        return _lengthened(attended, len(heads.queries))
+
+
+class PagedAttention(StepAttention):
+    """Each token attends to its row's context, which the layer's cache holds."""
+
+    def __init__(
+        self,
+        stage: StageAttention,
+        step: PagedStep,
+        last_tokens: Callable[[], LastTokens | None],
+    ) -> None:
+        super().__init__(stage, step.positions)
+        self._step, self._last_tokens = step, last_tokens
+
+    def rotate_and_cache(
+        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+    ) -> QKV:
+        stage, cache = self._stage, self._stage.caches[layer]
+        if heads.is_cuda and stage.rotary is not None:
+            out = heads if out is None else out
+            table, num_heads = stage.rotary.table, stage.head_counts[0]
+            _rotate_and_cache_fused(heads, table, num_heads, cache, self._step, out)
+            return stage.split_qkv(out)
+        rotated = self._rotated(heads)
+        _, keys, values = rotated.first(self._step.num_tokens)
+        stage.backend.write_kv(keys, values, cache, self._plan)
+        return rotated
+
+    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+        backend, cache = self._stage.backend, self._stage.caches[layer]
+        queries, keys, values = heads.first(self._step.num_tokens)
+        attended = backend.attend_paged(queries, keys, values, cache, self._plan, out)
+        return attended if out is not None else _lengthened(attended, len(heads.queries))
+
+    def attend_in_last_layer(
+        self, layer: int, heads: QKV, hidden: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        last = self._last_tokens()
+        if last is None:
+            return super().attend_in_last_layer(layer, heads, hidden)
+        return hidden.index_select(0, last.indices), self._attend_last_tokens(layer, heads, last)
+
+    def _attend_last_tokens(self, layer: int, heads: QKV, last: LastTokens) -> torch.Tensor:
+        """[E', H, D]: what the rotated heads of `last` attend to."""
+        own = heads.at(last.indices)
+        if not last.rows.num_tokens:
+            return own.queries
+        backend, cache = self._stage.backend, self._stage.caches[layer]
+        queries, keys, values = own.first(last.rows.num_tokens)
+        plan = backend.plan_paged(last.rows)
+        attended = backend.attend_paged(queries, keys, values, cache, plan)
+        return _lengthened(attended, len(own.queries))
+
+    @cached_property
+    def _plan(self) -> Any:
+        return self._stage.backend.plan_paged(self._step)
 
 
 def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
@@ -132,17 +190,16 @@ def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
 
 def _rotate_and_cache_fused(
     heads: torch.Tensor,
-    stage: StageAttention,
+    table: torch.Tensor,
+    num_heads: int,
     cache: LayerCache,
-    positions: torch.Tensor,
-    kv_indices: torch.Tensor,
+    step: PagedStep,
     out: torch.Tensor,
 ) -> None:
-    """On CUDA, in one kernel: turn queries and keys, and write keys and values to the cache."""
+    """On CUDA, in one kernel: rotate queries and keys by the rotary `table`, and write keys and
+    values to the cache."""
     # Imported here, because Triton is not there on every machine without a GPU.
     from workers.kernels.attention.rotate_and_cache import rotate_and_cache  # noqa: PLC0415
 
-    assert stage.rotary is not None
-    num_heads = stage.head_counts[0]
     caches = cache.keys, cache.values
-    rotate_and_cache(heads, stage.rotary.table, positions, kv_indices, *caches, num_heads, out)
+    rotate_and_cache(heads, table, step.positions, step.kv_indices, *caches, num_heads, out)

@@ -33,47 +33,62 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     barred: BarredTokens = BarredTokens()
 
 
-class StepInput(msgspec.Struct, array_like=True, frozen=True, tag="step"):
-    """One micro-batch, the same message for every stage.
+class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="decode_step"):
+    """One micro-batch of rows with a KV cache, the same message for every stage.
 
     tokens          int32[T]    input ids, rows one after another; -1: take the token that was last
                                 sampled for the row's slot (first stage's slot buffer)
     query_lens      int32[R]    tokens of each row in this step
-    slots           int32[R]    decoder only: the row's slot
-    starts          int32[R]    decoder only: tokens of the row already in the KV cache
-    sample          uint8[R]    decoder only: 1 where the row's last position is sampled
-    block_updates   int32[N, 3] decoder only: (slot, index in the slot's block table, block id)
-    inits           decoder only: slots that change hands, applied before anything else
+    slots           int32[R]    the row's slot
+    starts          int32[R]    tokens of the row already in the KV cache
+    sample          uint8[R]    1 where the row's last position is sampled
+    block_updates   int32[N, 3] (slot, index in the slot's block table, block id)
+    inits           slots that change hands, applied before anything else
     after           the step whose sampled tokens the first stage must hold first; -1 for none
     targets         int32[T]    empty unless a row is scored; the token that follows each position,
-                                -1 where none is asked for
-    token_types     uint8[T]    encoder only: segment of each token; empty when all are 0
-    states          uint8[R]    encoder only: 1 where all states of the row are told, not their
-                                pooled vector; empty when all are 0
+                                -1 where no log-probability is requested
     masked          uint8[S]    empty, or 1 where a sampled row must wait for its part of the step's
-                                StepMask, which comes before the next StepInput
+                                StepMask, which comes before the next step
     """
 
     step: int
     tokens: bytes
     query_lens: bytes
-    slots: bytes = b""
-    starts: bytes = b""
-    sample: bytes = b""
+    slots: bytes
+    starts: bytes
+    sample: bytes
     block_updates: bytes = b""
     inits: list[SlotInit] = []
     after: int = -1
     targets: bytes = b""
-    token_types: bytes = b""
     masked: bytes = b""
-    states: bytes = b""
+
+
+class EncodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="encode_step"):
+    """One micro-batch of whole texts, the same message for every stage.
+
+    tokens          int32[T]    input ids, rows one after another
+    query_lens      int32[R]    tokens of each row
+    token_types     uint8[T]    segment of each token; empty when all are 0
+    token_states    uint8[R]    1 where the row's result is the states of all its tokens, not their
+                                pooled vector; empty when all are 0
+    """
+
+    step: int
+    tokens: bytes
+    query_lens: bytes
+    token_types: bytes = b""
+    token_states: bytes = b""
+
+
+StepInput = DecodeStep | EncodeStep
 
 
 class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
     """Which tokens the masked rows of a step may sample, for the last stage alone.
 
-    One for each StepInput with masked rows, in the same order. It may depend on the result of an
-    earlier step, so whoever waits for it must have reported that one.
+    One for each DecodeStep with masked rows, in the same order. It may depend on the result of an
+    earlier step, so a worker that waits for it must have sent that result.
 
     bits    int32[M, ceil(V / 32)] of the M masked rows, in order: bit i % 32 of word i // 32 is 1
             where the row may sample token i
@@ -87,8 +102,8 @@ class Logprobs(msgspec.Struct, array_like=True, frozen=True):
     """Log-probabilities of N tokens, each with `width` alternatives, best first.
 
     chosen float32[N], top_ids int32[N, width], top float32[N, width]. Taken from the raw logits
-    (before temperature and truncation). Rows that asked for fewer than `width` ignore the rest.
-    `ranks` int32[N], of scored tokens alone: a token's place among all by likelihood, from 1.
+    (before temperature and truncation). Rows that requested fewer than `width` ignore the rest.
+    `ranks` int32[N], only for scored tokens: a token's rank among all by likelihood, from 1.
     """
 
     width: int
@@ -98,29 +113,58 @@ class Logprobs(msgspec.Struct, array_like=True, frozen=True):
     ranks: bytes = b""
 
 
-class StepOutput(msgspec.Struct, array_like=True, frozen=True, tag="output"):
-    """What the last stage reports for one step, in row order.
+class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
+    """A step that the last stage has finished; each head adds the results of its rows, in order.
 
-    tokens    int32[S]     sampled ids; -1 where the row's logits were not finite
-    sampled   log-probabilities of the S sampled tokens, if any row of the step asked for them
-    scored    log-probabilities of the positions with a target, if the step has targets
-    pooled    float32[R, D] vectors (or logits, D = number of labels); a failed row holds NaN. A row
-              whose states are told has as many vectors as tokens. Of sparse vectors float32[E, 2]:
-              index and value of what is not zero, rows one after another, indices ascending
-    counts    int32[R]     of sparse vectors alone: how many of the E are each row's
     busy_us   time the last stage spent on the step, in microseconds
     idle_us   time for which the device had nothing to do before it began the step, in
               microseconds; -1 where that is not measured
     """
 
     step: int
+    busy_us: int = 0
+    idle_us: int = -1
+
+
+class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
+    """Tokens of S sampled rows.
+
+    tokens    int32[S]     sampled ids; -1 where the row's logits were not finite
+    sampled   log-probabilities of the S sampled tokens, if any row of the step requests them
+    scored    log-probabilities of the positions with a target, if the step has targets
+    """
+
     tokens: bytes = b""
     sampled: Logprobs | None = None
     scored: Logprobs | None = None
-    pooled: bytes = b""
-    counts: bytes = b""
-    busy_us: int = 0
-    idle_us: int = -1
+
+
+class EmbedOutput(FinishedStep, frozen=True, kw_only=True, tag="embed"):
+    """Dense vectors, float32[N, D]: one a row, or one a token of a row whose token states are
+    requested. A failed row holds NaN."""
+
+    vectors: bytes
+
+
+class EmbedSparseOutput(FinishedStep, frozen=True, kw_only=True, tag="embed_sparse"):
+    """Sparse vectors of R rows. A failed row holds NaN.
+
+    entries   float32[E, 2]  index and value of each number that is not zero, rows one after
+                             another, indices ascending
+    counts    int32[R]       how many of the E are each row's
+    """
+
+    entries: bytes
+    counts: bytes
+
+
+class ClassifyOutput(FinishedStep, frozen=True, kw_only=True, tag="classify"):
+    """Logits, float32[R, num_labels]. A failed row holds NaN."""
+
+    logits: bytes
+
+
+StepOutput = GenerateOutput | EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 
 class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):

@@ -9,7 +9,7 @@ from workers.graphs.graph_pool import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward
-from workers.step.tensors import StepTensors
+from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class FullGraph:
     """
 
     inputs: StaticInputs
-    step: StepTensors
+    step: PagedStep
     hidden_in: torch.Tensor | None
     hidden_out: torch.Tensor
     graph: torch.cuda.CUDAGraph
@@ -56,7 +56,7 @@ def capture_full_graph(
 
     def run() -> torch.Tensor:
         inputs.resolve_tokens()
-        return forward(model, step, hidden_in, attention.of(step))
+        return forward(model, step, hidden_in, attention.paged(step))
 
     run()  # Compiles kernels, which must not happen within a capture.
     with pool.capturing():

@@ -20,7 +20,7 @@ from workers.graphs.graph_pool import GraphPool
 from workers.graphs.static_inputs import StaticInputs
 from workers.models.base import StageModel
 from workers.models.layer_loop import finish_last_layer
-from workers.step.tensors import Ends, StepTensors
+from workers.step.paged_step import LastTokens, PagedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,24 @@ class PiecewiseGraph:
     hidden: torch.Tensor
 
     def run(
-        self, step: StepTensors, hidden: torch.Tensor | None, ends: Callable[[], Ends | None]
+        self,
+        step: PagedStep,
+        hidden: torch.Tensor | None,
+        last_tokens: Callable[[], LastTokens | None],
     ) -> torch.Tensor:
         """Replay the step over its loaded inputs, with attention for the rows of `step` where it is
-        not captured. `ends` is called once all captured work is queued."""
+        not captured. `last_tokens` is called once all captured work is queued."""
         if self.hidden_in is not None:
             assert hidden is not None, "a later stage gets the hidden states of the one before"
             self.hidden_in[: len(hidden)] = hidden
-        attention, total = self.attention.of(step), step.num_tokens
+        attention, total = self.attention.paged(step, last_tokens), step.num_tokens
         qkv = self.attention.split_qkv(self.buffers.qkv).first(total)
         last = len(self.pieces) - 1
         for layer, piece in enumerate(self.pieces):
             piece.replay()
             if layer < last:
                 attention.attend(layer, qkv, out=self.buffers.attended[:total])
-        return finish_last_layer(self.model, self.hidden[:total], qkv, attention, ends())
+        return finish_last_layer(self.model, self.hidden[:total], qkv, attention)
 
     def replay(self) -> None:
         """Replay the pieces over whatever the inputs hold, without attention between them."""
@@ -119,10 +122,11 @@ class PiecewiseCapture:
             hidden,
         )
 
-    def _run(self, step: StepTensors) -> Generator[torch.Tensor]:
+    def _run(self, step: PagedStep) -> Generator[torch.Tensor]:
         """Yields at the end of each piece, with the input of the layer that it ends in."""
         model, hidden = self._model, self._hidden_in
-        attention, qkv = self._attention.of(step), self._attention.split_qkv(self._buffers.qkv)
+        attention = self._attention.paged(step)
+        qkv = self._attention.split_qkv(self._buffers.qkv)
         last = len(model.layers) - 1
         for layer in range(last + 1):
             hidden = self._layer_input(layer, step, hidden)
@@ -133,7 +137,7 @@ class PiecewiseCapture:
                 attention.attend(layer, qkv, out=self._buffers.attended)
 
     def _layer_input(
-        self, layer: int, step: StepTensors, hidden: torch.Tensor | None
+        self, layer: int, step: PagedStep, hidden: torch.Tensor | None
     ) -> torch.Tensor:
         """The embeddings (or `hidden`) for layer 0, else the output of the layer before, computed
         from its input `hidden` and from what was attended."""

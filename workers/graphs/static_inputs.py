@@ -8,9 +8,9 @@ import torch
 
 from workers.device.transfer import pin
 from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
-from workers.step.rows import StepRows
+from workers.step.paged_step import PagedStep, TokenInputs
+from workers.step.rows import IntArray, StepRows
 from workers.step.slot_table import SlotTable
-from workers.step.tensors import IntArray, StepTensors
 
 _BYTES = 32
 """Per token: tokens, positions and kv_indices int64, slots and context_lens int32."""
@@ -73,13 +73,12 @@ class StaticInputs:
         """Fill `resolved`; part of what is captured."""
         self._table.resolve(self.slots, self.tokens, self.resolved)
 
-    def as_decode_step(self) -> StepTensors:
+    def as_decode_step(self) -> PagedStep:
         """A step of `size` rows, each of one resolved token. Its lengths on the host are made up:
         captured kernels read those on the device."""
-        return StepTensors(
+        return PagedStep(
             tokens=self.resolved,
             positions=self.positions,
-            token_types=None,
             kv_indices=self.kv_indices,
             block_tables=self._table.device_tables,
             slots=self.slots,
@@ -89,7 +88,12 @@ class StaticInputs:
             contexts=np.ones(self.size, np.int32),
         )
 
-    def as_step_of_rows(self) -> StepTensors:
+    def as_step(self, rows: StepRows) -> PagedStep:
+        """The step that was loaded, whose rows are `rows`; its tokens are not resolved."""
+        inputs = TokenInputs(self.tokens, self.positions, self.kv_indices)
+        return PagedStep.over(inputs, rows, self._table)
+
+    def as_step_of_rows(self) -> PagedStep:
         """A step of these tokens in `rows`. Its lengths on the host are the largest possible."""
         assert self.rows is not None, "captured with its attention"
         decode_rows, chunks = self.rows.decode_rows, self.rows.chunks

@@ -3,17 +3,17 @@
 import torch
 
 from workers.contract.model_config import PoolingConfig
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
 
 
-def pool(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> torch.Tensor:
+def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
     """`hidden` [T', D] -> float32[R, D], of any length; what is not finite stays in its row."""
     if config.mode == "cls":
         return first_tokens(hidden, step).float()
     if config.mode == "last":
         return hidden[step.query_starts[1:] - 1].float()
     states = hidden[: step.num_tokens].float()
-    lens = step.context_lens
+    lens = step.row_lens
     num_rows = len(step.query_lens)
     row_of_token = torch.repeat_interleave(
         torch.arange(num_rows, device=hidden.device), lens, output_size=step.num_tokens
@@ -27,6 +27,6 @@ def pool(hidden: torch.Tensor, step: StepTensors, config: PoolingConfig) -> torc
     return sums.index_add_(0, row_of_token, states) / lens[:, None]
 
 
-def first_tokens(hidden: torch.Tensor, step: StepTensors) -> torch.Tensor:
+def first_tokens(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
     """The states of every row's first token, [R, D]."""
     return hidden[step.query_starts[:-1]]

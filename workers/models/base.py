@@ -9,7 +9,8 @@ import torch
 from workers.contract.model_config import ModelConfig
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 class StageLayer(Protocol):
@@ -47,7 +48,7 @@ class StageModel(Protocol):
         """This stage's, in order; at least one."""
         ...
 
-    def embed(self, step: StepTensors) -> torch.Tensor:
+    def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """First stage: the step's tokens [T'] -> [T', hidden_size]."""
         ...
 

@@ -14,8 +14,9 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.partition import stage_layers
-from workers.step.tensors import StepTensors
+from workers.models.partition import on_this_stage, stage_layers
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 _WORDS = "embeddings.word_embeddings"
 _HEAD = "cls.predictions"
@@ -37,9 +38,10 @@ class BertEmbeddings(Layer):
         )
         self._norm = LayerNorm("embeddings.LayerNorm", size, config.norm_eps, placement)
 
-    def __call__(self, step: StepTensors) -> torch.Tensor:
+    def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """[T', hidden_size]"""
-        types = self._types.weight[0] if step.token_types is None else self._types(step.token_types)
+        ids = step.token_types if isinstance(step, PackedStep) else None
+        types = self._types.weight[0] if ids is None else self._types(ids)
         return self._norm(self.words(step.tokens) + types + self._positions(step.positions))
 
     def parts(self) -> Sequence[Layer]:
@@ -88,9 +90,8 @@ class BertModel(Layer):
         self._embeddings = BertEmbeddings(config, placement) if stage == 0 else None
         self.layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in layers]
 
-    def embed(self, step: StepTensors) -> torch.Tensor:
-        assert self._embeddings is not None, "only the first stage has the embeddings"
-        return self._embeddings(step)
+    def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
+        return on_this_stage(self._embeddings)(step)
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
@@ -129,10 +130,8 @@ class BertForSequenceClassification(BertModel):
         self._classifier = Linear(size, classifier, placement, bias=True) if last else None
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        assert self._pooler is not None, "only the last stage has the head"
-        assert self._classifier is not None
-        pooled = torch.tanh(self._pooler(pad_rows(hidden)))
-        return self._classifier(pooled)[: hidden.shape[0]]
+        pooled = torch.tanh(on_this_stage(self._pooler)(pad_rows(hidden)))
+        return on_this_stage(self._classifier)(pooled)[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
         head = (self._pooler, self._classifier)
@@ -189,8 +188,7 @@ class BertForMaskedLM(BertModel):
         self._tied = config.tie_word_embeddings
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        assert self._head is not None, "only the last stage has the head"
-        return self._head(pad_rows(hidden))[: hidden.shape[0]]
+        return on_this_stage(self._head)(pad_rows(hidden))[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
         return super().parts() if self._head is None else [*super().parts(), self._head]

@@ -14,8 +14,9 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.partition import stage_layers
-from workers.step.tensors import StepTensors
+from workers.models.partition import on_this_stage, stage_layers
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 _EMBEDDING = "model.embed_tokens"
 _HEAD = "lm_head"
@@ -78,16 +79,14 @@ class LlamaForCausalLM(Layer):
         self._head = self._make_head(config, placement) if last else None
         self._tied = config.tie_word_embeddings
 
-    def embed(self, step: StepTensors) -> torch.Tensor:
-        assert self._embedding is not None, "only the first stage has the embedding"
-        return self._embedding(step.tokens)
+    def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
+        return on_this_stage(self._embedding)(step.tokens)
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self._norm is None else self._norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        assert self._head is not None, "only the last stage has the head"
-        return self._head(pad_rows(hidden))[: hidden.shape[0]]
+        return on_this_stage(self._head)(pad_rows(hidden))[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
         parts = (self._embedding, *self.layers, self._norm, self._head)

@@ -1,6 +1,10 @@
 """Which layers of a model belong to which pipeline stage."""
 
+from typing import TypeVar
+
 from workers.contract.model_config import ModelConfigError
+
+PartT = TypeVar("PartT")
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
@@ -21,3 +25,10 @@ def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
     extra = set(first_takers[:left_over])
     start = share * stage + sum(1 for earlier in extra if earlier < stage)
     return range(start, start + share + (stage in extra))
+
+
+def on_this_stage(part: PartT | None) -> PartT:
+    """A part that only the first stage has (the embedding) or the last (the head), and that is
+    used on no other."""
+    assert part is not None, "used only on the stage that has it"
+    return part

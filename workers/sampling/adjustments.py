@@ -12,7 +12,7 @@ import torch
 
 from workers.device.transfer import on_device, to_array
 from workers.sampling.token_counts import TokenCounts
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from workers.contract.sampling_parameters import TokenSampling
 from workers.sampling.adjustments import Adjustments, Bias
 from workers.sampling.token_counts import TokenCounts
 from workers.sampling.uniforms import uniforms
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 

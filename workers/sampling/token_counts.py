@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from workers.device.transfer import on_device
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 _IN_PROMPT = 1
 _ONE_SAMPLED = 2

@@ -6,7 +6,7 @@ They do not depend on the batch, on wasted rows, on recomputation or on the numb
 import numpy as np
 import numpy.typing as npt
 
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 

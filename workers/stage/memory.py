@@ -1,24 +1,12 @@
-"""What of a CUDA device's memory is left for the KV cache, and what to say where it runs out."""
+"""A CUDA device that runs out of memory, in words; and giving memory back."""
 
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from workers.contract.config import WorkerConfig
-from workers.contract.messages import SlotInit, StepInput
-from workers.contract.sampling_parameters import TokenSampling
-from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
-from workers.stage.model_runner import ModelRunner
-
-_OUTSIDE_ALLOCATOR = 1 << 30
-"""Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the
-device reports as used includes what its neighbours use."""
-
-_GIB = 1 << 30
+GIB = 1 << 30
 
 
 class DeviceMemoryError(Exception):
@@ -34,102 +22,14 @@ def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
         yield
     except torch.OutOfMemoryError:
         left, total = torch.cuda.mem_get_info()
-        amount = f" by at least {(needed - free) / _GIB:.1f} GiB" if needed > free else ""
+        amount = f" by at least {(needed - free) / GIB:.1f} GiB" if needed > free else ""
         raise DeviceMemoryError(
-            f"out of memory while {doing}: {left / _GIB:.1f} of {total / _GIB:.1f} GiB are free; "
+            f"out of memory while {doing}: {left / GIB:.1f} of {total / GIB:.1f} GiB are free; "
             f"{remedy}{amount}"
         ) from None
-
-
-def measured_kv_budget(config: WorkerConfig, runner: ModelRunner) -> int:
-    """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
-    most that the largest step takes beside them, and its CUDA graphs. All of that is run and
-    measured, with `runner`, whose cache holds just that step's tokens.
-
-    Raises DeviceMemoryError where nothing is left.
-    """
-    with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
-        allocated = torch.cuda.memory_allocated()
-        held = allocated - (runner.kv_cache.nbytes if runner.kv_cache else 0)
-        torch.cuda.reset_peak_memory_stats()
-        runner.run_alone(largest_step(config))
-        peak = torch.cuda.max_memory_allocated() - allocated
-        graphs = _graph_bytes(config, runner)
-    budget = config.memory_share_bytes - held - peak - graphs - _OUTSIDE_ALLOCATOR
-    if budget <= 0:
-        raise DeviceMemoryError(
-            f"no room for a KV cache: the share of {config.memory_share_bytes / _GIB:.1f} GiB goes "
-            f"to weights and tables ({held / _GIB:.1f}), the largest step ({peak / _GIB:.1f}) and "
-            f"CUDA graphs ({graphs / _GIB:.1f}); raise --memory-share, or lower --max-step-tokens, "
-            f"by at least {-budget / _GIB:.1f} GiB"
-        )
-    return budget
 
 
 def release_cached() -> None:
     """Give what is no longer used back to the device."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def largest_step(config: WorkerConfig) -> StepInput:
-    """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
-    which take the most memory."""
-    lens = _row_lens_of_largest_step(config)
-    blocks = _blocks(lens, config)
-    slots = np.arange(len(lens), dtype=np.int32)
-    firsts = np.cumsum(blocks) - blocks
-    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
-    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
-    return StepInput(
-        0,
-        tokens=bytes(4 * lens.sum()),
-        query_lens=lens.tobytes(),
-        slots=slots.tobytes(),
-        starts=bytes(4 * len(lens)),
-        sample=b"\1" * len(lens),
-        block_updates=table.tobytes(),
-        inits=[
-            SlotInit(
-                slot=slot,
-                prompt_len=length,
-                seed=slot,
-                sampling=TokenSampling(top_p=0.9, presence_penalty=0.1),
-                known_tokens=bytes(4 * length),
-            )
-            for slot, length in enumerate(lens.tolist())
-        ],
-    )
-
-
-def blocks_of_largest_step(config: WorkerConfig) -> int:
-    """Blocks that `largest_step` writes."""
-    return int(_blocks(_row_lens_of_largest_step(config), config).sum())
-
-
-def _row_lens_of_largest_step(config: WorkerConfig) -> npt.NDArray[np.int32]:
-    """Tokens of each of its rows, even but for the first ones' one more."""
-    rows = min(config.max_slots, config.max_step_tokens)
-    each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
-    lens = np.full(rows, each, np.int32)
-    lens[:over] += 1
-    return lens
-
-
-def _blocks(lens: npt.NDArray[np.int32], config: WorkerConfig) -> npt.NDArray[np.int32]:
-    return -(-lens // config.block_size)
-
-
-def _graph_bytes(config: WorkerConfig, runner: ModelRunner) -> int:
-    """What all CUDA graphs will take: the memory of the largest step, which all share, and what
-    each further graph adds."""
-    if not runner.can_capture():
-        return 0
-    rows, tokens = decode_graph_sizes(config.max_slots), prompt_graph_sizes(config.max_step_tokens)
-    used: list[int] = []
-    for captured in (1, 2):
-        before = torch.cuda.mem_get_info()[0]
-        runner.capture(rows[-captured:], tokens[-captured:])
-        used.append(before - torch.cuda.mem_get_info()[0])
-    further = len(rows) + len(tokens) - 2
-    return used[0] + further * max(used[1] - used[0], 0) // 2

@@ -1,19 +1,19 @@
-"""The rows of a decoder's step, on the host."""
+"""The rows of a decode step, on the host."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from workers.contract.messages import StepInput
-from workers.step.tensors import IntArray, leading_decode_rows
+from workers.contract.messages import DecodeStep
 
+IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
 
 
 class StepRows(NamedTuple):
     """R rows: slots, query_lens, contexts int32[R], starts int32[R + 1] among the step's T tokens;
-    token_slots int32[T] and positions int64[T] are each token's slot and place in its sequence."""
+    token_slots int32[T] and positions int64[T] are each token's slot and position in its row."""
 
     slots: IntArray
     query_lens: IntArray
@@ -23,21 +23,26 @@ class StepRows(NamedTuple):
     positions: LongArray
 
     @classmethod
-    def of(cls, message: StepInput) -> "StepRows":
-        """Those of a decoder's step."""
+    def of(cls, message: DecodeStep) -> Self:
+        """The rows of a message."""
         slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
         query_lens = np.frombuffer(message.query_lens, np.int32)
-        contexts = np.frombuffer(message.starts, np.int32) + query_lens
+        return cls.over(slots, query_lens, np.frombuffer(message.starts, np.int32))
+
+    @classmethod
+    def over(cls, slots: IntArray, query_lens: IntArray, cached: IntArray) -> Self:
+        """Rows of `query_lens` tokens each behind `cached` ones, int32[R] each."""
+        contexts = cached + query_lens
         starts = offsets(query_lens)
         token_slots = np.repeat(slots, query_lens)
         positions = np.repeat(contexts - starts[1:], query_lens) + np.arange(len(token_slots))
         return cls(slots, query_lens, contexts, starts, token_slots, positions)
 
     @classmethod
-    def none(cls) -> "StepRows":
+    def none(cls) -> Self:
         """A step without rows."""
         nothing = np.zeros(0, np.int32)
-        return cls(nothing, nothing, nothing, offsets(nothing), nothing, nothing.astype(np.int64))
+        return cls.over(nothing, nothing, nothing)
 
     @property
     def total(self) -> int:
@@ -50,8 +55,8 @@ class StepRows(NamedTuple):
         return leading_decode_rows(self.query_lens)
 
     @property
-    def ends(self) -> LongArray:
-        """int64[R]: the place of each row's last token among the T."""
+    def last_token_indices(self) -> LongArray:
+        """int64[R]: the index of each row's last token among the T."""
         return self.starts[1:].astype(np.int64) - 1
 
 
@@ -60,3 +65,9 @@ def offsets(lens: IntArray) -> IntArray:
     found = np.zeros(len(lens) + 1, np.int32)
     np.cumsum(lens, out=found[1:])
     return found
+
+
+def leading_decode_rows(query_lens: IntArray) -> int:
+    """How many rows precede the first one of several tokens."""
+    several = np.flatnonzero(query_lens != 1)
+    return int(several[0]) if len(several) else len(query_lens)

@@ -1,4 +1,4 @@
-"""What a stage remembers of each slot between steps, so that messages carry only what changed."""
+"""A stage's memory of each slot between steps, so that messages carry only what changed."""
 
 from importlib import import_module
 from typing import Any
@@ -7,17 +7,17 @@ import numpy as np
 import torch
 
 from workers.device.transfer import on_device, to_device
-from workers.step.tensors import IntArray
+from workers.step.rows import IntArray, LongArray, StepRows
 
 
 class SlotTable:
     """Block table and last sampled token of every slot.
 
-    block_tables   int32[max_slots + 1, max_blocks], for computing places on the host
+    block_tables   int32[max_slots + 1, max_blocks], for computing KV indices on the host
     device_tables  the same on the device; on the CPU the two share memory
     last_tokens    int64[max_slots + 1] on the device; meaningful on the first stage only
 
-    Slot max_slots is nobody's: it belongs to rows that pad a step, and all its blocks are
+    Slot `max_slots` belongs to no request but to rows that pad a step; all its blocks are
     `scratch_block`.
     """
 
@@ -26,36 +26,49 @@ class SlotTable:
     last_tokens: torch.Tensor
 
     def __init__(
-        self, max_slots: int, max_blocks: int, scratch_block: int, device: torch.device
+        self,
+        max_slots: int,
+        max_blocks: int,
+        block_size: int,
+        scratch_block: int,
+        device: torch.device,
     ) -> None:
+        self.device = device
+        self._block_size = block_size
         self.padding_slot = max_slots
         self.block_tables = np.zeros((max_slots + 1, max_blocks), np.int32)
         self.block_tables[max_slots] = scratch_block
         self.device_tables = on_device(self.block_tables, device)
         self.last_tokens = torch.zeros(max_slots + 1, dtype=torch.int64, device=device)
-        # Only on CUDA are they to be had.
+        # Triton is not installed on every machine without a GPU.
         on_cuda = device.type == "cuda"
         self._kernels: Any = (
             import_module("workers.kernels.sampling.last_tokens") if on_cuda else None
         )
 
     def update(self, block_updates: bytes) -> None:
-        """Apply a step's news: blocks that slots gained."""
+        """Apply a step's `block_updates`: blocks that slots gained."""
         if block_updates:
             updates = np.frombuffer(block_updates, np.int32).reshape(-1, 3)
-            places = updates[:, 0].astype(np.int64) * self.block_tables.shape[1] + updates[:, 1]
+            entries = updates[:, 0].astype(np.int64) * self.block_tables.shape[1] + updates[:, 1]
             blocks = np.ascontiguousarray(updates[:, 2])
-            self.block_tables.reshape(-1)[places] = blocks
+            self.block_tables.reshape(-1)[entries] = blocks
             if self.device_tables.is_cuda:
                 # In stream order: steps that are queued still read the table as it was.
-                where, what = to_device([places, blocks], self.device_tables.device)
-                self.device_tables.view(-1).index_copy_(0, where, what)
+                changed, new = to_device([entries, blocks], self.device_tables.device)
+                self.device_tables.view(-1).index_copy_(0, changed, new)
+
+    def kv_indices(self, rows: StepRows) -> LongArray:
+        """The KV index of each of a step's tokens: int64[T], block * block_size + offset."""
+        index, offset = np.divmod(rows.positions, self._block_size)
+        blocks = self.block_tables[rows.token_slots, index]
+        return blocks * np.int64(self._block_size) + offset
 
     def store_last_tokens(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Keep each slot's newest token: `slots`, each once, and `tokens` int32[S] on the device.
 
         A failed row's -1 becomes 0: a step submitted ahead may still read it, and must not index
-        the embedding with it; the engine drops what comes of that row.
+        the embedding with it; the engine drops that row's result.
         """
         if self._kernels is not None:
             self._kernels.keep(self.last_tokens, slots, tokens)
@@ -63,8 +76,8 @@ class SlotTable:
             self.last_tokens[slots] = tokens.clamp(min=0).long()
 
     def resolve(self, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor) -> None:
-        """`tokens` into `out`, int64[T] each, in place of -1 the newest one of its slot: `slots`
-        int32[T]."""
+        """Copy `tokens` to `out`, int64[T] each, with the newest token of its slot (`slots`
+        int32[T]) in place of each -1."""
         if self._kernels is not None:
             self._kernels.look_up(self.last_tokens, slots, tokens, out)
         else:

@@ -49,7 +49,7 @@ class Crowd:
         for outputs in self.timed.engine.clients.outputs(CLIENT):
             for failed in outputs.failed:
                 self.refused[failed.id] = failed
-            for job in [row.job for row in outputs.rows] + [part.job for part in outputs.vectors]:
+            for job in [row.job for row in outputs.rows] + [part.job for part in outputs.encoded]:
                 self.began.setdefault(job, self.now)
         sent[CLIENT] = []
 

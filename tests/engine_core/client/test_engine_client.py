@@ -16,12 +16,14 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.known_queue import KnownQueue
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import (
     Abort,
     Accepted,
+    DenseVectors,
     EncodeJob,
     EndRow,
     EngineInfo,
@@ -32,7 +34,6 @@ from engine_core.messages import (
     RowOutput,
     SamplingParams,
     ToCore,
-    Vectors,
 )
 
 INFO = EngineInfo("generate", 64, 50, 2, 0, 0)
@@ -128,7 +129,7 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
 
 async def refused(client: EngineClient, priority: int = 0) -> EngineError:
     with pytest.raises(EngineError) as raised:
-        await asyncio.wait_for(client.encode(ids=[b"1234"], priority=priority), 5)
+        await asyncio.wait_for(client.encode(VectorsCall, ids=[b"1234"], priority=priority), 5)
     return raised.value
 
 
@@ -144,17 +145,17 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         for priority in (0, 0, 1):
             error = await refused(client, priority)
             assert (error.code, error.message, error.retry_after) == ("overloaded", "full", 3.5)
-        urgent = asyncio.create_task(client.encode(ids=[b"1234"], priority=-1))
+        urgent = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"], priority=-1))
         message = await script.job()
         assert message.priority == -1
         now = 0.2
-        asking = asyncio.create_task(client.encode(ids=[b"1234"]))
+        asking = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
         job = await script.job()
         assert (await refused(client)).retry_after == 3.5
-        vector = Vectors(job.id, bytes(4), bytes(8))
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])], vectors=[vector]))
+        vector = DenseVectors(job.id, bytes(4), bytes(8))
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[vector]))
         await asyncio.wait_for(asking, 5)
-        last = asyncio.create_task(client.encode(ids=[b"1234"]))
+        last = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
         assert (await script.job()).id > job.id
         client.close()
         await asyncio.gather(urgent, last, return_exceptions=True)
@@ -186,7 +187,7 @@ def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None
 
 async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a", "b"]))
+        call = asyncio.create_task(client.encode(VectorsCall, texts=["a", "b"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
         with pytest.raises(EngineError) as raised:
@@ -196,14 +197,14 @@ async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
 
 async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(ids=[array("i", [1]).tobytes()] * 3))
+        call = asyncio.create_task(client.encode(VectorsCall, ids=[array("i", [1]).tobytes()] * 3))
         job = await script.job()
         assert isinstance(job, EncodeJob)
         await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
         for rows in ([2, 0], [1]):
             data = np.array([[row, row] for row in rows], np.float32)
-            part = Vectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
-            await script.send(Outputs(vectors=[part]))
+            part = DenseVectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, 5)
         assert encoded.vectors.tolist() == [[0, 0], [1, 1], [2, 2]]
         assert encoded.prompt_tokens == [1, 1, 1]
@@ -211,7 +212,10 @@ async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
 
 async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        for call in (client.encode(texts=["a"]), client.generate(SamplingParams(), texts=["a"])):
+        for call in (
+            client.encode(VectorsCall, texts=["a"]),
+            client.generate(SamplingParams(), texts=["a"]),
+        ):
             task = asyncio.create_task(call)
             job = await script.job()
             task.cancel()
@@ -223,7 +227,7 @@ async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None
 async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -> None:
     """A request may still have been preparing its job then."""
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a"]))
+        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
         client.abort_all(EngineError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
@@ -235,7 +239,7 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
 
 async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a"]))
+        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
         with pytest.raises(EngineError):

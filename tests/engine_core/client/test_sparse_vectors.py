@@ -3,28 +3,29 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from engine_core.client import pending_jobs
+from engine_core.client import encode_calls
+from engine_core.client.encode_calls import SparseCall
 from engine_core.client.pending_jobs import EngineError
 from engine_core.job import Job, RefusalError
 from engine_core.messages import (
     Abort,
     Accepted,
+    EncodedRows,
     EncodeJob,
     GenerateJob,
     Outputs,
     SamplingParams,
-    Vectors,
+    SparseVectors,
 )
 from engine_core.outbox import Outbox
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows import workflow_for
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import MODEL, engine_config
-from workers.contract.messages import StepOutput
+from workers.contract.messages import EmbedSparseOutput
 
 Row = list[tuple[float, float]]
 
@@ -40,12 +41,13 @@ class Told(Outbox):
 
     def __init__(self) -> None:
         super().__init__(lambda job: None)
-        self.parts: dict[int, Vectors] = {}
+        self.parts: dict[int, SparseVectors] = {}
         self.failed: list[int] = []
 
-    def vectors(self, job: Job, part: Vectors, rows: int) -> None:
+    def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
+        assert isinstance(part, SparseVectors)
         self.parts[part.job] = part
-        super().vectors(job, part, rows)
+        super().encoded(job, part, rows)
 
     def fail_not_finite(self, job: Job) -> None:
         self.failed.append(job.message.id)
@@ -63,7 +65,7 @@ def run(rows: list[Row], *jobs: int) -> Told:
     assert batch is not None
     told = Told()
     entries, counts = sparse(rows)
-    scheduler.update(batch, StepOutput(batch.step, pooled=entries, counts=counts), told)
+    scheduler.update(batch, EmbedSparseOutput(batch.step, entries=entries, counts=counts), told)
     return told
 
 
@@ -72,13 +74,13 @@ def test_each_job_is_told_its_own_entries() -> None:
     told = run(rows, 2, 2)
     for job, own in ((1, rows[:2]), (2, rows[2:])):
         part = told.parts[job]
-        assert (part.data, part.counts) == sparse(own)
+        assert (part.entries, part.counts) == sparse(own)
         assert np.frombuffer(part.rows, np.int32).tolist() == [0, 1]
 
 
 def test_a_step_in_which_nothing_is_left() -> None:
     told = run([[], [], [], []], 2, 2)
-    assert [(part.data, part.counts) for part in told.parts.values()] == [sparse([[], []])] * 2
+    assert [(part.entries, part.counts) for part in told.parts.values()] == [sparse([[], []])] * 2
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -90,32 +92,30 @@ def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None
 
 async def test_entries_are_put_together_by_item(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        info = await client.wait_ready()
-        client.info = msgspec.structs.replace(info, task="embed_sparse")
-        call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
+        call = asyncio.create_task(client.encode(SparseCall, texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
         first: list[Row] = [[(5, 0.5)], [(1, 1), (49, 2)]]
         for rows, own in (([2, 0], first), ([1], [[]])):
-            part = Vectors(job.id, np.array(rows, np.int32).tobytes(), *sparse(own))
-            await script.send(Outputs(vectors=[part]))
+            part = SparseVectors(job.id, np.array(rows, np.int32).tobytes(), *sparse(own))
+            await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, 5)
-        assert encoded.vectors.tolist() == [[1, 1], [49, 2], [5, 0.5]]
+        assert encoded.entries.tolist() == [[1, 1], [49, 2], [5, 0.5]]
         assert encoded.counts == [2, 0, 1]
         assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
 
 
 async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
+    monkeypatch.setattr(encode_calls, "MAX_SPARSE_ENTRIES", 3)
     async with connected(tmp_path) as (client, script):
-        info = await client.wait_ready()
-        client.info = msgspec.structs.replace(info, task="embed_sparse")
-        call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
+        call = asyncio.create_task(client.encode(SparseCall, texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3])]))
         for row in range(3):
-            part = Vectors(job.id, np.array([row], np.int32).tobytes(), *sparse([[(1, 1), (2, 2)]]))
-            await script.send(Outputs(vectors=[part]))
+            part = SparseVectors(
+                job.id, np.array([row], np.int32).tobytes(), *sparse([[(1, 1), (2, 2)]])
+            )
+            await script.send(Outputs(encoded=[part]))
         with pytest.raises(EngineError, match="more than 3 entries") as refused:
             await asyncio.wait_for(call, 5)
         assert refused.value.code == "too_large"

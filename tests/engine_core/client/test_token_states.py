@@ -6,17 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.client import pending_jobs
+from engine_core.client import encode_calls
+from engine_core.client.encode_calls import StatesCall, VectorsCall
 from engine_core.client.pending_jobs import EngineError
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Abort, Accepted, EncodeJob, Outputs, Vectors
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    DenseVectors,
+    EncodedRows,
+    EncodeJob,
+    Outputs,
+    TokenStates,
+)
 from engine_core.outbox import Outbox
-from engine_core.schedulers.batches import EncoderBatch
+from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import engine_config
-from workers.contract.messages import StepOutput
+from workers.contract.messages import EmbedOutput
 
 
 def add(scheduler: PrefillOnlyScheduler, job_id: int, lens: list[int], *, states: bool) -> None:
@@ -27,36 +36,41 @@ def add(scheduler: PrefillOnlyScheduler, job_id: int, lens: list[int], *, states
     scheduler.add(Job(b"a", message, len(lens), sum(lens)), rows)
 
 
-def run(scheduler: PrefillOnlyScheduler, batch: EncoderBatch) -> dict[int, list[list[float]]]:
-    """The step's numbers by job: vector i of the step is [i, -i]."""
-    numbers = np.arange(int(batch.sizes.sum()), dtype=np.float32)
+Sent = dict[tuple[type, int], list[list[float]]]
+
+
+def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
+    """The step's numbers by kind and job: vector i of the step is [i, -i]."""
+    numbers = np.arange(int(batch.num_vectors.sum()), dtype=np.float32)
     pooled = np.stack([numbers, -numbers], axis=1)
-    told: dict[int, list[list[float]]] = {}
+    sent: Sent = {}
 
     class Recorder(Outbox):
-        def vectors(self, job: Job, part: Vectors, rows: int) -> None:
-            told.setdefault(part.job, []).extend(
-                np.frombuffer(part.data, np.float32).reshape(-1, 2).tolist()
+        def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
+            assert isinstance(part, DenseVectors | TokenStates)
+            data = part.states if isinstance(part, TokenStates) else part.vectors
+            sent.setdefault((type(part), part.job), []).extend(
+                np.frombuffer(data, np.float32).reshape(-1, 2).tolist()
             )
-            super().vectors(job, part, rows)
+            super().encoded(job, part, rows)
 
-    output = StepOutput(batch.step, pooled=pooled.tobytes())
+    output = EmbedOutput(batch.step, vectors=pooled.tobytes())
     scheduler.update(batch, output, Recorder(lambda job: None))
-    return told
+    return sent
 
 
-def test_a_step_tells_vectors_and_states() -> None:
+def test_a_step_returns_vectors_and_states() -> None:
     scheduler = PrefillOnlyScheduler(engine_config(max_model_len=16, max_step_tokens=32), 0)
     add(scheduler, 1, [4, 2], states=False)
     add(scheduler, 2, [3, 1], states=True)
     batch = scheduler.schedule(None)
     assert batch is not None
     message = scheduler.build(batch)
-    assert list(message.states) == [0, 1, 1, 0]
-    assert batch.sizes.tolist() == [1, 3, 1, 1]
+    assert list(message.token_states) == [0, 1, 1, 0]
+    assert batch.num_vectors.tolist() == [1, 3, 1, 1]
     assert run(scheduler, batch) == {
-        1: [[0, 0], [5, -5]],
-        2: [[1, -1], [2, -2], [3, -3], [4, -4]],
+        (DenseVectors, 1): [[0, 0], [5, -5]],
+        (TokenStates, 2): [[1, -1], [2, -2], [3, -3], [4, -4]],
     }
 
 
@@ -65,38 +79,51 @@ def test_a_step_without_states_says_nothing_of_them() -> None:
     add(scheduler, 1, [4, 2], states=False)
     batch = scheduler.schedule(None)
     assert batch is not None
-    assert scheduler.build(batch).states == b""
-    assert batch.sizes.tolist() == [1, 1]
+    assert scheduler.build(batch).token_states == b""
+    assert batch.num_vectors.tolist() == [1, 1]
 
 
 async def test_states_are_placed_by_item(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=True))
+        call = asyncio.create_task(client.encode(StatesCall, texts=["a", "b", "c"]))
         job = await script.job()
         assert isinstance(job, EncodeJob)
         assert job.token_states
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3])]))
         for rows, numbers in (([2, 0], [3, 4, 5, 0, 1]), ([1], [2])):
             data = np.array([[number, -number] for number in numbers], np.float32)
-            part = Vectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
-            await script.send(Outputs(vectors=[part]))
+            part = TokenStates(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, 5)
-        assert encoded.vectors.tolist() == [[number, -number] for number in range(6)]
+        assert encoded.states.tolist() == [[number, -number] for number in range(6)]
         assert encoded.prompt_tokens == [2, 1, 3]
 
 
 async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(pending_jobs, "MAX_STATE_NUMBERS", 11)
+    monkeypatch.setattr(encode_calls, "MAX_STATE_NUMBERS", 11)
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a", "b"], token_states=True))
+        call = asyncio.create_task(client.encode(StatesCall, texts=["a", "b"]))
         job = await script.job()
-        part = Vectors(job.id, np.array([1], np.int32).tobytes(), np.ones(6, np.float32).tobytes())
-        await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], vectors=[part]))
+        part = TokenStates(
+            job.id, np.array([1], np.int32).tobytes(), np.ones(6, np.float32).tobytes()
+        )
+        await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], encoded=[part]))
         with pytest.raises(EngineError, match="12 numbers; an answer takes 11") as refused:
             await asyncio.wait_for(call, 5)
         assert refused.value.code == "too_large"
+        assert await script.receive() == Abort([job.id])
+
+
+async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, script):
+        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
+        job = await script.job()
+        part = TokenStates(job.id, bytes(4), bytes(8))
+        await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[part]))
+        with pytest.raises(EngineError, match="this model returns TokenStates"):
+            await asyncio.wait_for(call, 5)
         assert await script.receive() == Abort([job.id])
 
 

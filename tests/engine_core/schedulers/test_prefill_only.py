@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.job import Job
-from engine_core.messages import Accepted, EncodeJob, Failed, Outputs, Tokenization, Vectors
+from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from tests.engine_core.configs import engine_config
 from tests.engine_core.fake_transport import Engine
-from workers.contract.messages import StepOutput
+from workers.contract.messages import EmbedOutput
 
 A = b"a"
 
@@ -44,7 +44,7 @@ class Steps:
         )
         assert sum(batch.lens) == len(batch.tokens)
         pooled = np.zeros((len(batch.lens), 2), np.float32)
-        output = StepOutput(step=batch.step, pooled=pooled.tobytes())
+        output = EmbedOutput(batch.step, vectors=pooled.tobytes())
         self.scheduler.update(batch, output, self.outbox)
         return True
 
@@ -144,15 +144,15 @@ def answers(word_tokenizer, job: EncodeJob, architecture: str = "BertModel"):
     engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
     answer: Accepted | Failed | None = None
     vectors: dict[int, list[float]] = {}
-    parts: deque[Vectors] = deque()
+    parts: deque[DenseVectors] = deque()
     for outputs in engine.clients.sent[A]:
         assert isinstance(outputs, Outputs)
         for news in (*outputs.accepted, *outputs.failed):
             answer = news
-        parts.extend(outputs.vectors)
+        parts.extend([part for part in outputs.encoded if isinstance(part, DenseVectors)])
     for part in parts:
         rows = np.frombuffer(part.rows, np.int32).tolist()
-        data = np.frombuffer(part.data, np.float32).reshape(len(rows), -1).tolist()
+        data = np.frombuffer(part.vectors, np.float32).reshape(len(rows), -1).tolist()
         vectors.update(zip(rows, data, strict=True))
     return answer, vectors
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.tensors import encoder_step
+from tests.workers.tensors import packed_step
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
 
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (4, 2, 128)]
 """(query heads, KV heads, head size)"""
@@ -129,18 +129,18 @@ LENGTHS = {
 
 
 def bidirectional(
-    name: str, step: StepTensors, want: AttentionNeeds, qkv: torch.Tensor
+    name: str, step: PackedStep, want: AttentionNeeds, qkv: torch.Tensor
 ) -> torch.Tensor:
     """A backend's answer for queries, keys and values packed as [T, 3, H, D]."""
     backend = select_backend(name, want)
-    return backend.forward(qkv[:, 0], qkv[:, 1], qkv[:, 2], None, backend.plan(step))
+    return backend.attend_packed(qkv[:, 0], qkv[:, 1], qkv[:, 2], backend.plan_packed(step))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_bidirectional(lengths: list[int], dtype: torch.dtype) -> None:
     want = needs((4, 4, 32), paged=False, dtype=dtype)
-    step = encoder_step([[0] * length for length in lengths])
+    step = packed_step([[0] * length for length in lengths])
     numbers = torch.Generator().manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, 4, 32, generator=numbers).to(dtype)
     naive, sdpa = (bidirectional(name, step, want, qkv) for name in ("naive", "sdpa"))
@@ -159,7 +159,7 @@ def test_bidirectional(lengths: list[int], dtype: torch.dtype) -> None:
 def test_a_row_that_is_not_finite_spoils_no_other(name: str) -> None:
     lengths = [6, 8, 7]
     want = needs((4, 4, 32), paged=False)
-    step = encoder_step([[0] * length for length in lengths])
+    step = packed_step([[0] * length for length in lengths])
     qkv = torch.randn(sum(lengths), 3, 4, 32, generator=torch.Generator().manual_seed(0))
     clean = bidirectional(name, step, want, qkv)
     qkv[6:14] = torch.nan

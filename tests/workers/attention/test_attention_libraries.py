@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.tensors import encoder_step
+from tests.workers.tensors import packed_step
 from workers.attention.backends.flash_attn2 import FlashAttention2Backend
 from workers.attention.backends.flash_attn3 import FlashAttention3Backend
 from workers.attention.backends.flash_attn4 import FlashAttention4Backend
@@ -308,7 +308,7 @@ def test_paged_causal(backend: type[AttentionBackend], step: list[tuple[int, int
 def test_bidirectional(backend: type[AttentionBackend], kv_heads: int) -> None:
     want = attention_needs(paged=False, num_kv_heads=kv_heads)
     lengths = [3, 30, 1, 8]
-    step = encoder_step([[0] * length for length in lengths])
+    step = packed_step([[0] * length for length in lengths])
     numbers = torch.Generator().manual_seed(0)
     heads = torch.randn(sum(lengths), 4 + 2 * kv_heads, 32, generator=numbers)
     parts = heads.split([4, kv_heads, kv_heads], dim=1)
@@ -321,7 +321,7 @@ def _answer(
 ) -> torch.Tensor:
     made = backend(want)
     queries, keys, values = parts
-    return made.forward(queries, keys, values, None, made.plan(step))
+    return made.attend_packed(queries, keys, values, made.plan_packed(step))
 
 
 def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
@@ -330,7 +330,7 @@ def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
     backend = FlashAttention4Backend(want)
     short, long = (Problem([(cached, 1)] * 3, want) for cached in (1, 40))
     for problem in (short, long):
-        plan = backend.plan(problem.step)
+        plan = backend.plan_paged(problem.step)
         assert plan.chunks is None
         assert plan.decodes is not None
         assert plan.decodes.block_tables is problem.step.block_tables

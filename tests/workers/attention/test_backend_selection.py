@@ -19,7 +19,8 @@ from workers.attention.backends.sdpa import SdpaBackend
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_size": 16}
 
@@ -115,12 +116,12 @@ class Usable(NaiveBackend):
 class Unusable(NaiveBackend):
     capabilities = SdpaBackend.capabilities
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -138,12 +139,12 @@ class OnlyEncoders(NaiveBackend):
 
 
 class NotFinite(NaiveBackend):
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -260,17 +261,16 @@ def test_the_probe_steps_are_what_backends_take(paged: bool) -> None:
         torch.testing.assert_close(sdpa, naive, atol=5e-6, rtol=0)
 
 
-def _assert_consistent(step: StepTensors, block_size: int) -> None:
+def _assert_consistent(step: PagedStep | PackedStep, block_size: int) -> None:
+    paged = isinstance(step, PagedStep)
     rows = range(len(step.query_lens))
     assert step.query_starts.diff().tolist() == step.query_lens.tolist()
-    assert step.context_lens.tolist() == step.contexts.tolist()
-    positions = [
-        torch.arange(step.contexts[row] - step.query_lens[row], step.contexts[row]) for row in rows
-    ]
+    contexts = step.contexts if paged else step.query_lens
+    lens = step.context_lens if paged else step.row_lens
+    assert lens.tolist() == contexts.tolist()
+    positions = [torch.arange(contexts[row] - step.query_lens[row], contexts[row]) for row in rows]
     assert torch.equal(step.positions, torch.cat(positions))
-    if step.block_tables is not None:
-        assert step.slots is not None
-        assert step.kv_indices is not None
+    if isinstance(step, PagedStep):
         tables = [step.block_tables[step.slots[row]] for row in rows]
         places = [
             table[own // block_size] * block_size + own % block_size

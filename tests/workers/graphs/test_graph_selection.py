@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.workers.step_maker import int32
-from workers.contract.messages import StepInput
+from workers.contract.messages import DecodeStep
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
@@ -41,11 +41,12 @@ def test_which_graph_a_step_takes(contexts: list[int], counts: list[int], kind: 
     )
     starts = [context - count for context, count in zip(contexts, counts, strict=True)]
     rows = StepRows.of(
-        StepInput(
-            0,
+        DecodeStep(
+            step=0,
             tokens=bytes(4 * sum(counts)),
             query_lens=int32(counts),
             slots=int32(list(range(len(counts)))),
+            sample=bytes(len(counts)),
             starts=int32(starts),
         )
     )

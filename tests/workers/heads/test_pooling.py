@@ -4,22 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from workers.contract.messages import StepInput
+from workers.contract.messages import EncodeStep
 from workers.contract.model_config import PoolingConfig
 from workers.heads.pooling import first_tokens, pool
-from workers.stage.model_input import EncoderInputBuilder
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
 
 LENS = [3, 1, 7, 2, 5]
 
 
-def step(lens: list[int]) -> StepTensors:
-    message = StepInput(
-        0,
+def step(lens: list[int]) -> PackedStep:
+    message = EncodeStep(
+        step=0,
         tokens=np.ones(sum(lens), np.int32).tobytes(),
         query_lens=np.array(lens, np.int32).tobytes(),
     )
-    return EncoderInputBuilder(torch.device("cpu")).build(message).tensors
+    return PackedStep.of(message, torch.device("cpu"))
 
 
 def states(lens: list[int]) -> torch.Tensor:

@@ -12,11 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm, worker_config
-from tests.workers.stages import Stages, dense
+from tests.workers.stages import EncoderStages, dense
 from tests.workers.step_maker import encoder_step
 from tests.workers.tensors import Stages as ModelStages
-from tests.workers.tensors import encoder_step as tensor_step
+from tests.workers.tensors import packed_step
 from workers.contract.checkpoint_config import read_model_config
+from workers.contract.messages import EmbedSparseOutput
 from workers.contract.model_config import ModelConfigError, SpladeConfig
 from workers.heads import splade
 from workers.heads.splade import sparse_vectors
@@ -78,7 +79,7 @@ def reference(model: Any, strategy: Any = "max", activation: Any = "relu") -> np
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_are_those_of_transformers(tmp_path: Path, tied: bool, num_stages: int) -> None:
     expected = reference_logits(save_masked_lm(tmp_path, tie_word_embeddings=tied))
-    ours = ModelStages(tmp_path, task=TASK, num_stages=num_stages).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK, num_stages=num_stages).logits(packed_step(TEXTS))
     assert min(float(own.std()) for own in expected) > 0.5
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
@@ -95,7 +96,7 @@ def test_vectors_are_those_of_sentence_transformers(
     model = save_masked_lm(tmp_path, bias=-1.0)
     pooling = {"pooling_strategy": strategy, "activation_function": activation}
     write_modules(tmp_path, "Transformer", "SpladePooling", **pooling, embedding_dimension=None)
-    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
+    output = EncoderStages(tmp_path, task=TASK).run(encoder_step(TEXTS))
     expected = reference(model, strategy, activation)
     assert 0.1 < (expected == 0).mean() < 0.9
     np.testing.assert_allclose(dense(output), expected, atol=1e-4 if strategy == "sum" else 1e-5)
@@ -107,25 +108,26 @@ def test_a_folder_that_sentence_transformers_wrote(tmp_path: Path) -> None:
     model = save_masked_lm(tmp_path)
     write_modules(tmp_path, "MLMTransformer", "SpladePooling")
     SpladePooling("sum").save(str(tmp_path / "1_SpladePooling"))
-    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
+    output = EncoderStages(tmp_path, task=TASK).run(encoder_step(TEXTS))
     np.testing.assert_allclose(dense(output), reference(model, "sum"), atol=1e-4)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
 def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_masked_lm(tmp_path)
-    one = Stages(tmp_path, task=TASK, backend="naive")
-    alone = [dense(one.run(encoder_step([text]))[1])[0] for text in TEXTS]
-    stages = Stages(tmp_path, task=TASK, num_stages=num_stages, backend="naive")
-    together = dense(stages.run(encoder_step(TEXTS))[1])
+    one = EncoderStages(tmp_path, task=TASK, backend="naive")
+    alone = [dense(one.run(encoder_step([text])))[0] for text in TEXTS]
+    stages = EncoderStages(tmp_path, task=TASK, num_stages=num_stages, backend="naive")
+    together = dense(stages.run(encoder_step(TEXTS)))
     np.testing.assert_array_equal(together, np.stack(alone))
 
 
 def test_a_text_that_says_nothing(tmp_path: Path) -> None:
     save_masked_lm(tmp_path, bias=-100.0)
-    _, output = Stages(tmp_path, task=TASK).run(encoder_step(TEXTS))
+    output = EncoderStages(tmp_path, task=TASK).run(encoder_step(TEXTS))
+    assert isinstance(output, EmbedSparseOutput)
     assert np.frombuffer(output.counts, np.int32).tolist() == [0] * len(TEXTS)
-    assert output.pooled == b""
+    assert output.entries == b""
 
 
 @pytest.mark.parametrize("strategy", ["max", "sum"])
@@ -176,7 +178,7 @@ def test_names_of_older_checkpoints(tmp_path: Path) -> None:
     tensors["bert.pooler.dense.bias"] = torch.ones(BERT["hidden_size"])
     assert "cls.predictions.transform.LayerNorm.gamma" in tensors
     save_file(tensors, tmp_path / "model.safetensors")
-    ours = ModelStages(tmp_path, task=TASK).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK).logits(packed_step(TEXTS))
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 
@@ -200,7 +202,7 @@ def test_the_decoders_own_bias_counts(tmp_path: Path, own: bool) -> None:
     if own:
         tensors[bias] = torch.full((VOCABULARY,), torch.nan)
     save_file(tensors, tmp_path / "model.safetensors")
-    ours = ModelStages(tmp_path, task=TASK).logits(tensor_step(TEXTS))
+    ours = ModelStages(tmp_path, task=TASK).logits(packed_step(TEXTS))
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from tests.workers.checkpoints import LLAMA, save_bert, save_llama, worker_config
-from tests.workers.stages import NUM_BLOCKS, Stages
+from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import StepInput, StepOutput, WorkerFailed
+from workers.contract.messages import DecodeStep, StepOutput, WorkerFailed
 
 NEW_TOKENS = 10
 
@@ -21,7 +21,7 @@ def naive_config(folder: Path, task: Task = "generate") -> WorkerConfig:
     return msgspec.structs.replace(config, attention_backend="naive")
 
 
-def decoder_steps(block_size: int) -> list[StepInput]:
+def decoder_steps(block_size: int) -> list[DecodeStep]:
     """Two micro-batches of two rows by turns: chunks of prompts, then only steps ahead."""
     maker = StepMaker(block_size, NUM_BLOCKS)
     numbers = random.Random(3)
@@ -64,8 +64,8 @@ def test_generation_is_the_same_over_any_number_of_processes(
 def test_vectors_are_the_same_over_two_processes(tmp_path: Path) -> None:
     save_bert(tmp_path)
     steps = [encoder_step([[5] * 17, [6, 7, 8]]), encoder_step([[9]])]
-    one = Stages(tmp_path, task="embed", backend="naive")
-    expected = [one.run(step)[1] for step in steps]
+    one = EncoderStages(tmp_path, task="embed", backend="naive")
+    expected = [one.run(step) for step in steps]
     with WorkerGroup(naive_config(tmp_path, "embed"), 2) as group:
         loaded = group.get_ready(0)
         assert [(stage.kv_block_bytes, stage.kv_budget_bytes) for stage in loaded] == [(0, 0)] * 2

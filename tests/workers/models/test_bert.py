@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.workers.checkpoints import BERT, save_bert
-from tests.workers.tensors import Stages, encoder_step
+from tests.workers.tensors import Stages, packed_step
 
 TEXTS = [
     random.Random(row).choices(range(BERT["vocab_size"]), k=length)
@@ -44,22 +44,22 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 def test_states_agree_with_transformers(tmp_path: Path, hidden_act: str) -> None:
     expected = reference_states(save_bert(tmp_path, hidden_act=hidden_act))
     assert min(float(own.std()) for own in expected) > 0.5
-    assert_close(Stages(tmp_path, task="embed").run(encoder_step(TEXTS)), expected)
+    assert_close(Stages(tmp_path, task="embed").run(packed_step(TEXTS)), expected)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "naive"])
 def test_segments_count(tmp_path: Path, backend: str) -> None:
     model = save_bert(tmp_path)
     stages = Stages(tmp_path, task="embed", backend=backend)
-    ours = stages.run(encoder_step(TEXTS, TYPES))
+    ours = stages.run(packed_step(TEXTS, TYPES))
     assert_close(ours, reference_states(model, TYPES))
-    assert not torch.allclose(ours[3], stages.run(encoder_step(TEXTS))[3], atol=1e-2)
+    assert not torch.allclose(ours[3], stages.run(packed_step(TEXTS))[3], atol=1e-2)
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 4])
 def test_stages_do_not_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_bert(tmp_path)
-    step = encoder_step(TEXTS, TYPES)
+    step = packed_step(TEXTS, TYPES)
     whole = Stages(tmp_path, task="embed").run(step)
     split = Stages(tmp_path, task="embed", num_stages=num_stages).run(step)
     assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
@@ -70,7 +70,7 @@ def test_stages_do_not_change_a_bit(tmp_path: Path, num_stages: int) -> None:
 def test_classifier_scores_agree(tmp_path: Path, labels: int, num_stages: int) -> None:
     model = save_bert(tmp_path, labels=labels)
     stages = Stages(tmp_path, task="classify", num_stages=num_stages)
-    states = stages.run(encoder_step(TEXTS, TYPES))
+    states = stages.run(packed_step(TEXTS, TYPES))
     with torch.inference_mode():
         scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
         expected = torch.cat(
@@ -92,7 +92,7 @@ def test_an_encoder_reads_the_checkpoint_of_a_model_with_a_head(tmp_path: Path) 
     tensors["cls.predictions.transform.LayerNorm.gamma"] = torch.ones(BERT["hidden_size"])
     assert "bert.encoder.layer.0.output.LayerNorm.gamma" in tensors
     save_file(tensors, file)
-    assert_close(Stages(tmp_path, task="embed").run(encoder_step(TEXTS)), expected)
+    assert_close(Stages(tmp_path, task="embed").run(packed_step(TEXTS)), expected)
 
 
 def _old_name(name: str) -> str:

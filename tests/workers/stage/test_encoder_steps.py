@@ -1,4 +1,4 @@
-"""Encoders from StepInput to vectors and scores, against the libraries that define them."""
+"""Encoders from step messages to vectors and scores, against the libraries that define them."""
 
 import importlib.util
 import random
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.checkpoints import BERT, save_bert
-from tests.workers.stages import Stages, pooled
+from tests.workers.stages import EncoderStages, vectors_of
 from tests.workers.step_maker import encoder_step
 
 SENTENCES = [
@@ -35,10 +35,10 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
     folder = Path(spec.origin).parent / "model"
     reference = SentenceTransformer(str(folder), device="cpu")
     ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
-    _, output = Stages(folder, task="embed").run(encoder_step(ids))
+    output = EncoderStages(folder, task="embed").run(encoder_step(ids))
     *without_normalize, _ = reference
     expected = SentenceTransformer(modules=without_normalize, device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(pooled(output, len(ids)), expected, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(output, len(ids)), expected, atol=1e-5)
     first, second = reference.encode(SENTENCES[:2])
     assert abs(first @ second) < 0.9
 
@@ -47,7 +47,7 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
 def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
     model = save_bert(tmp_path, labels=labels)
     kinds = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts()]
-    _, output = Stages(tmp_path, task="classify").run(encoder_step(texts(), kinds))
+    output = EncoderStages(tmp_path, task="classify").run(encoder_step(texts(), kinds))
     with torch.inference_mode():
         logits = torch.cat(
             [
@@ -55,35 +55,37 @@ def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
                 for text, types in zip(texts(), kinds, strict=True)
             ]
         )
-    np.testing.assert_allclose(pooled(output, len(kinds)), logits.numpy(), atol=1e-5)
+    np.testing.assert_allclose(vectors_of(output, len(kinds)), logits.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
     """Beside rows that are pooled, which stay as they are."""
     model = save_bert(tmp_path)
-    stages = Stages(tmp_path, task="embed", num_stages=num_stages)
-    _, alone = stages.run(encoder_step(texts()))
-    told = [0, 1, 1, 0, 1]
-    _, output = stages.run(msgspec.structs.replace(encoder_step(texts()), states=bytes(told)))
-    vectors = pooled(alone, 5)
+    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages)
+    alone = stages.run(encoder_step(texts()))
+    requested = [0, 1, 1, 0, 1]
+    output = stages.run(
+        msgspec.structs.replace(encoder_step(texts()), token_states=bytes(requested))
+    )
+    vectors = vectors_of(alone, 5)
     with torch.inference_mode():
         expected = np.concatenate(
             [
                 model(torch.tensor([text])).last_hidden_state[0].numpy() if flag else vector[None]
-                for text, flag, vector in zip(texts(), told, vectors, strict=True)
+                for text, flag, vector in zip(texts(), requested, vectors, strict=True)
             ]
         )
-    np.testing.assert_allclose(pooled(output, len(expected)), expected, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(output, len(expected)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
 def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_bert(tmp_path)
-    one = Stages(tmp_path, task="embed", backend="naive")
-    alone = [pooled(one.run(encoder_step([text]))[1], 1)[0] for text in texts()]
-    stages = Stages(tmp_path, task="embed", num_stages=num_stages, backend="naive")
-    together = pooled(stages.run(encoder_step(texts()))[1], len(alone))
+    one = EncoderStages(tmp_path, task="embed", backend="naive")
+    alone = [vectors_of(one.run(encoder_step([text])), 1)[0] for text in texts()]
+    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages, backend="naive")
+    together = vectors_of(stages.run(encoder_step(texts())), len(alone))
     np.testing.assert_array_equal(together, np.stack(alone))
 
 
@@ -93,10 +95,10 @@ def test_nan_stays_in_its_row(tmp_path: Path) -> None:
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[0] = torch.nan
     model.save_pretrained(tmp_path)
-    stages = Stages(tmp_path, task="embed")
+    stages = EncoderStages(tmp_path, task="embed")
     spoiled = texts()
     spoiled[2][3] = 0
-    clean = pooled(stages.run(encoder_step(texts()))[1], 5)
-    vectors = pooled(stages.run(encoder_step(spoiled))[1], 5)
+    clean = vectors_of(stages.run(encoder_step(texts())), 5)
+    vectors = vectors_of(stages.run(encoder_step(spoiled)), 5)
     assert np.isnan(vectors).any(axis=1).tolist() == [False, False, True, False, False]
     np.testing.assert_array_equal(np.delete(vectors, 2, 0), np.delete(clean, 2, 0))

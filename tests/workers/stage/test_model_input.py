@@ -1,4 +1,4 @@
-"""StepInput -> tensors, on steps small enough to be worked out by hand."""
+"""Step messages -> tensors, on steps small enough to be worked out by hand."""
 
 import msgspec
 import numpy as np
@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.workers.step_maker import encoder_step, int32
-from workers.contract.messages import SlotInit, StepInput
+from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.sampling_parameters import TokenSampling
 from workers.device.transfer import to_device
 from workers.sampling.sampling_table import SamplingTable
-from workers.stage.model_input import DecoderInputBuilder, EncoderInputBuilder
+from workers.stage.decode_input import DecodeInputBuilder
+from workers.step.packed_step import PackedStep
 from workers.step.slot_table import SlotTable
 
 CPU = torch.device("cpu")
@@ -26,16 +27,18 @@ def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
     return SlotInit(slot=slot, prompt_len=prompt_len, **{"sampling": sampling, "seed": 9} | given)
 
 
-def builder(*, first: bool = True, last: bool = True) -> tuple[DecoderInputBuilder, SlotTable]:
-    slots = SlotTable(max_slots=4, max_blocks=8, scratch_block=12, device=CPU)
+def builder(*, first: bool = True, last: bool = True) -> tuple[DecodeInputBuilder, SlotTable]:
+    slots = SlotTable(
+        max_slots=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
+    )
     sampling = SamplingTable(max_slots=4, vocab_size=32, device=CPU) if last else None
-    return DecoderInputBuilder(slots, sampling, BLOCK_SIZE, CPU, first=first), slots
+    return DecodeInputBuilder(slots, sampling, CPU, first=first), slots
 
 
-def two_rows(tokens: list[int]) -> StepInput:
+def two_rows(tokens: list[int]) -> DecodeStep:
     """Slot 2: tokens 3..7 of a prompt of 8; slot 0: the token after a prompt of 8."""
-    return StepInput(
-        7,
+    return DecodeStep(
+        step=7,
         tokens=int32(tokens),
         query_lens=int32([5, 1]),
         slots=int32([2, 0]),
@@ -52,10 +55,7 @@ def test_a_decoder_step_is_flat() -> None:
     step = build.build(two_rows([1, 2, 3, 4, 5, 6])).tensors
     assert step.tokens.tolist() == [1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [3, 4, 5, 6, 7, 8]
-    assert step.kv_indices is not None
     assert step.kv_indices.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
-    assert step.block_tables is not None
-    assert step.slots is not None
     assert step.block_tables[step.slots, :3].tolist() == [[11, 5, 0], [9, 8, 4]]
     assert step.query_starts.tolist() == [0, 5, 6]
     assert step.context_lens.tolist() == [8, 9]
@@ -69,10 +69,10 @@ def test_a_decoder_step_is_flat() -> None:
 
 def test_rows_that_sample_carry_their_parameters() -> None:
     build, _ = builder()
-    sampling = build.build(two_rows([1] * 6)).wanted.sampling
+    sampling = build.build(two_rows([1] * 6)).requested.sampling
     assert sampling is not None
-    assert sampling.positions is not None
-    assert sampling.positions.tolist() == [5]
+    assert sampling.last_token_indices is not None
+    assert sampling.last_token_indices.tolist() == [5]
     assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
     parameters = sampling.rows.parameters
@@ -85,59 +85,58 @@ def test_rows_that_sample_carry_their_parameters() -> None:
 
 def test_scored_positions_carry_their_targets() -> None:
     build, _ = builder()
-    scoring = build.build(two_rows([1] * 6)).wanted.scoring
+    scoring = build.build(two_rows([1] * 6)).requested.scoring
     assert scoring is not None
     assert scoring.positions.tolist() == [0, 1, 2]
     assert scoring.targets.tolist() == [21, 22, 23]
     assert scoring.width == 0
 
 
-def test_where_nothing_is_scored_the_ends_are_all_that_is_asked_for() -> None:
+def test_where_nothing_is_scored_only_last_tokens_are_requested() -> None:
     build, _ = builder()
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
     batch = build.build(message)
-    assert batch.wanted.sampling is not None
-    assert batch.wanted.sampling.positions is None
-    assert batch.wanted.sampling.device_slots.tolist() == [0]
-    ends = batch.wanted.ends
-    assert ends is not None
-    assert ends.positions.tolist() == [5, 0, 0, 0]
-    alone = ends.rows
-    assert alone.slots is not None
+    assert batch.requested.sampling is not None
+    assert batch.requested.sampling.last_token_indices is None
+    assert batch.requested.sampling.device_slots.tolist() == [0]
+    last = batch.requested.last_tokens
+    assert last is not None
+    assert last.indices.tolist() == [5, 0, 0, 0]
+    alone = last.rows
     assert alone.slots.tolist() == [0]
     assert alone.query_starts.tolist() == [0, 1]
     assert alone.context_lens.tolist() == alone.contexts.tolist() == [9]
     assert alone.num_tokens == 1
 
 
-def test_a_step_that_samples_nothing_has_no_ends_to_compute() -> None:
+def test_a_step_that_samples_nothing_has_no_last_tokens_to_compute() -> None:
     build, _ = builder()
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
     batch = build.build(message)
-    assert batch.wanted.sampling is None
-    assert batch.wanted.ends is not None
-    assert not len(batch.wanted.ends.positions)
+    assert batch.requested.sampling is None
+    assert batch.requested.last_tokens is not None
+    assert not len(batch.requested.last_tokens.indices)
 
 
-def test_where_every_token_samples_all_are_asked_for() -> None:
+def test_where_every_token_samples_all_are_requested() -> None:
     build, _ = builder()
-    rows = StepInput(
-        4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
+    rows = DecodeStep(
+        step=4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
         starts=int32([3, 8]), sample=b"\1\1",
     )  # fmt: skip
     batch = build.build(rows)
-    assert batch.wanted.sampling is not None
-    assert batch.wanted.sampling.positions is None
-    assert batch.wanted.sampling.device_slots.tolist() == [2, 0]
-    assert batch.wanted.ends is None
+    assert batch.requested.sampling is not None
+    assert batch.requested.sampling.last_token_indices is None
+    assert batch.requested.sampling.device_slots.tolist() == [2, 0]
+    assert batch.requested.last_tokens is None
 
 
 def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:
     build, slots = builder(first=False, last=False)
     slots.store_last_tokens(int32_tensor([0]), int32_tensor([42]))
     batch = build.build(two_rows([1, 2, 3, 4, 5, -1]))
-    assert batch.wanted.sampling is None
-    assert batch.wanted.scoring is None
+    assert batch.requested.sampling is None
+    assert batch.requested.scoring is None
     assert batch.tensors.tokens.tolist() == [1, 2, 3, 4, 5, -1]
 
 
@@ -156,8 +155,8 @@ def test_a_failed_token_never_reaches_the_embedding() -> None:
 def test_slots_keep_what_later_steps_do_not_repeat() -> None:
     build, _ = builder()
     build.build(two_rows([1] * 6))
-    later = StepInput(
-        8,
+    later = DecodeStep(
+        step=8,
         tokens=int32([7]),
         query_lens=int32([1]),
         slots=int32([0]),
@@ -165,31 +164,34 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
         sample=b"\1",
     )
     batch = build.build(later)
-    step, sampling = batch.tensors, batch.wanted.sampling
+    step, sampling = batch.tensors, batch.requested.sampling
     assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four
     assert step.positions.tolist() == [9, 0, 0, 0]
-    assert step.kv_indices is not None
     assert step.kv_indices.tolist() == [4 * 4 + 1]
-    assert step.block_tables is not None
-    assert step.slots is not None
     assert step.block_tables[step.slots, :3].tolist() == [[9, 8, 4]]
     assert sampling is not None
     assert sampling.rows.index.tolist() == [4]
-    assert batch.wanted.scoring is None
+    assert batch.requested.scoring is None
 
 
 def test_an_encoder_step_starts_every_row_at_0() -> None:
     message = encoder_step([[5, 6], [7]], token_types=[[0, 1], [1]])
-    step = EncoderInputBuilder(CPU).build(message).tensors
+    step = PackedStep.of(message, CPU)
     assert step.tokens.tolist() == [5, 6, 7, 0]
     assert step.positions.tolist() == [0, 1, 0, 0]
     assert step.token_types is not None
     assert step.token_types.tolist() == [0, 1, 1, 0]
     assert step.query_starts.tolist() == [0, 2, 3]
-    assert step.context_lens.tolist() == [2, 1]
-    assert step.kv_indices is None
-    assert step.block_tables is None
-    assert EncoderInputBuilder(CPU).build(encoder_step([[5]])).tensors.token_types is None
+    assert step.row_lens.tolist() == step.query_lens.tolist() == [2, 1]
+    assert step.output_indices is None
+    assert PackedStep.of(encoder_step([[5]]), CPU).token_types is None
+
+
+def test_token_states_are_picked_beside_pooled_vectors() -> None:
+    message = msgspec.structs.replace(encoder_step([[5, 6], [7], [8, 9]]), token_states=b"\1\0\1")
+    indices = PackedStep.of(message, CPU).output_indices
+    assert indices is not None
+    assert indices.tolist() == [3 + 0, 3 + 1, 1, 3 + 3, 3 + 4]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.stages import NUM_BLOCKS, Stages, distributions, sampled_tokens
 from tests.workers.step_maker import Row, StepMaker
-from workers.contract.messages import StepInput
+from workers.contract.messages import DecodeStep
 
 VOCABULARY: int = LLAMA["vocab_size"]
 NEW_TOKENS = 24
@@ -21,7 +21,7 @@ PROMPT_LENS = (19, 1, 8, 33)
 
 Checkpoint = tuple[Path, Any]
 """A folder, and transformers' model of what is in it."""
-Mutation = Callable[[Stages, StepInput], StepInput]
+Mutation = Callable[[Stages, DecodeStep], DecodeStep]
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def check_against_transformers(checkpoint: Checkpoint, backend: str, mutate: Mut
     assert compared >= 0.98 * positions
 
 
-def unchanged(stages: Stages, message: StepInput) -> StepInput:
+def unchanged(stages: Stages, message: DecodeStep) -> DecodeStep:
     return message
 
 
-def swap_two_blocks(stages: Stages, message: StepInput) -> StepInput:
+def swap_two_blocks(stages: Stages, message: DecodeStep) -> DecodeStep:
     """Between two rows: within one, attention would not notice, keys know their positions."""
     if message.step == 10:
         tables = stages.runners[0].slots.block_tables
@@ -105,7 +105,7 @@ def swap_two_blocks(stages: Stages, message: StepInput) -> StepInput:
     return message
 
 
-def shift_a_position(stages: Stages, message: StepInput) -> StepInput:
+def shift_a_position(stages: Stages, message: DecodeStep) -> DecodeStep:
     if message.step != 10:
         return message
     starts = np.frombuffer(message.starts, np.int32).copy()
@@ -256,7 +256,6 @@ def test_a_failed_row_fails_alone_and_may_still_run_ahead(llama: Checkpoint) -> 
         reports = [stages.run(maker.step([(row, len(row.tokens)) for row in rows]))[1]]
         if poison:
             cache = stages.runners[0].kv_cache
-            assert cache is not None
             cache.layers[1].values[rows[2].blocks[0]] = torch.nan
         reports += [stages.run(maker.step([(row, 1) for row in rows]))[1] for _ in range(3)]
         return [sampled_tokens(report).tolist() for report in reports]
@@ -289,7 +288,6 @@ def test_log_probabilities_are_as_wide_as_the_widest_row(llama: Checkpoint) -> N
 
 def test_warming_up_leaves_no_trace(llama: Checkpoint) -> None:
     runner = Stages(llama[0]).runners[0]
-    assert runner.kv_cache is not None
     assert not any(layer.keys.any() or layer.values.any() for layer in runner.kv_cache.layers)
     assert not runner.slots.block_tables[:-1].any()
     assert not runner.slots.last_tokens.any()

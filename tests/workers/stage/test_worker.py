@@ -14,7 +14,14 @@ from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.step_maker import StepMaker
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.config import WorkerConfig
-from workers.contract.messages import AllocateKV, FromWorker, WorkerFailed, WorkerLoaded
+from workers.contract.messages import (
+    AllocateKV,
+    FromWorker,
+    GenerateOutput,
+    StepOutput,
+    WorkerFailed,
+    WorkerLoaded,
+)
 from workers.stage.worker import run_worker
 
 
@@ -33,7 +40,7 @@ def test_a_worker_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)  # Ctrl-C is the supervisor's to interpret
         for step in steps:
             group.submit(step)
-        assert [group.output().tokens for _ in steps] == expected
+        assert [tokens_of(group.output()) for _ in steps] == expected
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(timeout=10) == 1
@@ -118,6 +125,11 @@ def failure_of(config: WorkerConfig) -> WorkerFailed:
         message = msgspec.msgpack.decode(frame, type=FromWorker)
     assert isinstance(message, WorkerFailed), message
     return message
+
+
+def tokens_of(output: StepOutput) -> bytes:
+    assert isinstance(output, GenerateOutput)
+    return output.tokens
 
 
 def run_on(stages: Stages):

@@ -15,7 +15,8 @@ from workers.attention.backends.optional import imported
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
 from workers.attention.context_splits import min_splits
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Rows without a cache: int32[R + 1] where each starts and ends, and the longest's tokens."""
+    """Rows of a packed step: int32[R + 1] where each starts and ends, and the longest's tokens."""
 
     starts: torch.Tensor
     longest: int
@@ -61,15 +62,14 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class FlashPlan:
-    """A step's rows by the kernel that attends for them; `texts` are an encoder's.
+    """A paged step's rows by the kernel that attends for them.
 
     kv_indices  int64[T]  where this step's keys and values go
     """
 
-    kv_indices: torch.Tensor | None
-    decodes: DecodeRows | None = None
-    chunks: Chunks | None = None
-    texts: Texts | None = None
+    kv_indices: torch.Tensor
+    decodes: DecodeRows | None
+    chunks: Chunks | None
 
 
 class FlashAttentionBackend(ABC):
@@ -87,10 +87,7 @@ class FlashAttentionBackend(ABC):
         if needs.paged:
             self._decode = imported("workers.kernels.attention.paged_decode", "attend")
 
-    def plan(self, step: StepTensors) -> FlashPlan:
-        if step.block_tables is None:
-            return FlashPlan(None, texts=Texts(step.query_starts, int(step.query_lens.max())))
-        assert step.slots is not None
+    def plan_paged(self, step: PagedStep) -> FlashPlan:
         first = step.leading_decode_rows
         decodes = chunks = None
         if first:
@@ -98,36 +95,40 @@ class FlashAttentionBackend(ABC):
             parts = min_splits(step.contexts[:first])
             decodes = DecodeRows(step.block_tables, step.slots[:first], lens, parts)
         if first < len(step.query_lens):
-            chunks = self._plan_chunks(step, step.block_tables, step.slots[first:], first)
+            chunks = self._plan_chunks(step, first)
         return FlashPlan(step.kv_indices, decodes, chunks)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashPlan
     ) -> None:
-        assert plan.kv_indices is not None
         cache.write(keys, values, plan.kv_indices)
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: FlashPlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if out is None:
-            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-        if plan.texts:
-            self._attend_texts(queries, keys, values, plan.texts, out)
-            return out
-        assert cache is not None, "a plan without texts is for a paged cache"
+        attended = _empty_like(queries) if out is None else out
         works: list[Callable[[], None]] = []
         if decodes := plan.decodes:
-            works.append(lambda: self._attend_decodes(queries, cache, decodes, out))
+            works.append(lambda: self._attend_decodes(queries, cache, decodes, attended))
         if chunks := plan.chunks:
-            works.append(lambda: self._attend_chunks(queries, cache, chunks, out))
+            works.append(lambda: self._attend_chunks(queries, cache, chunks, attended))
         concurrently(works)
+        return attended
+
+    def plan_packed(self, step: PackedStep) -> Texts:
+        return Texts(step.query_starts, int(step.query_lens.max()))
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Texts
+    ) -> torch.Tensor:
+        out = _empty_like(queries)
+        self._attend_texts(queries, keys, values, plan, out)
         return out
 
     def _attend_decodes(
@@ -146,16 +147,14 @@ class FlashAttentionBackend(ABC):
             min_splits=rows.parts,
         )
 
-    def _plan_chunks(
-        self, step: StepTensors, block_tables: torch.Tensor, slots: torch.Tensor, first: int
-    ) -> Chunks:
-        """The rows from `first` on, before each of which one token stands."""
+    def _plan_chunks(self, step: PagedStep, first: int) -> Chunks:
+        """The rows from `first` on, each of the rows before them one token."""
         longest = int(step.contexts[first:].max())
         width = -(-longest // self._block_size)
         return Chunks(
             query_starts=step.query_starts[first:],
             context_lens=step.context_lens[first:],
-            page_table=block_tables[:, :width].index_select(0, slots),
+            page_table=step.block_tables[:, :width].index_select(0, step.slots[first:]),
             longest_query=int(step.query_lens[first:].max()),
             longest_context=longest,
             first=first,
@@ -178,3 +177,8 @@ class FlashAttentionBackend(ABC):
         out: torch.Tensor,
     ) -> None:
         """Every token over all of its row. [T, H, D] to `out`."""
+
+
+def _empty_like(queries: torch.Tensor) -> torch.Tensor:
+    """Contiguous, whatever the queries are."""
+    return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)

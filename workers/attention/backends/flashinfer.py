@@ -8,16 +8,18 @@ import torch
 from workers.attention.backends.optional import imported
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.device.transfer import to_device
-from workers.step.tensors import IntArray, StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
+from workers.step.rows import IntArray
 
 _WORKSPACE_BYTES = 128 * 2**20
 """What FlashInfer recommends for the partial results of split contexts."""
 
 
 class FlashInferPlan(NamedTuple):
-    """FlashInfer keeps the plan of a step itself; int64[T] where its tokens are cached."""
+    """FlashInfer keeps the plan of a step itself; int64[T] are the KV indices of its tokens."""
 
-    kv_indices: torch.Tensor | None
+    kv_indices: torch.Tensor
 
 
 class FlashInferBackend:
@@ -40,57 +42,62 @@ class FlashInferBackend:
 
     def __init__(self, needs: AttentionNeeds) -> None:
         self._needs = needs
+        self._heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
+        self._common: dict[str, Any] = {
+            "sm_scale": needs.head_dim**-0.5,
+            "q_data_type": needs.dtype,
+            "kv_data_type": needs.dtype,
+        }
         kind = "Paged" if needs.paged else "Ragged"
         wrapper = imported("flashinfer", f"BatchPrefillWith{kind}KVCacheWrapper")
         workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=needs.device)
         self._wrapper = wrapper(workspace, "NHD")
         self._planned = torch.cuda.Event()
 
-    def plan(self, step: StepTensors) -> FlashInferPlan:
+    def plan_paged(self, step: PagedStep) -> FlashInferPlan:
         """Also waits until the plan before has left its pinned buffer, which this one overwrites:
         only where the host is more than one step ahead."""
         needs = self._needs
-        heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
-        common: dict[str, Any] = {
-            "sm_scale": needs.head_dim**-0.5,
-            "q_data_type": needs.dtype,
-            "kv_data_type": needs.dtype,
-        }
-        query_starts = _starts(step.query_lens)
+        pages = -(-step.contexts // needs.block_size)
+        last = step.contexts - (pages - 1) * needs.block_size
+        query_starts, page_starts, last_lens = _on_host(
+            _starts(step.query_lens), _starts(pages), last
+        )
         self._planned.synchronize()
-        if step.block_tables is None:
-            (starts,) = _on_host(query_starts)
-            self._wrapper.plan(starts, starts, *heads, causal=False, **common)
-        else:
-            pages = -(-step.contexts // needs.block_size)
-            last = step.contexts - (pages - 1) * needs.block_size
-            starts, page_starts, last_lens = _on_host(query_starts, _starts(pages), last)
-            blocks = _blocks_in_order(step, pages)
-            layout = (starts, page_starts, blocks, last_lens)
-            self._wrapper.plan(*layout, *heads, needs.block_size, causal=True, **common)
+        layout = (query_starts, page_starts, _blocks_in_order(step, pages), last_lens)
+        self._wrapper.plan(*layout, *self._heads, needs.block_size, causal=True, **self._common)
         self._planned.record()
         return FlashInferPlan(step.kv_indices)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashInferPlan
     ) -> None:
-        assert plan.kv_indices is not None
         cache.write(keys, values, plan.kv_indices)
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: FlashInferPlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if cache is None:
-            parts = (queries, keys, values)
-            attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in parts))
-        else:
-            attended = self._wrapper.run(queries.contiguous(), (cache.keys, cache.values))
+        attended: torch.Tensor = self._wrapper.run(queries.contiguous(), (cache.keys, cache.values))
+        return attended
+
+    def plan_packed(self, step: PackedStep) -> None:
+        """As `plan_paged`; the library keeps all of it."""
+        (starts,) = _on_host(_starts(step.query_lens))
+        self._planned.synchronize()
+        self._wrapper.plan(starts, starts, *self._heads, causal=False, **self._common)
+        self._planned.record()
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: None
+    ) -> torch.Tensor:
+        parts = (queries, keys, values)
+        attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in parts))
         return attended
 
 
@@ -103,10 +110,8 @@ def _on_host(*arrays: IntArray) -> list[torch.Tensor]:
     return to_device(arrays, torch.device("cpu"))
 
 
-def _blocks_in_order(step: StepTensors, pages: IntArray) -> torch.Tensor:
+def _blocks_in_order(step: PagedStep, pages: IntArray) -> torch.Tensor:
     """Block ids of all rows' contexts, one row after another: int32[sum(pages)]."""
-    assert step.block_tables is not None
-    assert step.slots is not None
     rows = np.repeat(np.arange(len(pages)), pages)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
     which, columns = to_device([rows, places], step.block_tables.device)

@@ -9,25 +9,27 @@ from dataclasses import dataclass
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row: its tokens [start, stop) in the step, and its context of `context` tokens."""
+    """One row: its tokens [start, stop) in the step, at the end of its context of `context` tokens,
+    which is in `blocks`."""
 
     start: int
     stop: int
     context: int
-    blocks: torch.Tensor | None
+    blocks: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class NaivePlan:
-    """A step's rows, and where in the cache its tokens go."""
+    """A step's rows, and the KV indices of its tokens."""
 
     rows: list[_Row]
-    kv_indices: torch.Tensor | None
+    kv_indices: torch.Tensor
 
 
 class NaiveBackend:
@@ -44,41 +46,50 @@ class NaiveBackend:
     def __init__(self, needs: AttentionNeeds) -> None:
         self._scale = needs.head_dim**-0.5
 
-    def plan(self, step: StepTensors) -> NaivePlan:
+    def plan_paged(self, step: PagedStep) -> NaivePlan:
         rows: list[_Row] = []
         start = 0
-        tables = None if step.block_tables is None else step.block_tables[step.slots]
+        tables = step.block_tables[step.slots]
         for index, length in enumerate(step.query_lens.tolist()):
-            blocks = None if tables is None else tables[index]
-            rows.append(_Row(start, start + length, int(step.contexts[index]), blocks))
+            rows.append(_Row(start, start + length, int(step.contexts[index]), tables[index]))
             start += length
         return NaivePlan(rows, step.kv_indices)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: NaivePlan
     ) -> None:
-        assert plan.kv_indices is not None
         cache.write(keys, values, plan.kv_indices)
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: NaivePlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         for row in plan.rows:
-            if cache is None:
-                row_keys, row_values = keys[row.start : row.stop], values[row.start : row.stop]
-            else:
-                row_keys, row_values = _cached(cache.keys, row), _cached(cache.values, row)
+            row_keys, row_values = _cached(cache.keys, row), _cached(cache.values, row)
             cached = row.context - (row.stop - row.start)
-            for offset, token in enumerate(range(row.start, row.stop), start=1):
-                seen = row.context if cache is None else cached + offset
+            for seen, token in enumerate(range(row.start, row.stop), start=cached + 1):
                 out[token] = self._attend(queries[token], row_keys[:seen], row_values[:seen])
+        return out
+
+    def plan_packed(self, step: PackedStep) -> list[int]:
+        """The tokens of each row."""
+        return step.query_lens.tolist()
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: list[int]
+    ) -> torch.Tensor:
+        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        stop = 0
+        for length in plan:
+            start, stop = stop, stop + length
+            for token in range(start, stop):
+                out[token] = self._attend(queries[token], keys[start:stop], values[start:stop])
         return out
 
     def _attend(
@@ -93,7 +104,6 @@ class NaiveBackend:
 
 def _cached(cached: torch.Tensor, row: _Row) -> torch.Tensor:
     """A row's context [L, Hkv, D] from its blocks in order."""
-    assert row.blocks is not None
     block_size = cached.shape[1]
     blocks = row.blocks[: -(-row.context // block_size)]
     return cached[blocks].flatten(0, 1)[: row.context]

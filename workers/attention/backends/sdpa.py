@@ -5,7 +5,8 @@ import torch
 from workers.attention.backends.sdpa_bidirectional import BidirectionalPlan, attend_bidirectional
 from workers.attention.backends.sdpa_paged import PagedPlan, attend_paged
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 class SdpaBackend:
@@ -22,26 +23,33 @@ class SdpaBackend:
     def __init__(self, needs: AttentionNeeds) -> None:
         self._needs = needs
 
-    def plan(self, step: StepTensors) -> PagedPlan | BidirectionalPlan:
-        if self._needs.paged:
-            return PagedPlan.of(step, self._needs)
-        return BidirectionalPlan.of(step, self._needs.dtype)
+    def plan_paged(self, step: PagedStep) -> PagedPlan:
+        return PagedPlan.of(step, self._needs)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
     ) -> None:
         cache.write(keys, values, plan.kv_indices)
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
-        plan: PagedPlan | BidirectionalPlan,
+        cache: LayerCache,
+        plan: PagedPlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if isinstance(plan, BidirectionalPlan):
-            return attend_bidirectional(queries, keys, values, plan)
-        assert cache is not None, "a paged plan comes with a cache"
         return attend_paged(queries, keys, values, cache, plan)
+
+    def plan_packed(self, step: PackedStep) -> BidirectionalPlan:
+        return BidirectionalPlan.of(step, self._needs.dtype)
+
+    def attend_packed(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        plan: BidirectionalPlan,
+    ) -> torch.Tensor:
+        return attend_bidirectional(queries, keys, values, plan)

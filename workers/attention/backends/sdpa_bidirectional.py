@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from workers.attention.padded_batches import padded_batches, padding_mask
 from workers.device.transfer import to_device
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
 
 _MAX_PADDING = 0.25
 
@@ -38,7 +38,7 @@ class BidirectionalPlan:
     restore: torch.Tensor | None
 
     @classmethod
-    def of(cls, step: StepTensors, dtype: torch.dtype) -> Self:
+    def of(cls, step: PackedStep, dtype: torch.dtype) -> Self:
         device = step.tokens.device
         lengths = step.query_lens
         starts = np.cumsum(lengths) - lengths

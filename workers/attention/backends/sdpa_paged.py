@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from workers.attention.base import AttentionNeeds, LayerCache
 from workers.attention.padded_batches import padded_batches, padding_mask
 from workers.device.transfer import to_device
-from workers.step.tensors import StepTensors
+from workers.step.paged_step import PagedStep
 
 _MAX_PADDING = 0.5
 
@@ -19,13 +19,13 @@ _MAX_PADDING = 0.5
 class _DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    tokens    int64[rows]           their places in the step; None where they are all of the step
+    tokens    int64[rows]           their indices in the step
     kv_indices int32[rows * length] of the contexts; padding repeats the row's last one, so that
                                     nothing of another request is ever multiplied in
     mask      [rows, 1, 1, length]  None where all contexts are `length` long
     """
 
-    tokens: torch.Tensor | None
+    tokens: torch.Tensor
     kv_indices: torch.Tensor
     rows: int
     length: int
@@ -54,8 +54,7 @@ class PagedPlan:
     kv_indices: torch.Tensor
 
     @classmethod
-    def of(cls, step: StepTensors, needs: AttentionNeeds) -> Self:
-        assert step.kv_indices is not None, "causal attention is over a paged cache"
+    def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
         decode_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(step.contexts[decode_rows], _MAX_PADDING)
         stops = np.cumsum(step.query_lens, dtype=np.int64)
@@ -68,16 +67,14 @@ class PagedPlan:
 
 
 def _plan_decodes(
-    step: StepTensors,
+    step: PagedStep,
     rows: npt.NDArray[np.intp],
     stops: npt.NDArray[np.int64],
     needs: AttentionNeeds,
 ) -> _DecodeBatch:
     device = step.tokens.device
     contexts = step.contexts[rows]
-    tokens = None
-    if len(rows) < len(step.query_lens):
-        (tokens,) = to_device([stops[rows] - 1], device)
+    (tokens,) = to_device([stops[rows] - 1], device)
     return _DecodeBatch(
         tokens=tokens,
         kv_indices=_context_kv_indices(step, rows, needs.block_size),
@@ -87,7 +84,7 @@ def _plan_decodes(
     )
 
 
-def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -> _Chunk:
+def _plan_chunk(step: PagedStep, row: int, stop: int, needs: AttentionNeeds) -> _Chunk:
     length, context = int(step.query_lens[row]), int(step.contexts[row])
     if length == context:
         return _Chunk(stop - length, stop, None, None)
@@ -97,11 +94,9 @@ def _plan_chunk(step: StepTensors, row: int, stop: int, needs: AttentionNeeds) -
 
 
 def _context_kv_indices(
-    step: StepTensors, rows: npt.NDArray[np.intp], block_size: int
+    step: PagedStep, rows: npt.NDArray[np.intp], block_size: int
 ) -> torch.Tensor:
     """KV indices of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
-    assert step.block_tables is not None
-    assert step.slots is not None
     last = step.contexts[rows, None] - 1
     places = np.minimum(np.arange(int(last.max()) + 1), last)
     within = np.arange(block_size, dtype=np.int32)
@@ -124,7 +119,6 @@ def attend_paged(
         return _attend_decodes(queries, cache, plan.decodes[0])
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     for batch in plan.decodes:
-        assert batch.tokens is not None, "part of a step knows its places"
         decode_queries = queries.index_select(0, batch.tokens)
         out.index_copy_(0, batch.tokens, _attend_decodes(decode_queries, cache, batch))
     for chunk in plan.chunks:

@@ -12,18 +12,27 @@ import torch
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
 from workers.attention.context_splits import min_splits
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
-class TritonPlan:
+class PagedPlan:
     """A step whose first `decode_rows` rows have one query each, over contexts that are split into
     `parts` at least; `longest` is the others' most queries."""
 
-    step: StepTensors
+    step: PagedStep
     decode_rows: int
     longest: int
-    parts: int = 1
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """int32[R + 1] where each row starts and ends, and the longest's tokens."""
+
+    starts: torch.Tensor
+    longest: int
 
 
 class TritonBackend:
@@ -48,48 +57,47 @@ class TritonBackend:
 
         self._decode, self._prefill = paged_decode, paged_prefill
         self._write = rotate_and_cache.write_kv
-        self._needs = needs
         self._scale = needs.head_dim**-0.5
 
-    def plan(self, step: StepTensors) -> TritonPlan:
-        if not self._needs.paged:
-            return TritonPlan(step, 0, int(step.query_lens.max()))
+    def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
         longest = int(step.query_lens[decode_rows:].max(initial=0))
-        return TritonPlan(step, decode_rows, longest, min_splits(step.contexts[:decode_rows]))
+        return PagedPlan(step, decode_rows, longest, min_splits(step.contexts[:decode_rows]))
 
     def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: TritonPlan
+        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
     ) -> None:
-        assert plan.step.kv_indices is not None, "a step with a cache says where its tokens go"
         self._write(keys, values, plan.step.kv_indices, cache.keys, cache.values)
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
-        plan: TritonPlan,
+        cache: LayerCache,
+        plan: PagedPlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        starts = plan.step.query_starts
-        if cache is None:
-            return self._prefill.attend_bidirectional(
-                queries, keys, values, starts, plan.longest, self._scale
-            )
         if out is None:
             out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         concurrently(self._launches(queries, cache, plan, out))
         return out
 
+    def plan_packed(self, step: PackedStep) -> PackedPlan:
+        return PackedPlan(step.query_starts, int(step.query_lens.max()))
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: PackedPlan
+    ) -> torch.Tensor:
+        return self._prefill.attend_bidirectional(
+            queries, keys, values, plan.starts, plan.longest, self._scale
+        )
+
     def _launches(
-        self, queries: torch.Tensor, cache: LayerCache, plan: TritonPlan, out: torch.Tensor
+        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> list[Callable[[], object]]:
         """The kernels of a step over its cache: for rows of one query, and for the others."""
         step, decode_rows = plan.step, plan.decode_rows
-        assert step.slots is not None
-        assert step.block_tables is not None
         paged = cache.keys, cache.values, step.block_tables
         launches: list[Callable[[], object]] = []
         if decode_rows:

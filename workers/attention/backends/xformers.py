@@ -6,7 +6,8 @@ import torch
 
 from workers.attention.backends.optional import imported
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
-from workers.step.tensors import StepTensors
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 
 class XformersBackend:
@@ -31,23 +32,31 @@ class XformersBackend:
         self._mask: Any = imported("xformers.ops.fmha.attn_bias", "BlockDiagonalMask")
         self._attend = imported("xformers.ops", "memory_efficient_attention_forward")
 
-    def plan(self, step: StepTensors) -> Any:
-        """The step's mask."""
-        return self._mask.from_seqlens(step.query_lens.tolist())
+    def plan_paged(self, step: PagedStep) -> Any:
+        raise TypeError("xformers attends without a cache")
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: Any
     ) -> None:
         raise TypeError("xformers attends without a cache")
 
-    def forward(
+    def attend_paged(
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        cache: LayerCache | None,
+        cache: LayerCache,
         plan: Any,
         out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        raise TypeError("xformers attends without a cache")
+
+    def plan_packed(self, step: PackedStep) -> Any:
+        """The step's mask."""
+        return self._mask.from_seqlens(step.query_lens.tolist())
+
+    def attend_packed(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Any
     ) -> torch.Tensor:
         attended: torch.Tensor = self._attend(
             queries[None],

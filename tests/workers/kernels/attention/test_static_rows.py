@@ -12,7 +12,7 @@ from tests.workers.step_maker import int32
 from workers.attention.backends import triton
 from workers.attention.backends.triton import TritonBackend
 from workers.attention.base import LayerCache
-from workers.contract.messages import StepInput
+from workers.contract.messages import DecodeStep
 from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
@@ -42,11 +42,12 @@ def _pageable(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
 def host_rows(paged: PagedRows) -> StepRows:
     cached, counts = zip(*paged.rows, strict=True)
     return StepRows.of(
-        StepInput(
-            0,
+        DecodeStep(
+            step=0,
             tokens=bytes(4 * sum(counts)),
             query_lens=int32(list(counts)),
             slots=int32(paged.slots.tolist()),
+            sample=bytes(len(counts)),
             starts=int32(list(cached)),
         )
     )
@@ -54,7 +55,9 @@ def host_rows(paged: PagedRows) -> StepRows:
 
 def loaded(paged: PagedRows) -> StaticInputs:
     rows = host_rows(paged)
-    table = SlotTable(len(paged.rows) + 1, paged.block_tables.shape[1], 0, paged.queries.device)
+    table = SlotTable(
+        len(paged.rows) + 1, paged.block_tables.shape[1], PAGE, 0, paged.queries.device
+    )
     table.device_tables[: len(paged.block_tables)] = paged.block_tables
     inputs = StaticInputs(SIZE, table, 0, StaticRows(SINGLES, CHUNKS, 128))
     assert inputs.hold(rows)
@@ -90,7 +93,7 @@ def test_attention_in_places(
     backend = TritonBackend(needs(paged, paged=True))
     cache = LayerCache(paged.keys, paged.values)
     out = torch.full_like(queries, torch.nan)
-    backend.forward(queries, queries, queries, cache, backend.plan(static), out)
+    backend.attend_paged(queries, queries, queries, cache, backend.plan_paged(static), out)
     assert_attended(out[:total], paged.by_definition(), torch.float16)
 
 

@@ -10,7 +10,9 @@ from tests.workers.kernels.paged_rows import Heads, PagedRows, assert_attended
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.triton import TritonBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.step.tensors import StepTensors
+from workers.contract.messages import EncodeStep
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 
 PAGE = 16
 STEPS = {
@@ -35,15 +37,14 @@ def needs(rows: PagedRows, *, paged: bool) -> AttentionNeeds:
     )
 
 
-def step_of(rows: PagedRows, *, paged: bool) -> StepTensors:
+def paged_step(rows: PagedRows) -> PagedStep:
     unread = torch.empty(0, device=rows.queries.device)
-    return StepTensors(
+    return PagedStep(
         tokens=unread,
         positions=unread,
-        token_types=None,
-        kv_indices=rows.kv_indices if paged else None,
-        block_tables=rows.block_tables if paged else None,
-        slots=rows.slots if paged else None,
+        kv_indices=rows.kv_indices,
+        block_tables=rows.block_tables,
+        slots=rows.slots,
         query_starts=rows.query_starts,
         context_lens=rows.context_lens,
         query_lens=np.array([count for _, count in rows.rows], np.int32),
@@ -51,16 +52,23 @@ def step_of(rows: PagedRows, *, paged: bool) -> StepTensors:
     )
 
 
+def packed_step(rows: PagedRows) -> PackedStep:
+    lens = np.array([count for _, count in rows.rows], np.int32)
+    message = EncodeStep(step=0, tokens=bytes(4 * lens.sum()), query_lens=lens.tobytes())
+    return PackedStep.of(message, rows.queries.device)
+
+
 def solve(backend: AttentionBackend, rows: PagedRows, *, paged: bool) -> torch.Tensor:
     """What the backend makes of the step; its new keys and values are not in the cache before."""
-    plan = backend.plan(step_of(rows, paged=paged))
-    cache = None
-    if paged:
-        cache = LayerCache(rows.keys.clone(), rows.values.clone())
-        for blocks in (cache.keys, cache.values):
-            blocks.flatten(0, 1)[rows.kv_indices] = torch.nan
-        backend.write_kv(rows.new_keys, rows.new_values, cache, plan)
-    return backend.forward(rows.queries, rows.new_keys, rows.new_values, cache, plan)
+    new = rows.new_keys, rows.new_values
+    if not paged:
+        return backend.attend_packed(rows.queries, *new, backend.plan_packed(packed_step(rows)))
+    plan = backend.plan_paged(paged_step(rows))
+    cache = LayerCache(rows.keys.clone(), rows.values.clone())
+    for blocks in (cache.keys, cache.values):
+        blocks.flatten(0, 1)[rows.kv_indices] = torch.nan
+    backend.write_kv(*new, cache, plan)
+    return backend.attend_paged(rows.queries, *new, cache, plan)
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)

@@ -1,4 +1,4 @@
-"""How the last stage's results reach the engine core: at once, or when the device has them."""
+"""Sends the last stage's results to the engine core: at once, or when the device has them."""
 
 import queue
 import threading
@@ -15,22 +15,19 @@ from workers.heads.base import HeadResult
 from workers.links.engine_link import EngineLink
 
 
-class Reports(Protocol):
-    """Takes each step's result, in order, and sees to it that the engine core gets it."""
+class ResultSender(Protocol):
+    """Takes each step's result, in order, and sends it to the engine core."""
 
     def begin(self) -> None:
         """The next step is prepared, and about to be computed (or its work queued)."""
         ...
 
-    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> StepOutput | None:
-        """Report the step's result. `waited` are seconds since `begin` spent waiting for others.
-
-        Returns what was reported, None where that lies in the future.
-        """
+    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> None:
+        """Send the step's result. `waited` are seconds since `begin` spent waiting for others."""
         ...
 
 
-class ImmediateReports:
+class ImmediateSender:
     """For results that are there when they are returned: the CPU's."""
 
     def __init__(self, engine: EngineLink) -> None:
@@ -40,11 +37,9 @@ class ImmediateReports:
     def begin(self) -> None:
         self._started = time.perf_counter()
 
-    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> StepOutput:
+    def end(self, step: int, result: HeadResult, waited: float = 0.0) -> None:
         busy = time.perf_counter() - self._started - waited
-        output = _timed(result.to_output(step), busy)
-        self._engine.send(output)
-        return output
+        self._engine.send(_timed(result.to_output(step), busy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class _Queued:
     finished: torch.cuda.Event
 
 
-class QueuedReports:
+class QueuedSender:
     """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
     that the launching thread never waits for the device."""
 
@@ -67,7 +62,7 @@ class QueuedReports:
         self._on_failure = on_failure
         self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._started = torch.cuda.Event(enable_timing=True)
-        threading.Thread(target=self._run, name="reports", daemon=True).start()
+        threading.Thread(target=self._run, name="results", daemon=True).start()
 
     def begin(self) -> None:
         self._started = torch.cuda.Event(enable_timing=True)

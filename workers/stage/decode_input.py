@@ -1,0 +1,78 @@
+"""A decode step's message → the tensors that a stage runs, or a CUDA graph loaded with them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+
+from workers.contract.messages import DecodeStep
+from workers.graphs.full_graph import FullGraph
+from workers.graphs.graph_selection import StageGraphs
+from workers.graphs.piecewise_graph import PiecewiseGraph
+from workers.heads.requested_outputs import RequestedOutputs, RequestedOutputsBuilder
+from workers.sampling.sampling_table import SamplingTable
+from workers.step.paged_step import LastTokens, PagedStep
+from workers.step.rows import StepRows
+from workers.step.slot_table import SlotTable
+
+
+@dataclass(frozen=True)
+class DecodeInput:
+    """One step as a stage runs it; `graph` if a captured one fits it, whose inputs are loaded: T'
+    is then the graph's size. `build_requested` is called once the layers are under way."""
+
+    tensors: PagedStep
+    graph: FullGraph | PiecewiseGraph | None = None
+    build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
+
+    @cached_property
+    def requested(self) -> RequestedOutputs:
+        """What the last stage's head computes. To be read before the next step is built."""
+        return self.build_requested()
+
+    def last_tokens(self) -> LastTokens | None:
+        """The tokens whose final states the head reads, if these are fewer than the step's."""
+        return self.requested.last_tokens
+
+
+class DecodeInputBuilder:
+    """Steps of rows that live in slots and keep their context in a paged cache.
+
+    Only the first stage resolves tokens of -1; only the last samples and scores, and has `sampling`
+    for it.
+    """
+
+    graphs: StageGraphs | None = None
+    """Those that were captured; a step that fits one is loaded into it."""
+
+    def __init__(
+        self,
+        slots: SlotTable,
+        sampling: SamplingTable | None,
+        device: torch.device,
+        *,
+        first: bool,
+    ) -> None:
+        self._slots = slots
+        self._outputs = RequestedOutputsBuilder(sampling, device) if sampling is not None else None
+        self._first = first
+
+    def build(self, message: DecodeStep) -> DecodeInput:
+        """Apply the message's slot changes and make the step's tensors on the device."""
+        self._slots.update(message.block_updates)
+        rows = StepRows.of(message)
+        tokens = np.frombuffer(message.tokens, np.int32)
+        graph = self.graphs.select(rows) if self.graphs else None
+        if graph is None:
+            step = PagedStep.of(rows, tokens, self._slots, resolve=self._first)
+        else:
+            graph.inputs.load(tokens, self._slots.kv_indices(rows), rows)
+            step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)
+        if self._outputs is None:
+            return DecodeInput(step, graph)
+        self._outputs.begin(message.inits)
+        all_states = isinstance(graph, FullGraph)
+        build = partial(self._outputs.build, message, rows, step, all_states=all_states)
+        return DecodeInput(step, graph, build)

@@ -1,0 +1,131 @@
+"""A stage of a decoder: rows in slots, a KV cache, CUDA graphs."""
+
+import logging
+import time
+
+import torch
+
+from workers.attention.base import AttentionBackend
+from workers.attention.kv_cache import KVCache
+from workers.attention.stage_attention import StageAttention
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import DecodeStep
+from workers.device.tuning import WARM_LM_HEAD_ROWS
+from workers.graphs.full_graph import FullGraph
+from workers.graphs.graph_capture import GraphCapture
+from workers.graphs.graph_selection import StageGraphs
+from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
+from workers.graphs.graph_summary import summary
+from workers.heads.generate import GenerateHead, GenerateResult
+from workers.models.base import StageModel
+from workers.models.layer_loop import forward
+from workers.models.partition import on_this_stage, stage_layers
+from workers.sampling.adjustments import TokenMask
+from workers.sampling.sampling_table import SamplingTable
+from workers.stage.decode_input import DecodeInput, DecodeInputBuilder
+from workers.stage.model_runner import ModelRunner
+from workers.stage.warm_up_steps import MAX_TOKENS, decode_steps, step_of_first_tokens
+from workers.step.slot_table import SlotTable
+from workers.weights.loader import TORCH_DTYPES
+
+_logger = logging.getLogger(__name__)
+
+
+class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
+    """See `ModelRunner`. Keeps each slot's state and the KV cache between steps."""
+
+    slots: SlotTable
+    kv_cache: KVCache
+
+    def __init__(
+        self, config: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
+    ) -> None:
+        """Allocates `num_blocks` of KV cache."""
+        super().__init__(config)
+        self._model = model
+        slots, block_size = config.max_slots, config.block_size
+        max_blocks = -(-config.max_model_len // block_size)
+        self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device)
+        self.kv_cache = _kv_cache(config, num_blocks, self.device)
+        head_counts = (config.model.num_heads, config.model.num_kv_heads)
+        self._attention = StageAttention(backend, head_counts, self.kv_cache.layers, model.rotary)
+        vocab_size, last = config.model.vocab_size, self.last
+        self._sampling = SamplingTable(slots, vocab_size, self.device) if last else None
+        self._head = GenerateHead(model, self.slots, self._sampling) if self._sampling else None
+        self._builder = DecodeInputBuilder(
+            self.slots, self._sampling, self.device, first=self.first
+        )
+
+    def prepare(self, message: DecodeStep) -> DecodeInput:
+        """Apply the message's slot changes and put the step's tensors on the device."""
+        return self._builder.build(message)
+
+    def padded_tokens(self, batch: DecodeInput) -> int:
+        return len(batch.tensors.positions)
+
+    def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
+        step, graph = batch.tensors, batch.graph
+        if isinstance(graph, FullGraph):
+            return graph.run(hidden)
+        if graph is not None:
+            return graph.run(step, hidden, batch.last_tokens)
+        attention = self._attention.paged(step, batch.last_tokens)
+        return forward(self._model, step, hidden, attention)
+
+    def run_head(
+        self, batch: DecodeInput, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> GenerateResult:
+        """`mask` is for the step's masked rows."""
+        return on_this_stage(self._head)(batch.requested, hidden, mask)
+
+    def warm_up(self) -> None:
+        for message in decode_steps(self.config, self.kv_cache.num_blocks):
+            self.run_alone(message)
+        if self._head is not None and self.device.type == "cuda":
+            self._head.warm_up(self.hidden_like())
+        if self.can_capture():
+            self._capture_all()
+        elif self.device.type == "cuda":
+            _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
+            # What capturing would have compiled: there are kernels for some numbers of rows.
+            for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, self.config.max_slots)):
+                self.run_alone(step_of_first_tokens(rows))
+        self._clear()
+
+    def can_capture(self) -> bool:
+        """Whether steps of this stage can be captured in CUDA graphs."""
+        return self.device.type == "cuda" and self._attention.backend.capabilities.graph_safe
+
+    def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
+        """Capture decode steps of so many rows and other steps of so many tokens, in place of any
+        that were; from now on such steps are replayed. Returns those that were kept."""
+        scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
+        capture = GraphCapture(self._model, self._attention, self.slots, scratch_kv_index)
+        hidden_like = None if self.first else self.hidden_like()
+        self._builder.graphs = capture.capture(rows, tokens, hidden_like)
+        return self._builder.graphs
+
+    def _capture_all(self) -> None:
+        rows = decode_graph_sizes(self.config.max_slots)
+        tokens = prompt_graph_sizes(self.config.max_step_tokens)
+        started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
+        graphs = self.capture(rows, tokens)
+        taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started
+        kept = summary(graphs, rows, tokens)
+        _logger.info("CUDA graphs: %s; %.1f s, %d MiB", kept, seconds, taken >> 20)
+
+    def _clear(self) -> None:
+        """Forget every slot, and what the warm-up wrote to the cache."""
+        self.slots.clear()
+        if self._sampling is not None:
+            self._sampling.clear()
+        blocks = -(-MAX_TOKENS // self.config.block_size)
+        for layer in self.kv_cache.layers:
+            layer.keys[:blocks].zero_()
+            layer.values[:blocks].zero_()
+
+
+def _kv_cache(config: WorkerConfig, num_blocks: int, device: torch.device) -> KVCache:
+    layers = stage_layers(config.model.num_layers, config.stage, config.num_stages)
+    dtype = TORCH_DTYPES[config.dtype]
+    return KVCache(config.model, len(layers), num_blocks, config.block_size, dtype, device)

@@ -1,0 +1,56 @@
+"""A stage of an encoder: whole texts, nothing is kept between steps."""
+
+import torch
+
+from workers.attention.base import AttentionBackend
+from workers.attention.stage_attention import StageAttention
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import EncodeStep
+from workers.heads.base import EncoderHead, HeadResult
+from workers.heads.classify import ClassifyHead
+from workers.heads.embed import EmbedHead
+from workers.heads.embed_sparse import EmbedSparseHead
+from workers.models.base import StageModel
+from workers.models.layer_loop import forward
+from workers.stage.model_runner import ModelRunner
+from workers.stage.warm_up_steps import encode_steps
+from workers.step.packed_step import PackedStep
+
+
+class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
+    """See `ModelRunner`."""
+
+    def __init__(self, config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> None:
+        super().__init__(config)
+        self._model = model
+        head_counts = (config.model.num_heads, config.model.num_kv_heads)
+        self._attention = StageAttention(backend, head_counts, (), model.rotary)
+        self._head = _head(config, model)
+
+    def prepare(self, message: EncodeStep) -> PackedStep:
+        return PackedStep.of(message, self.device)
+
+    def padded_tokens(self, batch: PackedStep) -> int:
+        return len(batch.positions)
+
+    def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
+        return forward(self._model, batch, hidden, self._attention.packed(batch))
+
+    def run_head(self, batch: PackedStep, hidden: torch.Tensor) -> HeadResult:
+        return self._head(batch, hidden)
+
+    def warm_up(self) -> None:
+        for message in encode_steps(self.config):
+            self.run_alone(message)
+
+
+def _head(config: WorkerConfig, model: StageModel) -> EncoderHead:
+    match config.task:
+        case "embed":
+            return EmbedHead(config.model.pooling)
+        case "embed_sparse":
+            return EmbedSparseHead(model, config.model.splade)
+        case "classify":
+            return ClassifyHead(model)
+        case "generate":
+            raise ValueError("an encoder generates nothing")

@@ -1,0 +1,107 @@
+"""How much of a CUDA device's memory is left for the KV cache."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from workers.attention.base import AttentionBackend
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import DecodeStep, SlotInit
+from workers.contract.sampling_parameters import TokenSampling
+from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
+from workers.models.base import StageModel
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.memory import GIB, DeviceMemoryError, explained
+
+_OUTSIDE_ALLOCATOR = 1 << 30
+"""Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the
+device reports as used includes what its neighbours use."""
+
+
+def measured_kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
+    """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
+    most that the largest step takes beside them, and its CUDA graphs. All of that is run and
+    measured, with a cache that holds just that step's tokens.
+
+    Raises DeviceMemoryError where nothing is left.
+    """
+    runner = DecodeRunner(config, model, backend, blocks_of_largest_step(config))
+    with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
+        allocated = torch.cuda.memory_allocated()
+        held = allocated - runner.kv_cache.nbytes
+        torch.cuda.reset_peak_memory_stats()
+        runner.run_alone(largest_step(config))
+        peak = torch.cuda.max_memory_allocated() - allocated
+        graphs = _graph_bytes(config, runner)
+    budget = config.memory_share_bytes - held - peak - graphs - _OUTSIDE_ALLOCATOR
+    if budget <= 0:
+        raise DeviceMemoryError(
+            f"no room for a KV cache: the share of {config.memory_share_bytes / GIB:.1f} GiB goes "
+            f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}) and "
+            f"CUDA graphs ({graphs / GIB:.1f}); raise --memory-share, or lower --max-step-tokens, "
+            f"by at least {-budget / GIB:.1f} GiB"
+        )
+    return budget
+
+
+def largest_step(config: WorkerConfig) -> DecodeStep:
+    """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
+    which take the most memory."""
+    lens = _row_lens_of_largest_step(config)
+    blocks = _blocks(lens, config)
+    slots = np.arange(len(lens), dtype=np.int32)
+    firsts = np.cumsum(blocks) - blocks
+    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
+    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
+    return DecodeStep(
+        step=0,
+        tokens=bytes(4 * lens.sum()),
+        query_lens=lens.tobytes(),
+        slots=slots.tobytes(),
+        starts=bytes(4 * len(lens)),
+        sample=b"\1" * len(lens),
+        block_updates=table.tobytes(),
+        inits=[
+            SlotInit(
+                slot=slot,
+                prompt_len=length,
+                seed=slot,
+                sampling=TokenSampling(top_p=0.9, presence_penalty=0.1),
+                known_tokens=bytes(4 * length),
+            )
+            for slot, length in enumerate(lens.tolist())
+        ],
+    )
+
+
+def blocks_of_largest_step(config: WorkerConfig) -> int:
+    """Blocks that `largest_step` writes."""
+    return int(_blocks(_row_lens_of_largest_step(config), config).sum())
+
+
+def _row_lens_of_largest_step(config: WorkerConfig) -> npt.NDArray[np.int32]:
+    """Tokens of each of its rows, even but for the first ones' one more."""
+    rows = min(config.max_slots, config.max_step_tokens)
+    each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
+    lens = np.full(rows, each, np.int32)
+    lens[:over] += 1
+    return lens
+
+
+def _blocks(lens: npt.NDArray[np.int32], config: WorkerConfig) -> npt.NDArray[np.int32]:
+    return -(-lens // config.block_size)
+
+
+def _graph_bytes(config: WorkerConfig, runner: DecodeRunner) -> int:
+    """What all CUDA graphs will take: the memory of the largest step, which all share, and what
+    each further graph adds."""
+    if not runner.can_capture():
+        return 0
+    rows, tokens = decode_graph_sizes(config.max_slots), prompt_graph_sizes(config.max_step_tokens)
+    used: list[int] = []
+    for captured in (1, 2):
+        before = torch.cuda.mem_get_info()[0]
+        runner.capture(rows[-captured:], tokens[-captured:])
+        used.append(before - torch.cuda.mem_get_info()[0])
+    further = len(rows) + len(tokens) - 2
+    return used[0] + further * max(used[1] - used[0], 0) // 2

@@ -1,0 +1,74 @@
+"""The steps that warm a stage up: together they take every path."""
+
+import numpy as np
+
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
+from workers.contract.sampling_parameters import GREEDY, TokenSampling
+
+MAX_TOKENS = 64
+"""Of the longest step: enough to take every path."""
+
+
+def encode_steps(config: WorkerConfig) -> list[EncodeStep]:
+    """Two rows of unequal length, then one short row."""
+    length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
+    return [
+        EncodeStep(step=0, tokens=_zeros(sum(lens)), query_lens=_int32(*lens))
+        for lens in ((length, max(1, length // 2)), (1,))
+    ]
+
+
+def decode_steps(config: WorkerConfig, num_blocks: int) -> list[DecodeStep]:
+    """A prompt that is scored and sampled with truncation, then its last token again, greedily."""
+    held = num_blocks * config.block_size
+    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, held)
+    blocks = np.arange(-(-length // config.block_size), dtype=np.int32)
+    updates = np.stack([np.zeros_like(blocks), blocks, blocks], axis=1)
+    truncated = TokenSampling(top_p=0.9)
+    return [
+        DecodeStep(
+            step=0,
+            tokens=_zeros(length),
+            query_lens=_int32(length),
+            slots=_int32(0),
+            starts=_int32(0),
+            sample=b"\1",
+            block_updates=updates.tobytes(),
+            inits=[SlotInit(slot=0, prompt_len=length, seed=0, sampling=truncated, logprobs=1)],
+            targets=_zeros(length),
+        ),
+        DecodeStep(
+            step=1,
+            tokens=_int32(-1),
+            query_lens=_int32(1),
+            slots=_int32(0),
+            starts=_int32(length - 1),
+            sample=b"\1",
+            inits=[SlotInit(slot=0, prompt_len=length, seed=0, sampling=GREEDY)],
+        ),
+    ]
+
+
+def step_of_first_tokens(rows: int) -> DecodeStep:
+    """Rows of one token that begin, all in one block."""
+    slots = np.arange(rows, dtype=np.int32)
+    updates = np.stack([slots, np.zeros_like(slots), np.zeros_like(slots)], axis=1)
+    return DecodeStep(
+        step=0,
+        tokens=_zeros(rows),
+        query_lens=np.ones(rows, np.int32).tobytes(),
+        slots=slots.tobytes(),
+        starts=_zeros(rows),
+        sample=b"\1" * rows,
+        block_updates=updates.tobytes(),
+        inits=[SlotInit(slot=slot, prompt_len=1, seed=0, sampling=GREEDY) for slot in range(rows)],
+    )
+
+
+def _int32(*values: int) -> bytes:
+    return np.array(values, np.int32).tobytes()
+
+
+def _zeros(count: int) -> bytes:
+    return bytes(4 * count)

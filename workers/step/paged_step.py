@@ -1,0 +1,125 @@
+"""A decode step as a stage's layers see it: rows in a paged KV cache, as tensors on its device."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from workers.device.transfer import to_device
+from workers.step.padding import lengthened, padded_count
+from workers.step.rows import IntArray, StepRows, leading_decode_rows
+from workers.step.slot_table import SlotTable
+
+
+class TokenInputs(NamedTuple):
+    """`PagedStep`'s tensors of tokens."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    kv_indices: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """R rows, T tokens (rows one after another, then padding).
+
+    tokens         int64[T']  T' >= T: on the CPU a step is padded to at least four tokens, because
+    positions      int64[T']  a matrix product of fewer rows takes another path and rounds otherwise
+    kv_indices     int64[T]   where each token's keys and values go: block * block_size + offset
+    block_tables   int32[max_slots + 1, max_blocks]: a row of block ids a slot
+    slots          int32[R]   the rows of `block_tables` that are this step's
+    query_starts   int32[R + 1]
+    context_lens   int32[R]   cached tokens + this step's
+    query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    kv_indices: torch.Tensor
+    block_tables: torch.Tensor
+    slots: torch.Tensor
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    query_lens: IntArray
+    contexts: IntArray
+
+    @classmethod
+    def of(
+        cls, rows: StepRows, tokens: IntArray, table: SlotTable, *, resolve: bool = True
+    ) -> Self:
+        """Everything from the host, in one copy: `tokens` int32[T], which `table` replaces where
+        they are -1, unless `resolve` is false."""
+        device = table.device
+        padded = padded_count(rows.total, device)
+        arrays = [
+            lengthened(tokens, padded),
+            lengthened(rows.positions, padded),
+            table.kv_indices(rows),
+            rows.slots,
+            rows.starts,
+            rows.contexts,
+        ]
+        if resolve := resolve and bool((tokens < 0).any()):
+            arrays.append(rows.token_slots)
+        ids, positions, kv_indices, slots, starts, lens, *token_slots = to_device(arrays, device)
+        if resolve:
+            table.resolve(token_slots[0], ids[: rows.total], ids[: rows.total])
+        tables = table.device_tables
+        own = rows.query_lens, rows.contexts
+        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own)
+
+    @classmethod
+    def over(cls, inputs: TokenInputs, rows: StepRows, table: SlotTable) -> Self:
+        """Tokens that are on the device already, cut into `rows`, whose lengths are sent there."""
+        arrays = [rows.slots, rows.starts, rows.contexts]
+        slots, starts, lens = to_device(arrays, table.device)
+        tokens, positions, kv_indices = (part[: rows.total] for part in inputs)
+        tables = table.device_tables
+        own = rows.query_lens, rows.contexts
+        return cls(tokens, positions, kv_indices, tables, slots, starts, lens, *own)
+
+    @property
+    def num_tokens(self) -> int:
+        """T, without padding."""
+        return int(self.query_lens.sum())
+
+    @property
+    def leading_decode_rows(self) -> int:
+        """How many rows precede the first one of several tokens."""
+        return leading_decode_rows(self.query_lens)
+
+
+@dataclass(frozen=True, slots=True)
+class LastTokens:
+    """The last tokens of E of a step's rows, fewer than it has tokens.
+
+    indices  int64[E']: their indices among the step's tokens; on the CPU E' is at least four, if
+             there are any, and padding is the first token
+    rows     the rows as a step of one token each. Its tokens, positions and kv_indices are not to
+             be used: their keys and values are cached already
+    """
+
+    indices: torch.Tensor
+    rows: PagedStep
+
+    @classmethod
+    def of(cls, step: PagedStep, rows: StepRows, subset: npt.NDArray[np.intp]) -> Self:
+        """The last tokens of the rows `subset` of `step`, which are `rows`, in one copy."""
+        device, count = step.slots.device, len(subset)
+        indices = rows.last_token_indices[subset]
+        if count:
+            indices = lengthened(indices, padded_count(count, device))
+        contexts = rows.contexts[subset]
+        arrays = [indices, rows.slots[subset], contexts, np.arange(count + 1, dtype=np.int32)]
+        indices, slots, lens, starts = to_device(arrays, device)
+        alone = replace(
+            step,
+            slots=slots,
+            query_starts=starts,
+            context_lens=lens,
+            query_lens=np.ones(count, np.int32),
+            contexts=contexts,
+        )
+        return cls(indices, alone)
