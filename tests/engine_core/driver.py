@@ -83,15 +83,15 @@ class Driver:
         return [row.token for row in self.outputs.get(job_id, []) if row.token >= 0]
 
     def assert_ordered(self) -> None:
-        """Running requests, then waiting ones, in order of arrival: no younger one ever takes the
-        place of an older one."""
+        """Running requests, then waiting ones, are in order of arrival: no younger request ever
+        overtakes an older one."""
         requests = (*self.scheduler._running, *self.scheduler._waiting)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
-        """What the scheduler keeps as sums is what its requests add up to. A waiting request counts
-        the tokens that it had when it came: two more may be confirmed after a preemption."""
+        """The scheduler's running sums equal the sums over its requests. A waiting request counts
+        the tokens that it had when it was queued: two more may be confirmed after a preemption."""
         scheduler, waiting = self.scheduler, self.scheduler._waiting
         left = [len(request.tokens) - request.submitted for request in scheduler._prompts]
         assert scheduler._unsubmitted == sum(left)

@@ -49,7 +49,7 @@ def json_tokenizer() -> Tokenizer:
 
 
 def matches(grammar: Grammar, text: str) -> bool:
-    """By somebody else's reading of the grammar."""
+    """Whether `text` matches, by another implementation."""
     match grammar.kind:
         case "choice":
             return text in json.loads(grammar.source)

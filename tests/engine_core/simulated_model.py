@@ -17,7 +17,7 @@ VOCAB = 50
 
 
 def next_token(context: list[int], allowed: Sequence[int] = range(VOCAB)) -> int:
-    """What the model says after `context`: any function of the whole of it, within `allowed`."""
+    """The token after `context`: some function of the whole context, within `allowed`."""
     return allowed[zlib.crc32(np.array(context, np.int32).tobytes()) % len(allowed)]
 
 
@@ -91,7 +91,7 @@ class SimulatedModel:
 
 
 def _allowed(step: DecodeStep, count: int, mask: StepMask | None) -> list[Sequence[int]]:
-    """What each of a step's sampled rows may say."""
+    """The tokens that each of a step's sampled rows may have."""
     if mask is None:
         assert not step.masked, "the mask was not waited for"
         return [range(VOCAB)] * count
@@ -101,7 +101,7 @@ def _allowed(step: DecodeStep, count: int, mask: StepMask | None) -> list[Sequen
 
 
 class SimulatedPipeline:
-    """Holds submitted steps, and their masks, until somebody asks for the next result."""
+    """Holds submitted steps, and their masks, until the next result is requested."""
 
     def __init__(self, model: SimulatedModel) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""The loop: admission, routing, and exactly one end for everything that was let in."""
+"""The loop: admission, routing, and exactly one end for every admitted job."""
 
 from array import array
 
@@ -30,7 +30,7 @@ def ids(*values: int) -> bytes:
 
 
 class Ledger:
-    """What a client was told, and the rule that it was told everything exactly once."""
+    """What a client has received, checked: everything arrives exactly once."""
 
     def __init__(self, engine: Engine, client: bytes) -> None:
         self.accepted: set[int] = set()
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_job_is_said_at_once(decoder, job, code, param, num
 
 
 def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
-    """96 tokens of cache, 256 of context: one more is refused, and why is said."""
+    """96 tokens of cache, 256 of context: one more is refused, with the reason."""
     for job, max_tokens in ((1, 86), (2, 87)):
         params = SamplingParams(max_tokens=max_tokens)
         decoder.clients.put(A, GenerateJob(job, params=params, ids=[ids(*range(10))]))

@@ -1,4 +1,4 @@
-"""What stays behind after many requests: nothing."""
+"""Nothing stays behind after many requests."""
 
 import gc
 
@@ -14,8 +14,8 @@ BLOCKS = 24
 _AT_ONCE = 50
 
 
-class Guests:
-    """Requests that come, go before their time, or are seen off."""
+class Requests:
+    """Concurrent requests, some of which are aborted or ended by their client."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -55,15 +55,15 @@ class Guests:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_ten_thousand_requests_leave_nothing_behind(word_tokenizer, stages: int) -> None:
     engine = Engine(word_tokenizer, "LlamaForCausalLM", BLOCKS, num_stages=stages, max_running=16)
-    guests = Guests(engine)
-    guests.serve(1000)
+    requests = Requests(engine)
+    requests.serve(1000)
     gc.collect()
     objects = len(gc.get_objects())
-    guests.serve(9000)
+    requests.serve(9000)
     gc.collect()
     assert len(gc.get_objects()) < objects + 200
-    assert guests.failed == 0
-    assert guests.finished >= 9000
+    assert requests.failed == 0
+    assert requests.finished >= 9000
     scheduler = engine.core._scheduler
     assert isinstance(scheduler, DecoderScheduler)
     usage = scheduler.usage()

@@ -1,4 +1,4 @@
-"""What threads leave for the loop, and that the threads go when nobody asks for them any more."""
+"""A mailbox between threads and the loop; threads end with their owner."""
 
 import gc
 import os

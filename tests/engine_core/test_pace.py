@@ -94,8 +94,8 @@ def lead_of_prompts(step: StepInput) -> float:
 
 
 def test_steps_with_prompts_have_a_margin_of_their_own(word_tokenizer) -> None:
-    """Prompts that come early enough have their step submitted as early as it must be; one that
-    comes too late for that still joins it."""
+    """A step with prompts is submitted as early as the worker needs it; a prompt that comes later
+    still joins the next step."""
     timed = generating(word_tokenizer, lead=lead_of_prompts, max_running=16)
     early = range(_LEARNT + 3, 170, 3)
     for step in early:
@@ -194,7 +194,7 @@ def quiet(word_tokenizer) -> Engine:
 
 
 def hold(engine: Engine, seconds: float) -> float:
-    """A step is due in so many seconds; when that is."""
+    """Hold the next step for this long. Returns the time at which it is due."""
     engine.core._held_until = time.monotonic() + seconds
     return engine.core._held_until
 

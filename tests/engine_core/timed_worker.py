@@ -20,7 +20,7 @@ BLOCKS = 600
 
 
 def always(seconds: float) -> Seconds:
-    """The same of every step."""
+    """Every step takes this long."""
     return lambda step: seconds
 
 
@@ -65,8 +65,8 @@ class TimedWorker:
 
 
 class TimedEngine:
-    """A core over a `TimedWorker`, iterated every `tick` simulated seconds. Nothing that it does
-    takes time, but for each arrival."""
+    """A core over a `TimedWorker`, iterated every `tick` simulated seconds. Only arrivals
+    take time."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TimedEngine:
         self.engine.clients.receive = self._take_arrival
 
     def put(self, prompt_len: int, max_tokens: int, *, count: int = 1, priority: int = 0) -> int:
-        """A job of prompts that are like none before them arrives now: its id."""
+        """A job of prompts unlike any before arrives now. Returns its id."""
         self._jobs += 1
         names = [
             (self._jobs // 50 % 50, self._jobs % 50, row // 50, row % 50) for row in range(count)
@@ -106,7 +106,7 @@ class TimedEngine:
         return self._jobs
 
     def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:
-        """A job of texts to encode arrives now: its id."""
+        """A job of texts to encode arrives now. Returns its id."""
         self._jobs += 1
         ids = [array("i", [1] * length).tobytes()] * count
         self._arrive(EncodeJob(self._jobs, ids=ids, priority=priority))
@@ -116,7 +116,7 @@ class TimedEngine:
         self.engine.clients.put(b"client", job)
 
     def iterate_until_step(self, number: int, fraction: float = 0.0) -> None:
-        """Until step `number` has been computed to this fraction."""
+        """Iterate until step `number` has been computed to this fraction."""
         worker = self.worker
         while len(worker.ends) <= number or worker.now < self._moment(number, fraction):
             self.iterate()

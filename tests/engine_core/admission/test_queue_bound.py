@@ -1,4 +1,4 @@
-"""What would wait too long is refused; what is not refused begins in time."""
+"""Jobs that would wait too long are refused; accepted jobs begin in time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ STEP_TOKENS = 64
 TEXT = 10
 """Tokens of a text or prompt here."""
 LATE = 1.2 * BOUND + 2 * STEP_TOKENS / TOKENS_A_SECOND
-"""The first news of what begins in time comes a step later, which may have waited for another."""
+"""A first output comes a step after its row begins; that step may have waited for another one."""
 
 
 def by_tokens(step: StepInput) -> float:
@@ -27,7 +27,7 @@ def by_tokens(step: StepInput) -> float:
 
 @dataclass
 class Crowd:
-    """Jobs that arrive by the simulated clock, and what became of them."""
+    """Jobs that arrive by the simulated clock, and their outcomes."""
 
     timed: TimedEngine
     arrived: dict[int, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Crowd:
         return self.timed.worker.now
 
     def longest_wait(self, since: float = 0.0) -> float:
-        """Until the first news of those that came from then on."""
+        """The longest wait for a first output among the jobs that came `since` then."""
         return max(
             began - self.arrived[job]
             for job, began in self.began.items()
@@ -166,7 +166,7 @@ def measured(timed: TimedEngine, put: Callable[[], int]) -> Crowd:
 
 
 def answer(crowd: Crowd, job: int) -> Failed | None:
-    """What becomes of a job that has just been put: refused, or not within 100 iterations."""
+    """The refusal of a job that has just arrived; None if there is none within 100 iterations."""
     crowd.arrived[job] = crowd.now
     for _ in range(100):
         crowd.iterate()
@@ -191,7 +191,7 @@ def test_an_idle_engine_takes_one_request_however_large(word_tokenizer) -> None:
 
 
 def test_a_large_job_to_encode_holds_nobody_up(word_tokenizer) -> None:
-    """Its rows share steps with those of others: nothing has to wait for all of them."""
+    """Its rows share steps with those of other jobs: no job has to wait for all of them."""
     timed = embedder(word_tokenizer)
     crowd = measured(timed, lambda: timed.put_texts(TEXT))
     assert answer(crowd, timed.put_texts(TEXT, count=5000)) is None
@@ -220,7 +220,7 @@ def test_only_what_begins_before_it_counts(word_tokenizer, encodes: bool) -> Non
 
 
 def test_slots_that_are_long_held_are_counted_in(word_tokenizer) -> None:
-    """Prompts are short, and each holds a slot for 30 steps: what limits are the slots."""
+    """Prompts are short, and each holds a slot for 30 steps: the slots are the limit."""
     timed = generator(word_tokenizer, always(20e-3), bound=4.0, max_running=4)
     crowd = Crowd(timed)
     crowd.run(60, 20, lambda: timed.put(TEXT, 30))
@@ -251,7 +251,7 @@ def step(queue: QueueBound, now: float, waited: int, left: int, seconds: float) 
 
 
 def test_steps_that_nothing_waits_for_measure_nothing() -> None:
-    """A step of one row says nothing of how fast a queue would get on."""
+    """A step of one row does not show how fast a queue would advance."""
     queue = QueueBound("m", 10.0)
     now = 0.0
     for _ in range(1000):

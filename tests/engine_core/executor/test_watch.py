@@ -1,4 +1,4 @@
-"""Stages that stand still, by ticks: what counts as that, and which is named."""
+"""Which stage is found to stand still, by ticks."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from workers.contract.supervision import SILENT_BEATS
 
 
 def tick(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
-    """So many ticks with that oldest step in flight; `beating` stages tell their last step."""
+    """Let `ticks` pass with `oldest` in flight; `beating` stages report their last step."""
     for _ in range(ticks):
         for stage, finished in beating.items():
             watch.heard(WorkerBeat(stage, finished))

@@ -38,13 +38,13 @@ def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
     driver.submit()
     driver.finish()
     driver.add(2, prompt_of(7), max_tokens=9)
-    told: list[list[int]] = []
+    order: list[list[int]] = []
     for _ in range(2):
         driver.submit()
         batch, result = driver.batches.popleft(), driver.pipeline.next_result()
         driver.scheduler.update(batch, result, driver.outbox)
-        told += [[row.job for row in outputs.rows] for _, outputs in driver.outbox.take()]
-    assert told == [[2, 1], [1, 2]]
+        order += [[row.job for row in outputs.rows] for _, outputs in driver.outbox.take()]
+    assert order == [[2, 1], [1, 2]]
 
 
 def test_a_stop_known_by_count_is_never_submitted_ahead() -> None:
@@ -187,8 +187,8 @@ def test_preemption_spares_the_oldest_and_changes_no_text() -> None:
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_the_oldest_is_served_without_a_break(stages: int) -> None:
-    """Its slot is its own from its first step to its last, however crowded the cache is; and once
-    that has happened to it, the same is true of the next."""
+    """The oldest request is never preempted, however crowded the cache is; and once it has ended,
+    neither is the next."""
     driver = Driver(num_blocks=9, stages=stages)
     for job in range(6):
         driver.add(job, prompt_of(7, seed=job), max_tokens=20)

@@ -1,4 +1,4 @@
-"""Encode jobs in the core: whose rows go first, what is cut and told."""
+"""Encode jobs in the core: which rows run first, what is truncated, what is returned."""
 
 from collections import deque
 
@@ -147,8 +147,8 @@ def answers(word_tokenizer, job: EncodeJob, architecture: str = "BertModel"):
     parts: deque[DenseVectors] = deque()
     for outputs in engine.clients.sent[A]:
         assert isinstance(outputs, Outputs)
-        for news in (*outputs.accepted, *outputs.failed):
-            answer = news
+        for message in (*outputs.accepted, *outputs.failed):
+            answer = message
         parts.extend([part for part in outputs.encoded if isinstance(part, DenseVectors)])
     for part in parts:
         rows = np.frombuffer(part.rows, np.int32).tolist()

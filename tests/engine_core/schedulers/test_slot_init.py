@@ -1,4 +1,4 @@
-"""What a request tells the workers when it moves into a slot."""
+"""The message with which a request gets its slot in the workers."""
 
 from array import array
 
@@ -13,7 +13,7 @@ from workers.contract.sampling_parameters import TokenBias, TokenSampling
 
 
 def slot_init(params: SamplingParams, barred: bytes = b"") -> SlotInit:
-    """Of a request with a prompt of three tokens and two of output, over the wire."""
+    """The SlotInit of a request with three prompt tokens and two of output, encoded and decoded."""
     wire = msgspec.msgpack.Encoder().encode(GenerateJob(1, params=params))
     message = msgspec.msgpack.decode(wire, type=GenerateJob)
     job = Job(b"client", message, 1, 0)

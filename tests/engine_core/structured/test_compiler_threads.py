@@ -19,7 +19,7 @@ TOKENIZED = [Tokenized(b"ids")]
 
 
 class Scripted:
-    """A compiler that counts, and does by the regex what it is told: fail, die, wait."""
+    """A compiler that counts, and fails, dies or waits as the regex says."""
 
     def __init__(self) -> None:
         self.sources: list[str] = []
@@ -121,7 +121,7 @@ def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scrip
 
 
 def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
-    """The rest are told to come back, and can once those have ended."""
+    """The rest are refused as `overloaded`, and may come back once those have ended."""
     threads = CompilingThreads(script.compile, time_limit=0.05)
     for job in range(20):
         put(threads, job, f"wait {job}")

@@ -1,4 +1,4 @@
-"""Grammars as llguidance reads them: what is refused, what a mask says, and what it costs."""
+"""Grammars by llguidance: which are refused, the tokens of a mask, and the cost of compiling."""
 
 import json
 import threading
@@ -103,7 +103,7 @@ def test_a_mask_holds_what_may_follow_and_nothing_else(compiler: GrammarCompiler
     assert digits.complete
 
 
-def test_a_row_has_its_own_ends(compiler: GrammarCompiler) -> None:
+def test_a_row_has_its_own_end_tokens(compiler: GrammarCompiler) -> None:
     compiled = compiler.compile(Grammar("regex", "[ab]+", "regex"))
     two = follow(compiled, frozenset({END, 49, 5000}))
     none = follow(compiled, frozenset())

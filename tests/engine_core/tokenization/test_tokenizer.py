@@ -1,4 +1,4 @@
-"""Reading tokenizers, and the one that made-up weights get."""
+"""Reading tokenizers, and the one that random weights use."""
 
 from pathlib import Path
 

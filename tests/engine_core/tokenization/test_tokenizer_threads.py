@@ -1,4 +1,4 @@
-"""Texts to ids as a job options, against the tokenizer's own truncation."""
+"""Texts are tokenized and truncated as a job asks, against the tokenizer's own truncation."""
 
 import select
 from array import array
@@ -91,7 +91,7 @@ def test_no_truncation_leaves_more_than_it_may(text: Text, size: int) -> None:
         assert len(cut.segments) == (len(ids_of(cut)) if isinstance(text, tuple) else 0)
 
 
-def test_every_job_gets_what_it_options() -> None:
+def test_every_job_has_its_own_options() -> None:
     long = " ".join(["a b c d e f"] * 30_000)
     options: list[tuple[list[Text], Tokenization]] = [
         (["a", long, "b"], Tokenization()),
