@@ -181,12 +181,13 @@ class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
 
 
 class RowOutput(msgspec.Struct, array_like=True, frozen=True):
-    """One row's news in one step: at most one token, its log-probabilities, its end.
+    """One row's update from one step: at most one token, its log-probabilities, its end.
 
     `token` is -1 where there is none. The token that comes with `finish` "stop" is the stop token
     itself: it counts as generated and is not part of the text. `scored` arrives in pieces, in
     order, up to the row's first token; together they hold one entry for each prompt token but the
-    first. `cached` counts the prompt tokens that came from the prefix cache, on a row's first news.
+    first. `cached` counts the prompt tokens that came from the prefix cache, on a row's first
+    update.
     """
 
     job: int

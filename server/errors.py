@@ -32,7 +32,7 @@ ErrorCode = Literal[
 
 
 class ErrorKind(NamedTuple):
-    """How a code is told: HTTP status, OpenAI's `type`, seconds after which to try again."""
+    """How a code is reported: HTTP status, OpenAI's `type`, seconds after which to try again."""
 
     status: int
     type: str

@@ -53,8 +53,8 @@ def _is_kept(name: str) -> bool:
 
 
 def lines(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Of the releases of packages on each Python, a line a package, or one a Python where they
-    differ."""
+    """A line for each package of `found` (Python, package, release); a line for each Python where
+    the releases differ."""
     for name in sorted({name for releases in found.values() for name in releases}):
         pins = {python: f"{name}=={own[name]}" for python, own in found.items() if name in own}
         if len(set(pins.values())) == 1:

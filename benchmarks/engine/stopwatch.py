@@ -48,7 +48,7 @@ class Stopwatch:
         self._current.clear()
 
     def median(self, part: str) -> float:
-        """Of the laps in which the part was called, in µs."""
+        """The median of the laps in which the part was called, in µs."""
         return float(np.median(self._laps[part])) / 1e3
 
     def total(self, part: str) -> float:

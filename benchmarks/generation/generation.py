@@ -99,8 +99,8 @@ async def _round(client: EngineClient, peer: subprocess.Popen[str], seed: int) -
 async def _continue(client: EngineClient, prompt: bytes) -> list[int]:
     stream = await client.generate(_PARAMS, ids=[prompt])
     tokens: list[int] = []
-    while news := await stream.next():
-        tokens += [output.token for output in news]
+    while updates := await stream.next():
+        tokens += [output.token for output in updates]
     return tokens
 
 

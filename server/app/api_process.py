@@ -33,7 +33,7 @@ _CLOSE_S = 2
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that, told to terminate, goes on accepting until the service has drained."""
+    """uvicorn that after SIGTERM goes on accepting until the service has drained."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -58,7 +58,7 @@ class DrainingServer(uvicorn.Server):
 
 
 async def serve(config: ServerConfig, listener: socket.socket) -> None:
-    """Serve on `listener` until told to terminate. Raises TokenizerError for a bad model folder."""
+    """Serve on `listener` until SIGTERM or SIGINT. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()))
     uvicorn_config = uvicorn.Config(
         create_app(service),

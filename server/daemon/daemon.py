@@ -26,7 +26,7 @@ from server.settings.tls import unverified_context
 
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107
-"""Of a Unix socket's name on Linux, in bytes."""
+"""The longest name of a Unix socket on Linux, in bytes."""
 _LONGEST_NAME = len("/99.workers")
 _PROBE_TIMEOUT_S = 2.0
 

@@ -1,4 +1,4 @@
-"""An encode job in the house: admitted, run, counted."""
+"""An encode job in flight: admitted, run, counted."""
 
 import asyncio
 from typing import Literal
@@ -25,7 +25,7 @@ async def encode(
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
     is the kind of answer that the model gives.
 
-    Raises APIError or EngineError where the house or the engine refuses or fails the job.
+    Raises APIError or EngineError where admission or the engine refuses the job, or it fails.
     """
     tokens = items.size + _query_size(query, len(items))
     with service.admission.admit(rows=len(items), tokens=tokens):

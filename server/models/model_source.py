@@ -22,7 +22,7 @@ class ModelSourceError(ValueError):
 def model_folder(source: str, load_format: LoadFormat) -> Path:
     """The folder that `source` names: a folder as it is, a hub id after a download.
 
-    Of a hub id only configuration, tokenizer and safetensors files are fetched (no weights for
+    For a hub id only configuration, tokenizer and safetensors files are fetched (no weights for
     `dummy`). Raises ModelSourceError.
     """
     folder = Path(source).expanduser()

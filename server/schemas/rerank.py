@@ -17,8 +17,8 @@ class Document(msgspec.Struct, frozen=True):
 
 class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
-    told. `max_tokens_per_doc` and `truncation` permit to cut documents. `use_activation` false asks
-    for what the model computed, whatever its checkpoint makes of that."""
+    returned. `max_tokens_per_doc` and `truncation` permit to cut documents. With `use_activation`
+    false the scores are the model's logits, without the checkpoint's activation."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]

@@ -38,19 +38,19 @@ def warn_of_few_open_files(config: ServerConfig) -> None:
         )
 
 
-def tell_if_last(transport: asyncio.Transport) -> None:
-    """Say once if a new connection has taken the last file that this process may open.
+def log_if_last(transport: asyncio.Transport) -> None:
+    """Log once if a new connection has taken the last file that this process may open.
 
     Numbers are given from below, so the highest is given when no other is free. The event loop
-    closes what comes then, and tells nobody.
+    closes what comes then without a word.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if transport.get_extra_info("socket").fileno() == soft - 1:
-        _tell_full(soft)
+        _log_full(soft)
 
 
 @functools.cache
-def _tell_full(limit: int) -> None:
+def _log_full(limit: int) -> None:
     _log.error(
         "all %d files that this process may open are open: new connections are closed unanswered "
         "until others end. Raise the limit (ulimit -n, systemd: LimitNOFILE=)",

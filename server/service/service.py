@@ -17,7 +17,7 @@ from server.service.metrics import Metrics
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig
 
-# What is told to end at the drain's deadline needs a moment to say so to its client.
+# Requests that are cut at the drain's deadline need a moment to answer their clients.
 _LAST_WORDS_S = 1.0
 
 

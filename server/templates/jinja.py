@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.templates.protocol import ChatTemplate, Conversation
 
-# A text of more bytes is never let into the house.
+# No text of more bytes is ever admitted.
 MAX_CHARS = 16 * 1024 * 1024
 
 

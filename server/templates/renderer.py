@@ -79,7 +79,7 @@ class ChatRenderer:
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template; what is wrong with it is told to the log."""
+        """Start the process, if there is a template; a fault of the template is logged."""
         if self._template is not None:
             self._keeper = asyncio.create_task(self._keep())
 

@@ -9,7 +9,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import APIError
-from server.service.open_files import tell_if_last
+from server.service.open_files import log_if_last
 from server.wire.coalescing import CoalescingTransport
 from server.wire.last_answer import refuse
 from server.wire.unframed import unframe
@@ -19,20 +19,20 @@ class WireProtocol(HttpToolsProtocol):
     """A connection with one client.
 
     A read *gets on* if it ends a head or brings some of a body. After `max_head_bytes` or
-    `patience_s` of a request without getting on the connection ends: that bounds heads, trailers
+    `timeout_s` of a request without getting on the connection ends: that bounds heads, trailers
     and what stands between requests.
     """
 
     max_head_bytes = 64 << 10
-    patience_s = 60.0
+    timeout_s = 60.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
         super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
-        tell_if_last(transport)
+        log_if_last(transport)
         self._refused = False
         self._stalled_bytes = self._read_bytes = 0
-        self._deadline: float | None = self.loop.time() + self.patience_s
+        self._deadline: float | None = self.loop.time() + self.timeout_s
         self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,19 +133,19 @@ class WireProtocol(HttpToolsProtocol):
         refuse(self, error)
 
     def _follow(self) -> None:
-        """What the read means for the patience with this client."""
+        """Move or clear the deadline by what this read brought."""
         if self._whole:
             self._stalled_bytes = 0
             self._deadline = None
         elif self._got_on:
             self._stalled_bytes = 0
-            self._deadline = self.loop.time() + self.patience_s
+            self._deadline = self.loop.time() + self.timeout_s
         else:
             self._stalled_bytes += self._read_bytes
             if self._stalled_bytes > self.max_head_bytes:
                 self._refuse(self._too_large())
             elif self._deadline is None:
-                self._deadline = self.loop.time() + self.patience_s
+                self._deadline = self.loop.time() + self.timeout_s
 
     def _check_deadline(self) -> None:
         """Close if it has passed and it is not the client that waits: for an answer, or to be read.
@@ -153,10 +153,10 @@ class WireProtocol(HttpToolsProtocol):
         One timer a connection, which follows the deadline: setting one for each request is dearer.
         """
         now = self.loop.time()
-        look = now + self.patience_s
+        look = now + self.timeout_s
         if self._deadline is not None:
             if self._keeps_waiting():
-                self._deadline = look + self.patience_s  # all of it, should the wait end meanwhile
+                self._deadline = look + self.timeout_s  # all of it, should the wait end meanwhile
             elif now >= self._deadline:
                 self.transport.close()
                 return

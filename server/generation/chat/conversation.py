@@ -33,13 +33,15 @@ def conversation(
 ) -> Conversation:
     """Raises APIError, naming the message, its part, or the variable at fault."""
     _check_variables(options.variables, template)
-    told = [_told(message, f"messages[{i}]", template) for i, message in enumerate(messages)]
+    parsed = [
+        _template_message(message, f"messages[{i}]", template) for i, message in enumerate(messages)
+    ]
     continues = bool(options.continue_final_message)
     if continues:
-        _check_continued(options, told)
+        _check_continued(options, parsed)
     generates = options.add_generation_prompt
     return Conversation(
-        messages=told,
+        messages=parsed,
         add_generation_prompt=not continues if generates is None else generates,
         continue_final_message=continues,
         variables=options.variables,
@@ -53,36 +55,36 @@ def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
             raise APIError("invalid_request", f"{field}: is not for a request to set", field)
 
 
-def _check_continued(options: ChatOptions, told: list[dict[str, Any]]) -> None:
+def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> None:
     field = "continue_final_message"
     if options.add_generation_prompt:
         message = f"{field}: not together with add_generation_prompt"
         raise APIError("invalid_request", message, field)
-    if not told[-1].get("content"):
+    if not messages[-1].get("content"):
         raise APIError("invalid_request", f"{field}: the final message has no text", field)
 
 
-def _told(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str, Any]:
+def _template_message(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str, Any]:
     """One message as a template sees it: text in one piece, nothing that is null."""
     role: str = message.role
     if role == "developer" and role not in template.source:
         role = "system"
-    told: dict[str, Any] = {"role": role}
+    found: dict[str, Any] = {"role": role}
     if message.content is not None:
-        told["content"] = _text(message.content, f"{field}.content")
+        found["content"] = _text(message.content, f"{field}.content")
     elif role != "assistant":
         raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
     if message.tool_calls:
         if role != "assistant":
             name = f"{field}.tool_calls"
             raise APIError("invalid_request", f"{name}: only an assistant calls tools", name)
-        told["tool_calls"] = [
+        found["tool_calls"] = [
             _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
     for name in ("name", "reasoning_content", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
-            told[name] = value
-    return told
+            found[name] = value
+    return found
 
 
 def _text(content: str | list[ContentPart], field: str) -> str:

@@ -18,7 +18,7 @@ POST = b"POST /now HTTP/1.1\r\nHost: here\r\n"
 LAST = GET + b"Connection: close\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n"
-PATIENCE = 0.3
+TIMEOUT_S = 0.3
 MANY = 1 << 10
 Answers = list[tuple[int, Any]]
 """Status and JSON of each."""
@@ -105,20 +105,20 @@ def app() -> App:
 
 
 @pytest.fixture
-def patience() -> float:
-    return PATIENCE
+def read_timeout() -> float:
+    return TIMEOUT_S
 
 
 @pytest.fixture
-async def connect(app: App, patience: float) -> AsyncGenerator[Connect]:
-    class Impatient(WireProtocol):
-        patience_s = patience
+async def connect(app: App, read_timeout: float) -> AsyncGenerator[Connect]:
+    class ShortTimeout(WireProtocol):
+        timeout_s = read_timeout
 
-    config = uvicorn.Config(cast("Any", app), http=Impatient, ws="none", log_config=None)
+    config = uvicorn.Config(cast("Any", app), http=ShortTimeout, ws="none", log_config=None)
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Impatient(config, state, {}), "127.0.0.1", 0
+        lambda: ShortTimeout(config, state, {}), "127.0.0.1", 0
     )
 
     @asynccontextmanager
@@ -155,7 +155,7 @@ async def test_a_head_as_large_as_may_be(connect: Connect):
             assert [found for found, _ in await client.answers()] == [status]
 
 
-@pytest.mark.parametrize("patience", [60.0])
+@pytest.mark.parametrize("read_timeout", [60.0])
 @pytest.mark.parametrize(
     ("begin", "part"),
     [
@@ -206,7 +206,7 @@ async def test_a_request_that_stays_out_ends_the_connection(connect: Connect, pa
         started = loop.time()
         sending = asyncio.create_task(client.send(*parts, pause=0.01))
         await client.rest()
-        assert PATIENCE * 0.9 < loop.time() - started < 2
+        assert TIMEOUT_S * 0.9 < loop.time() - started < 2
         sending.cancel()
         await asyncio.wait([sending])
 
@@ -214,7 +214,7 @@ async def test_a_request_that_stays_out_ends_the_connection(connect: Connect, pa
 async def test_a_slow_body_has_time(connect: Connect):
     async with connect() as client:
         await client.send(POST + b"Connection: close\r\nContent-Length: 4\r\n\r\n")
-        await client.send(b"b", b"o", b"d", b"y", pause=PATIENCE * 0.4)
+        await client.send(b"b", b"o", b"d", b"y", pause=TIMEOUT_S * 0.4)
         assert bodies(await client.answers()) == ["body"]
 
 
@@ -224,7 +224,7 @@ async def test_a_client_that_waits_for_its_answer_has_time(
 ):
     async with connect() as client:
         await client.send(GET.replace(b"now", b"later") + b"\r\n", pause=0.05)
-        await client.send(behind, pause=PATIENCE * 3)
+        await client.send(behind, pause=TIMEOUT_S * 3)
         app.go.set()
         if behind.startswith(POST):
             await client.send(b"y")
@@ -235,7 +235,7 @@ async def test_a_client_that_waits_for_its_answer_has_time(
 
 async def test_an_idle_connection_is_uvicorns_to_close(connect: Connect):
     async with connect() as client:
-        await client.send(GET + b"\r\n", pause=PATIENCE * 2)
+        await client.send(GET + b"\r\n", pause=TIMEOUT_S * 2)
         await client.send(LAST)
         assert bodies(await client.answers()) == ["", ""]
 
