@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder, alone, with a classifier, or with the
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder alone, with a classifier, or with the LM
 head of a masked language model."""
 
 import re
@@ -49,8 +49,8 @@ class BertEmbeddings(Layer):
 
 
 class BertLayer(Layer):
-    """Attention and a feed-forward network, each added to its input and normalised after (see
-    `StageLayer`)."""
+    """Attention and a feed-forward network. Each adds its output to its input and normalises the
+    sum (see `StageLayer`)."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
@@ -78,7 +78,7 @@ class BertLayer(Layer):
 
 
 class BertModel(Layer):
-    """One stage of a BERT encoder (see `StageModel`). It has no head: its states get pooled."""
+    """One stage of a BERT encoder (see `StageModel`), whose states are pooled."""
 
     unused = re.compile(r"embeddings\.position_ids|(pooler|cls|classifier|qa_outputs)\..*")
     rotary: RotaryEmbedding | None = None
@@ -107,8 +107,8 @@ class BertModel(Layer):
 
     @staticmethod
     def canonical_name(name: str) -> str:
-        """Without the "bert." of models with a head; norms' weights as they are called today; one
-        name for the bias of a masked language model, which checkpoints have under two."""
+        """Removes the prefix "bert." of models with a classifier or LM head, renames the weights of
+        norms in old checkpoints, and unites two names of the LM head's bias."""
         if name == f"{_HEAD}.bias":
             return f"{_DECODER}.bias"
         *path, last = name.removeprefix("bert.").split(".")
@@ -116,7 +116,7 @@ class BertModel(Layer):
 
 
 class BertForSequenceClassification(BertModel):
-    """A BERT whose first token is pooled and classified: a cross-encoder, for one."""
+    """A BERT whose first token is pooled and classified, such as a cross-encoder."""
 
     unused = re.compile(r"embeddings\.position_ids|(cls|qa_outputs)\..*")
 
@@ -139,15 +139,15 @@ class BertForSequenceClassification(BertModel):
 
 
 class MaskedLMHead(Layer):
-    """Logits of the token that stands at each position, from its final state.
+    """Logits of the token at each position, from its final state.
 
-    The decoder's weight is that of the words' embedding where the two are tied.
+    If the two are tied, the decoder shares the weight of the word embedding.
     """
 
     def __init__(
         self, config: ModelConfig, words: torch.Tensor | None, placement: Placement
     ) -> None:
-        """`words` is the weight of the words' embedding, None if that is on another stage."""
+        """`words` is the weight of the word embedding, None if that is on another stage."""
         size, tied = config.hidden_size, config.tie_word_embeddings
         self._dense = Linear(size, {f"{_HEAD}.transform.dense": size}, placement, bias=True)
         self._activation = activation(config.hidden_act)
@@ -171,11 +171,11 @@ class MaskedLMHead(Layer):
 
 
 class BertForMaskedLM(BertModel):
-    """A BERT that tells which token stands at a position: SPLADE pools what it says."""
+    """A BERT that predicts the token at each position; SPLADE pools its logits."""
 
     unused = re.compile(
         r"embeddings\.position_ids|(pooler|cls\.seq_relationship|classifier|qa_outputs)\..*"
-        rf"|{re.escape(_DECODER)}\.bias"  # beside the decoder's own, that of `_HEAD` is idle
+        rf"|{re.escape(_DECODER)}\.bias"  # if a checkpoint has both names, one is unread
     )
 
     def __init__(

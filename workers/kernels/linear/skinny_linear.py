@@ -57,10 +57,9 @@ def linear(
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
         row_bytes = in_features * weight.itemsize
-        whole = (
-            tile.ahead <= row_bytes and row_bytes % 16 == 0
-        )  # a prefetch must be aligned to 16 bytes
-        options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": tile.ahead * whole}
+        # A prefetch must be aligned to 16 bytes, and must not pass the end of a row.
+        ahead = tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
+        options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": ahead}
     kernel[(triton.cdiv(out_features, tile.outputs),)](
         *arguments,
         **options,
