@@ -1,4 +1,4 @@
-"""What an attention backend is: the one interface between models and kernels."""
+"""The interface of attention backends, between models and kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from workers.step.paged_step import PagedStep
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An installed distribution that a backend needs, and where one gets it."""
+    """A distribution that a backend needs, and how to install it."""
 
     name: str
     source: str
@@ -20,17 +20,19 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; a model's needs are checked against it at start.
+    """What a backend can do, to be checked against a model's needs at start.
 
-    Where `head_dims` (head sizes) or `compute_majors` (first numbers of CUDA compute capabilities)
-    is None, any will do. `page_multiple` divides the block sizes of the caches it reads.
-
-    `graph_safe`: for steps of one query a row, `plan` and `forward` launch the same kernels on the
-    same grids for the same number of rows, read lengths on the device only, allocate through torch
-    and never synchronise, so that a CUDA graph of them is right for any lengths.
-    `chunks_graph_safe`: they do so for steps with rows of several queries too, for the same numbers
-    of tokens, of leading rows of one query and of others, and the same longest ones. `forward` then
-    writes to the tokens of its rows alone, and of leading rows with an empty context not to theirs.
+    head_dims          sizes of attention heads; None for any
+    compute_majors     first numbers of CUDA compute capabilities; None for any
+    page_multiple      divides the block sizes that the backend can read
+    graph_safe         For steps with one query a row, a CUDA graph of planning and attending is
+                       right for any lengths: for one number of rows the same kernels run on the
+                       same grids, read lengths on the device only, allocate through torch and never
+                       synchronise.
+    chunks_graph_safe  The same for steps that also have rows of several queries, for given numbers
+                       of tokens, decode rows and chunks, and the same maximum lengths. The backend
+                       then writes only to the tokens of its rows, and not to the token of a decode
+                       row whose context is empty.
     """
 
     causal_paged: bool
@@ -47,7 +49,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AttentionNeeds:
-    """What a model asks of its backend."""
+    """What a model needs of its backend."""
 
     paged: bool
     device: str
@@ -66,7 +68,7 @@ class LayerCache:
     values: torch.Tensor
 
     def write(self, keys: torch.Tensor, values: torch.Tensor, kv_indices: torch.Tensor) -> None:
-        """Put keys and values [T, num_kv_heads, head_dim] where `kv_indices` int64[T] says."""
+        """Write keys and values [T, num_kv_heads, head_dim] to `kv_indices` int64[T]."""
         self.keys.flatten(0, 1).index_copy_(0, kv_indices, keys)
         self.values.flatten(0, 1).index_copy_(0, kv_indices, values)
 
@@ -75,8 +77,8 @@ class AttentionBackend(Protocol):
     """Attention over a step's rows. A plan is made once a step, the rest runs once a layer.
 
     Queries are [T, num_heads, head_dim], keys and values [T, num_kv_heads, head_dim], without
-    padding; scale is head_dim ** -0.5. A backend is asked only for what its `capabilities` declare:
-    the paged methods with `causal_paged`, the packed ones with `bidirectional`.
+    padding; the scale is head_dim ** -0.5. The paged methods are called only if `capabilities` has
+    `causal_paged`, the packed ones only if it has `bidirectional`.
     """
 
     capabilities: Capabilities
@@ -84,13 +86,13 @@ class AttentionBackend(Protocol):
     def __init__(self, needs: AttentionNeeds) -> None: ...
 
     def plan_paged(self, step: PagedStep) -> Any:
-        """Everything the layers share in this step, computed once, without synchronising."""
+        """Everything that the layers share in this step, computed once, without synchronising."""
         ...
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: Any
     ) -> None:
-        """Put this step's keys and values into their blocks, for every row before any reads."""
+        """Write this step's keys and values to the cache, for all rows before any row reads."""
         ...
 
     def attend_paged(
@@ -102,15 +104,15 @@ class AttentionBackend(Protocol):
         plan: Any,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Row r attends causally to its whole context: its `contexts[r]` tokens, the last
-        `query_lens[r]` of which are this step's, already written. Returns [T, num_heads, head_dim].
+        """Attend causally: the queries of row r are the last `query_lens[r]` tokens of its context
+        of `contexts[r]` tokens, whose keys and values are all written.
 
-        A graph-safe backend puts it into `out` where that is given; others are not given any.
+        Returns [T, num_heads, head_dim]: `out` if given, which only graph-safe backends are.
         """
         ...
 
     def plan_packed(self, step: PackedStep) -> Any:
-        """As `plan_paged`."""
+        """Like `plan_paged`."""
         ...
 
     def attend_packed(

@@ -1,4 +1,4 @@
-"""Rows of different lengths as dense batches: which rows share one, and what its mask is."""
+"""Groups rows of different lengths into dense batches, and makes their masks."""
 
 import numpy as np
 import torch
@@ -8,10 +8,10 @@ from workers.step.rows import IntArray
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
-    """Cut rows of the given lengths into batches, each padded to its longest row.
+    """Group rows of the given lengths into batches, each padded to its longest row.
 
-    Greedy from the longest row down: a row joins the batch while padding stays within
-    `max_padding` of the batch's positions. Within a batch, rows keep their order.
+    Greedy from the longest row down: a row joins the batch as long as padding is at most the
+    fraction `max_padding` of the batch's positions. Within a batch, rows keep their order.
     """
     batches: list[list[int]] = []
     batch: list[int] = []
@@ -33,9 +33,9 @@ def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
 def padding_mask(
     lengths: IntArray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
-    """0 for the tokens of each row, -inf for its padding to the longest: [rows, 1, 1, longest].
+    """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its padding.
 
-    None where no row is padded.
+    None if no row is padded.
     """
     longest = int(lengths.max())
     if lengths.min() == longest:

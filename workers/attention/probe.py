@@ -1,4 +1,4 @@
-"""A backend tried out before it is trusted: small steps of the model's own shape, timed."""
+"""Tries a backend out before it is used: times small steps of the model's own shape."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
     "chunk": [(4096, 4096)],
     "short prompts": [(0, 32)] * 320,
 }
-"""A decoder's steps by what they hold: rows of (cached tokens, queries), about as much work each as
-a busy server has of its kind. flash-attn-4 has a variant for more than 256 rows, which takes
-seconds to compile: here, and not in front of a user."""
+"""A decoder's steps: rows of (cached tokens, queries), each step about as much work as on a busy
+server. flash-attn-4 compiles another variant for more than 256 rows, which takes seconds: it must
+happen here, and not during a request."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -30,26 +30,26 @@ _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
 }
 _REPEATS = 5
 _HEAD_START = 8
-"""Matrix products of 0.14 TFLOP each: some milliseconds."""
+"""Matrix products of 0.14 TFLOP each that keep the GPU busy for some milliseconds."""
 
-_LONGEST_REASON = 400
-"""Characters of an error; a compiler's can run to pages."""
+_MAX_REASON = 400
+"""Characters of an error message; a compiler's can fill pages."""
 
 
 class ProbeError(Exception):
-    """A backend does not load, compile or run here, or returns what is not finite."""
+    """A backend does not load, compile or run here, or returns values that are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A backend that works, and the time that one layer of each step takes it."""
+    """A backend that works, and its time for one layer of each kind of step."""
 
     backend: AttentionBackend
     milliseconds: dict[str, float]
 
 
 class Probe:
-    """Steps and a filled KV cache of their own, the same for every backend."""
+    """Steps, and a KV cache filled for them, the same for every backend."""
 
     def __init__(self, needs: AttentionNeeds) -> None:
         self._needs = needs
@@ -63,9 +63,9 @@ class Probe:
 
     @torch.inference_mode()
     def run(self, implementation: type[AttentionBackend]) -> Probed:
-        """Build the backend, run every step once, then again against the clock. CUDA only.
+        """Build the backend, run every step once, then time it. CUDA only.
 
-        Raises ProbeError from whatever went wrong.
+        Raises ProbeError for any failure.
         """
         times: dict[str, float] = {}
         try:
@@ -78,14 +78,14 @@ class Probe:
         except ProbeError:
             raise
         except Exception as error:
-            line = shorten(str(error), _LONGEST_REASON)
+            line = shorten(str(error), _MAX_REASON)
             raise ProbeError(f"{type(error).__name__}: {line}") from error
         return Probed(backend, times)
 
     def attend(
         self, backend: AttentionBackend, step: PagedStep | PackedStep
     ) -> Callable[[], torch.Tensor]:
-        """One of the probe's steps, planned and cached: a call is one layer's, [T, H, D]."""
+        """Plan a step and fill the cache; each call attends for one layer, [T, H, D]."""
         total = step.num_tokens
         queries, keys = self._queries[:total], self._keys[:total]
         if isinstance(step, PackedStep):
@@ -102,7 +102,7 @@ class Probe:
 
     @cached_property
     def _cache(self) -> LayerCache:
-        """Large enough for the largest paged step, and filled."""
+        """Filled, and large enough for the largest paged step."""
         needs, size = self._needs, self._needs.block_size
         steps = [step for step in self.steps.values() if isinstance(step, PagedStep)]
         blocks = max(int(_pages(step.contexts, size).sum()) for step in steps)
@@ -110,7 +110,7 @@ class Probe:
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
     def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
-        """A step of these rows. If paged, row r is in slot r, its blocks behind row r - 1's."""
+        """A step of these rows. If paged, row r is in slot r, and its blocks follow row r - 1's."""
         cached, lens = np.array(rows, np.int32).T
         tokens = np.zeros(int(lens.sum()), np.int32)
         if not self._needs.paged:
@@ -133,15 +133,15 @@ class Probe:
 
 
 def _pages(contexts: IntArray, block_size: int) -> IntArray:
-    """The blocks of each context."""
+    """How many blocks each context takes."""
     return -(-contexts // block_size)
 
 
 def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """The device's time for one run, out of several in a row.
+    """The device's time for one run, the mean of several consecutive runs.
 
-    They are queued while it is busy with something else, so that launching them, which costs each
-    library differently on the host, is not what is measured: in a server it is hidden likewise.
+    The runs are queued while the device is busy with matrix products, so that the time to launch
+    them, which differs by library, is not measured: on a server it is hidden as well.
     """
     square = torch.ones((4096, 4096), dtype=torch.float16, device=device)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,5 +1,5 @@
-"""A step's attention between the halves of a layer: from packed, unrotated heads to what was
-attended."""
+"""Attention between the two halves of a layer: rotates queries and keys, writes the KV cache, and
+calls the backend."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,19 +23,20 @@ class QKV(NamedTuple):
     values: torch.Tensor
 
     def first(self, count: int) -> "QKV":
-        """Those of the first `count` tokens."""
+        """The part of the first `count` tokens."""
         return QKV(self.queries[:count], self.keys[:count], self.values[:count])
 
     def at(self, tokens: torch.Tensor) -> "QKV":
-        """Those of the tokens int64[N], [N, ...] each."""
+        """The part of the tokens int64[N]: [N, ...] each."""
         return QKV(*(part.index_select(0, tokens) for part in self))
 
 
 class StageAttention:
-    """What the attention of a stage's layers has in common, whatever the step.
+    """Attention of a stage's layers, for any step.
 
-    `head_counts` are the numbers of query and of KV heads; `caches` the stage's, by layer, none for
-    an encoder; `rotary` rotates queries and keys where the model has it.
+    head_counts  the numbers of query and of KV heads
+    caches       one a layer; none for an encoder
+    rotary       rotates queries and keys; None for a model without rotary embedding
     """
 
     def __init__(
@@ -51,61 +52,61 @@ class StageAttention:
     def paged(
         self, step: PagedStep, last_tokens: Callable[[], LastTokens | None] = lambda: None
     ) -> "PagedAttention":
-        """This attention over the rows of a paged step. `last_tokens` is called when the last layer
-        attends: where it returns some, only they do."""
+        """Attention over the rows of a paged step. `last_tokens` is called when the last layer
+        attends; if it returns tokens, only these attend there."""
         return PagedAttention(self, step, last_tokens)
 
     def packed(self, step: PackedStep) -> "PackedAttention":
-        """This attention over the rows of a packed step."""
+        """Attention over the rows of a packed step."""
         return PackedAttention(self, step)
 
-    def split_qkv(self, heads: torch.Tensor) -> QKV:
-        """[T', H + 2 Hkv, D] by kind."""
+    def split_qkv(self, qkv: torch.Tensor) -> QKV:
+        """Split [T', H + 2 Hkv, D] into queries, keys and values."""
         queries, keys = self.head_counts[0], sum(self.head_counts)
-        return QKV(heads[:, :queries], heads[:, queries:keys], heads[:, keys:])
+        return QKV(qkv[:, :queries], qkv[:, queries:keys], qkv[:, keys:])
 
 
 class StepAttention(ABC):
-    """One step over a backend, which never sees padding."""
+    """Attention of one step. The backend never sees padding."""
 
     def __init__(self, stage: StageAttention, positions: torch.Tensor) -> None:
-        """`positions` int64[T'] are the step's."""
+        """`positions` int64[T'] are those of the step's tokens."""
         self._stage, self._positions = stage, positions
         self._rotation: Rotation | None = None
 
     @abstractmethod
     def rotate_and_cache(
-        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+        self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        """Rotate queries and keys [T', H + 2 Hkv, D] by their positions if there is a rotary
-        embedding, and write keys and values to the layer's cache if there is one.
+        """Rotate the queries and keys of `qkv` [T', H + 2 Hkv, D] by their positions if the model
+        has a rotary embedding, and write keys and values to the layer's cache if there is one.
 
-        `heads` may be overwritten; on CUDA the result is in `out`, of their shape, where given.
+        `qkv` may be overwritten. On CUDA the result is in `out`, of the same shape, if given.
         """
 
     @abstractmethod
-    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        """[T', H, D], zeros for padding: what the rotated `heads` attend to, all of the step.
+    def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The attention output of all tokens, [T', H, D], zero for padding; `qkv` are rotated.
 
-        `out` [T, H, D] takes it where given; only for backends that are graph-safe.
+        If given, `out` [T, H, D] receives it and is returned; only for graph-safe backends.
         """
 
     def attend_in_last_layer(
-        self, layer: int, heads: QKV, hidden: torch.Tensor
+        self, layer: int, qkv: QKV, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hidden` [T', hidden_size] and what its `heads` attend to, [T', H, D]: both for the
-        tokens whose final states are requested, where these are fewer."""
-        return hidden, self.attend(layer, heads)
+        """`hidden` [T', hidden_size] and the attention output [T', H, D]; both for the last tokens
+        alone if the step's results depend on no others."""
+        return hidden, self.attend(layer, qkv)
 
-    def _rotated(self, heads: torch.Tensor) -> QKV:
+    def _rotated(self, qkv: torch.Tensor) -> QKV:
         rotary = self._stage.rotary
         if rotary is None:
-            return self._stage.split_qkv(heads)
+            return self._stage.split_qkv(qkv)
         if self._rotation is None:
             self._rotation = rotary(self._positions)
         num_heads, num_kv_heads = self._stage.head_counts
-        rotated = rotate(heads[:, :-num_kv_heads], self._rotation)
-        return QKV(rotated[:, :num_heads], rotated[:, num_heads:], heads[:, -num_kv_heads:])
+        rotated = rotate(qkv[:, :-num_kv_heads], self._rotation)
+        return QKV(rotated[:, :num_heads], rotated[:, num_heads:], qkv[:, -num_kv_heads:])
 
 
 class PackedAttention(StepAttention):
@@ -117,13 +118,13 @@ class PackedAttention(StepAttention):
         self._plan = stage.backend.plan_packed(step)
 
     def rotate_and_cache(
-        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+        self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        return self._rotated(heads)
+        return self._rotated(qkv)
 
-    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        attended = self._stage.backend.attend_packed(*heads.first(self._total), self._plan)
-        return _lengthened(attended, len(heads.queries))
+    def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+        attended = self._stage.backend.attend_packed(*qkv.first(self._total), self._plan)
+        return _lengthened(attended, len(qkv.queries))
 
 
 class PagedAttention(StepAttention):
@@ -139,36 +140,36 @@ class PagedAttention(StepAttention):
         self._step, self._last_tokens = step, last_tokens
 
     def rotate_and_cache(
-        self, layer: int, heads: torch.Tensor, out: torch.Tensor | None = None
+        self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
         stage, cache = self._stage, self._stage.caches[layer]
-        if heads.is_cuda and stage.rotary is not None:
-            out = heads if out is None else out
+        if qkv.is_cuda and stage.rotary is not None:
+            out = qkv if out is None else out
             table, num_heads = stage.rotary.table, stage.head_counts[0]
-            _rotate_and_cache_fused(heads, table, num_heads, cache, self._step, out)
+            _rotate_and_cache_fused(qkv, table, num_heads, cache, self._step, out)
             return stage.split_qkv(out)
-        rotated = self._rotated(heads)
+        rotated = self._rotated(qkv)
         _, keys, values = rotated.first(self._step.num_tokens)
         stage.backend.write_kv(keys, values, cache, self._plan)
         return rotated
 
-    def attend(self, layer: int, heads: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
+    def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         backend, cache = self._stage.backend, self._stage.caches[layer]
-        queries, keys, values = heads.first(self._step.num_tokens)
+        queries, keys, values = qkv.first(self._step.num_tokens)
         attended = backend.attend_paged(queries, keys, values, cache, self._plan, out)
-        return attended if out is not None else _lengthened(attended, len(heads.queries))
+        return attended if out is not None else _lengthened(attended, len(qkv.queries))
 
     def attend_in_last_layer(
-        self, layer: int, heads: QKV, hidden: torch.Tensor
+        self, layer: int, qkv: QKV, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         last = self._last_tokens()
         if last is None:
-            return super().attend_in_last_layer(layer, heads, hidden)
-        return hidden.index_select(0, last.indices), self._attend_last_tokens(layer, heads, last)
+            return super().attend_in_last_layer(layer, qkv, hidden)
+        return hidden.index_select(0, last.indices), self._attend_last_tokens(layer, qkv, last)
 
-    def _attend_last_tokens(self, layer: int, heads: QKV, last: LastTokens) -> torch.Tensor:
-        """[E', H, D]: what the rotated heads of `last` attend to."""
-        own = heads.at(last.indices)
+    def _attend_last_tokens(self, layer: int, qkv: QKV, last: LastTokens) -> torch.Tensor:
+        """The attention output of the tokens `last`, [E', H, D]; `qkv` are rotated."""
+        own = qkv.at(last.indices)
         if not last.rows.num_tokens:
             return own.queries
         backend, cache = self._stage.backend, self._stage.caches[layer]
@@ -189,17 +190,17 @@ def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _rotate_and_cache_fused(
-    heads: torch.Tensor,
+    qkv: torch.Tensor,
     table: torch.Tensor,
     num_heads: int,
     cache: LayerCache,
     step: PagedStep,
     out: torch.Tensor,
 ) -> None:
-    """On CUDA, in one kernel: rotate queries and keys by the rotary `table`, and write keys and
-    values to the cache."""
-    # Imported here, because Triton is not there on every machine without a GPU.
+    """On CUDA: rotate queries and keys by the rotary `table`, and write keys and values to the
+    cache, in one kernel."""
+    # Imported here, because a machine without a GPU may have no Triton.
     from workers.kernels.attention.rotate_and_cache import rotate_and_cache  # noqa: PLC0415
 
     caches = cache.keys, cache.values
-    rotate_and_cache(heads, table, step.positions, step.kv_indices, *caches, num_heads, out)
+    rotate_and_cache(qkv, table, step.positions, step.kv_indices, *caches, num_heads, out)

@@ -1,4 +1,4 @@
-"""What a model is to its runner: a stage of an architecture, from hidden to hidden states."""
+"""The interface of models: one stage of an architecture."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,26 +14,28 @@ from workers.step.paged_step import PagedStep
 
 
 class StageLayer(Protocol):
-    """A layer, in two halves around attention, for any number of tokens."""
+    """A layer as two halves, before and after attention, for any number of tokens."""
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, not turned yet."""
+        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, not rotated yet."""
         ...
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The rest: `hidden` [T', hidden_size], which may be overwritten, and what its queries
-        attended to [T', H, D] -> the next layer's hidden states."""
+        """The rest: the layer's input `hidden` [T', hidden_size], which may be overwritten, and the
+        attention output [T', H, D] -> the next layer's input."""
         ...
 
 
 class StageModel(Protocol):
-    """The layers of an architecture that `stage_layers` gives to one stage, with the embedding on
-    the first stage and the final norm and head on the last.
+    """The layers that `stage_layers` assigns to one stage.
 
-    The loader fills `weights()`, then calls `pack()`, once each, before anything is run. `rotary`
-    turns queries and keys by their positions, where the architecture has it. `unused` are canonical
-    names of tensors that real checkpoints hold and this architecture has no use for: buffers that
-    follow from the configuration, heads of other tasks.
+    The first stage also has the embedding, the last one the final norm and the LM head or
+    classifier.
+
+    The loader fills `weights()`, then calls `pack()`, once each, before the first step. `rotary`
+    rotates queries and keys by their positions; None if the architecture has no rotary embedding.
+    `unused` matches canonical names of tensors that checkpoints contain but this architecture does
+    not need: buffers that follow from the configuration, and heads of other tasks.
     """
 
     unused: ClassVar[re.Pattern[str]]
@@ -53,30 +55,30 @@ class StageModel(Protocol):
         ...
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What follows this stage's last layer: on the last stage the final norm."""
+        """On the last stage the final norm; elsewhere `hidden` unchanged."""
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Last stage: [N, hidden_size] -> logits [N, vocab_size], or scores [N, num_labels] of
-        first tokens for a classifier; a dense embedder's states pass unchanged. Padded inside to at
-        least four rows on the CPU."""
+        """Last stage: [N, hidden_size] -> logits [N, vocab_size], or [N, num_labels] of first
+        tokens for a classifier; a dense embedder returns `hidden` unchanged. Padded internally to
+        at least four rows on the CPU."""
         ...
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What this stage needs from a checkpoint: canonical name -> the tensor to fill, which may
-        be a view of a larger one (separate projections of a checkpoint are packed here)."""
+        """The weights that this stage needs: canonical name -> the tensor to fill, which may be a
+        view of a larger one (separate projections of a checkpoint are packed here)."""
         ...
 
     def copies(self) -> Mapping[str, str]:
-        """Canonical names under which a checkpoint may hold a weight of this stage a second time ->
-        that weight's own."""
+        """Canonical name of a possible second copy of a weight of this stage -> the weight's own
+        name."""
         ...
 
     def pack(self) -> None:
-        """Bring the filled weights into the form that is read fastest."""
+        """Convert the filled weights to the layout that is read fastest."""
         ...
 
     @staticmethod
     def canonical_name(name: str) -> str:
-        """A checkpoint's own name of a tensor -> the name that `weights` uses for it."""
+        """A checkpoint's own name for a tensor -> the name that `weights` uses."""
         ...

@@ -1,8 +1,7 @@
-"""A stage's layers over a step.
+"""Runs a stage's layers over a step.
 
-The last layer's outputs for tokens that no head reads are never computed: where a step's results
-depend on the last tokens of its rows alone, that layer writes every token's keys and values, but
-attends and goes on with the last tokens only.
+If the step's results depend only on the last tokens of its rows, the last layer writes the keys and
+values of all tokens, but computes attention and everything after it for the last tokens alone.
 """
 
 import torch
@@ -19,25 +18,27 @@ def forward(
     hidden: torch.Tensor | None,
     attention: StepAttention,
 ) -> torch.Tensor:
-    """`hidden` [T', hidden_size] comes from the stage before, None on the first, and may be
-    overwritten. Returns the same shape, or [E', hidden_size] where `attention` is for E last tokens
-    in the last layer; on the last stage after the final norm."""
+    """Run all layers, and on the last stage the final norm.
+
+    `hidden` [T', hidden_size] comes from the stage before (None on the first stage) and may be
+    overwritten. Returns the same shape, or [E', hidden_size] if only E last tokens are needed.
+    """
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index, layer in enumerate(model.layers[:last]):
-        heads = attention.rotate_and_cache(index, layer.qkv(hidden))
-        hidden = layer.after_attention(hidden, attention.attend(index, heads))
-    heads = attention.rotate_and_cache(last, model.layers[last].qkv(hidden))
-    return finish_last_layer(model, hidden, heads, attention)
+        qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
+        hidden = layer.after_attention(hidden, attention.attend(index, qkv))
+    qkv = attention.rotate_and_cache(last, model.layers[last].qkv(hidden))
+    return finish_last_layer(model, hidden, qkv, attention)
 
 
 def finish_last_layer(
-    model: StageModel, hidden: torch.Tensor, heads: QKV, attention: StepAttention
+    model: StageModel, hidden: torch.Tensor, qkv: QKV, attention: StepAttention
 ) -> torch.Tensor:
-    """What `forward` does from the last layer's attention on: `hidden` is that layer's input, and
-    `heads` are its rotated heads."""
+    """The part of `forward` from the last layer's attention on: `hidden` is that layer's input, and
+    the queries and keys of `qkv` are rotated."""
     last = len(model.layers) - 1
-    hidden, attended = attention.attend_in_last_layer(last, heads, hidden)
+    hidden, attended = attention.attend_in_last_layer(last, qkv, hidden)
     if not len(hidden):
         return hidden
     return model.final_norm(model.layers[last].after_attention(hidden, attended))

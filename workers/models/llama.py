@@ -19,12 +19,12 @@ from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 _EMBEDDING = "model.embed_tokens"
-_HEAD = "lm_head"
+_LM_HEAD = "lm_head"
 
 
 class LlamaLayer(Layer):
-    """Attention and a gated feed-forward network, each normalised before and added to its input
-    (see `StageLayer`)."""
+    """Attention and a gated feed-forward network. Each normalises its input and adds its output to
+    it (see `StageLayer`)."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
@@ -56,9 +56,9 @@ class LlamaLayer(Layer):
 
 
 class LlamaForCausalLM(Layer):
-    """One stage of a Llama with its language-model head (see `StageModel`).
+    """One stage of a Llama with its LM head (see `StageModel`).
 
-    With tied embeddings the head's weight is the embedding's; where the two are on different
+    With tied embeddings the LM head shares the embedding's weight; if the two are on different
     stages, each loads it.
     """
 
@@ -76,7 +76,7 @@ class LlamaForCausalLM(Layer):
         size, vocabulary = config.hidden_size, config.vocab_size
         self._embedding = Embedding(_EMBEDDING, vocabulary, size, placement) if first else None
         self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if last else None
-        self._head = self._make_head(config, placement) if last else None
+        self._lm_head = self._make_lm_head(config, placement) if last else None
         self._tied = config.tie_word_embeddings
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
@@ -86,22 +86,22 @@ class LlamaForCausalLM(Layer):
         return hidden if self._norm is None else self._norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return on_this_stage(self._head)(pad_rows(hidden))[: hidden.shape[0]]
+        return on_this_stage(self._lm_head)(pad_rows(hidden))[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
-        parts = (self._embedding, *self.layers, self._norm, self._head)
+        parts = (self._embedding, *self.layers, self._norm, self._lm_head)
         return [part for part in parts if part is not None]
 
     def copies(self) -> Mapping[str, str]:
-        has_copy = self._tied and self._head is not None
-        return {f"{_HEAD}.weight": f"{_EMBEDDING}.weight"} if has_copy else {}
+        has_copy = self._tied and self._lm_head is not None
+        return {f"{_LM_HEAD}.weight": f"{_EMBEDDING}.weight"} if has_copy else {}
 
     @staticmethod
     def canonical_name(name: str) -> str:
         return name
 
-    def _make_head(self, config: ModelConfig, placement: Placement) -> Linear:
+    def _make_lm_head(self, config: ModelConfig, placement: Placement) -> Linear:
         tied = config.tie_word_embeddings
         shared = self._embedding.weight if tied and self._embedding is not None else None
-        head = {_EMBEDDING if tied else _HEAD: config.vocab_size}
+        head = {_EMBEDDING if tied else _LM_HEAD: config.vocab_size}
         return Linear(config.hidden_size, head, placement, bias=False, tied=shared)

@@ -1,8 +1,8 @@
-"""What the FlashAttention generations share: how a step becomes their launches.
+"""The base of the FlashAttention generations: which rows of a step go to which kernel.
 
-Rows that decode are attended by the project's own split-K kernel, because FlashAttention gives such
-a row one block of threads a KV head, however long its context is (flash-attn-4 on Hopper has no
-split over keys). Everything else is FlashAttention's.
+Decode rows go to the project's own split-K kernel, because FlashAttention gives such a row one
+block of threads a KV head, however long its context is (flash-attn-4 on Hopper has no split over
+keys). All other rows go to FlashAttention.
 """
 
 from abc import ABC, abstractmethod
@@ -21,13 +21,13 @@ from workers.step.paged_step import PagedStep
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """The step's leading rows of one query each: R of them, tokens [0, R), over contexts that are
-    split into `parts` at least."""
+    """The step's R leading rows of one query each, tokens [0, R); their contexts are divided into
+    at least `min_splits` splits."""
 
     block_tables: torch.Tensor
     slots: torch.Tensor
     context_lens: torch.Tensor
-    parts: int
+    min_splits: int
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -35,13 +35,13 @@ class DecodeRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Rows of several queries as FlashAttention takes them.
+    """Rows of several queries, in FlashAttention's form.
 
-    query_starts  int32[R + 1]      among the step's tokens
+    query_starts  int32[R + 1]      indices among the step's tokens
     context_lens  int32[R]
     page_table    int32[R, width]   block ids; wide enough for the longest context
     longest_query, longest_context  tokens
-    first         the tokens before theirs
+    first         index of these rows' first token in the step
     """
 
     query_starts: torch.Tensor
@@ -54,7 +54,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Rows of a packed step: int32[R + 1] where each starts and ends, and the longest's tokens."""
+    """Rows of a packed step: starts and end int32[R + 1], and the most tokens of a row."""
 
     starts: torch.Tensor
     longest: int
@@ -62,10 +62,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class FlashPlan:
-    """A paged step's rows by the kernel that attends for them.
-
-    kv_indices  int64[T]  where this step's keys and values go
-    """
+    """A paged step's rows by kernel, and the KV indices int64[T] of its tokens."""
 
     kv_indices: torch.Tensor
     decodes: DecodeRows | None
@@ -73,7 +70,7 @@ class FlashPlan:
 
 
 class FlashAttentionBackend(ABC):
-    """One FlashAttention generation; subclasses say what it can do and how it is called.
+    """One FlashAttention generation; subclasses declare its capabilities and call it.
 
     Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
     """
@@ -81,7 +78,7 @@ class FlashAttentionBackend(ABC):
     capabilities: Capabilities
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        """Imports the library. Raises whatever its import does where its build is broken."""
+        """Imports the library. Raises whatever a broken build raises on import."""
         self._block_size = needs.block_size
         self._scale = needs.head_dim**-0.5
         if needs.paged:
@@ -92,8 +89,8 @@ class FlashAttentionBackend(ABC):
         decodes = chunks = None
         if first:
             lens = step.context_lens[:first]
-            parts = min_splits(step.contexts[:first])
-            decodes = DecodeRows(step.block_tables, step.slots[:first], lens, parts)
+            splits = min_splits(step.contexts[:first])
+            decodes = DecodeRows(step.block_tables, step.slots[:first], lens, splits)
         if first < len(step.query_lens):
             chunks = self._plan_chunks(step, first)
         return FlashPlan(step.kv_indices, decodes, chunks)
@@ -113,12 +110,12 @@ class FlashAttentionBackend(ABC):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         attended = _empty_like(queries) if out is None else out
-        works: list[Callable[[], None]] = []
+        launches: list[Callable[[], None]] = []
         if decodes := plan.decodes:
-            works.append(lambda: self._attend_decodes(queries, cache, decodes, attended))
+            launches.append(lambda: self._attend_decodes(queries, cache, decodes, attended))
         if chunks := plan.chunks:
-            works.append(lambda: self._attend_chunks(queries, cache, chunks, attended))
-        concurrently(works)
+            launches.append(lambda: self._attend_chunks(queries, cache, chunks, attended))
+        concurrently(launches)
         return attended
 
     def plan_packed(self, step: PackedStep) -> Texts:
@@ -144,11 +141,11 @@ class FlashAttentionBackend(ABC):
             rows.context_lens,
             self._scale,
             out=out[:count],
-            min_splits=rows.parts,
+            min_splits=rows.min_splits,
         )
 
     def _plan_chunks(self, step: PagedStep, first: int) -> Chunks:
-        """The rows from `first` on, each of the rows before them one token."""
+        """The rows from `first` on; each row before them has one token."""
         longest = int(step.contexts[first:].max())
         width = -(-longest // self._block_size)
         return Chunks(
@@ -164,8 +161,10 @@ class FlashAttentionBackend(ABC):
     def _attend_chunks(
         self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
     ) -> None:
-        """Causally, the last query of a row at its context's end: of all the step's queries
-        [T, H, D], those of these rows, to their places in `out`."""
+        """Attend causally for `rows`, whose queries are the last tokens of their contexts.
+
+        `queries` and `out` [T, H, D] are of all tokens of the step.
+        """
 
     @abstractmethod
     def _attend_texts(
@@ -176,9 +175,9 @@ class FlashAttentionBackend(ABC):
         rows: Texts,
         out: torch.Tensor,
     ) -> None:
-        """Every token over all of its row. [T, H, D] to `out`."""
+        """Every token attends to all of its row. `out` is [T, H, D]."""
 
 
 def _empty_like(queries: torch.Tensor) -> torch.Tensor:
-    """Contiguous, whatever the queries are."""
+    """Contiguous, even if `queries` are not."""
     return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)

@@ -9,7 +9,7 @@ from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Pac
 
 
 class FlashAttention2Backend(FlashAttentionBackend):
-    """`flash_attn`; its result is copied to the output."""
+    """`flash_attn`, whose result is copied to `out`."""
 
     capabilities = Capabilities(
         causal_paged=True,
@@ -30,7 +30,7 @@ class FlashAttention2Backend(FlashAttentionBackend):
     def _attend_chunks(
         self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
     ) -> None:
-        # This generation takes where contexts end, as if they stood one after another.
+        # This generation takes context lengths as cumulative sums.
         context_ends = rows.context_lens.cumsum(0, dtype=torch.int32)
         attended = self._attend(
             queries,

@@ -8,7 +8,7 @@ from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Pac
 
 
 class FlashAttention3Backend(FlashAttentionBackend):
-    """`flash_attn_interface`; pages of any size, its result copied to the output."""
+    """`flash_attn_interface`: pages of any size; its result is copied to `out`."""
 
     capabilities = Capabilities(
         causal_paged=True,

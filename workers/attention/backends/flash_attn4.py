@@ -10,12 +10,12 @@ from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Pac
 class FlashAttention4Backend(FlashAttentionBackend):
     """`flash_attn.cute`, by the function under its public one.
 
-    The public `flash_attn_varlen_func` is an autograd function, which costs time on the CPU for
-    every launch, and cannot write into a given output. No maximum length is passed: it would only
-    choose between two variants of the same kernel, and each takes seconds to compile.
+    The public `flash_attn_varlen_func` is an autograd function, which costs CPU time at every
+    launch, and cannot write into a given output. No maximum length is passed: it would only select
+    one of two variants of the same kernel, each of which takes seconds to compile.
 
-    With pages of exactly a key tile (128 tokens for head size 128) whole pages are loaded: what
-    stands behind a row's context in its last page is masked but must be finite.
+    If a page is exactly one key tile (128 tokens for attention heads of size 128), whole pages are
+    loaded: values after the end of a row's context in its last page are masked but must be finite.
     """
 
     capabilities = Capabilities(

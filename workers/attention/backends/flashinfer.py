@@ -1,4 +1,4 @@
-"""Attention by FlashInfer's batch prefill kernels, which serve rows of any length."""
+"""Attention by FlashInfer's batch prefill kernels, which take rows of any length."""
 
 from typing import Any, NamedTuple
 
@@ -13,20 +13,20 @@ from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray
 
 _WORKSPACE_BYTES = 128 * 2**20
-"""What FlashInfer recommends for the partial results of split contexts."""
+"""FlashInfer's recommendation for the partial results of split contexts."""
 
 
 class FlashInferPlan(NamedTuple):
-    """FlashInfer keeps the plan of a step itself; int64[T] are the KV indices of its tokens."""
+    """The KV indices int64[T] of a step's tokens; FlashInfer keeps the rest of the plan."""
 
     kv_indices: torch.Tensor
 
 
 class FlashInferBackend:
-    """One wrapper, planned anew each step; rows that decode are prompts of one token to it.
+    """One FlashInfer wrapper, planned for each step; it treats decode rows as one-token prompts.
 
-    Written to the documented interface. Planning is the library's own work on the host, so a CUDA
-    graph of it would hold one step's lengths.
+    Written to the documented interface. The library plans on the host, so a CUDA graph would keep
+    the lengths of one step.
     """
 
     capabilities = Capabilities(
@@ -55,8 +55,8 @@ class FlashInferBackend:
         self._planned = torch.cuda.Event()
 
     def plan_paged(self, step: PagedStep) -> FlashInferPlan:
-        """Also waits until the plan before has left its pinned buffer, which this one overwrites:
-        only where the host is more than one step ahead."""
+        """Also waits until the plan before has been copied from FlashInfer's pinned buffer, which
+        this one overwrites. It only has to wait if the host is more than one step ahead."""
         needs = self._needs
         pages = -(-step.contexts // needs.block_size)
         last = step.contexts - (pages - 1) * needs.block_size
@@ -87,7 +87,7 @@ class FlashInferBackend:
         return attended
 
     def plan_packed(self, step: PackedStep) -> None:
-        """As `plan_paged`; the library keeps all of it."""
+        """Like `plan_paged`; FlashInfer keeps the whole plan."""
         (starts,) = _on_host(_starts(step.query_lens))
         self._planned.synchronize()
         self._wrapper.plan(starts, starts, *self._heads, causal=False, **self._common)
@@ -96,13 +96,13 @@ class FlashInferBackend:
     def attend_packed(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: None
     ) -> torch.Tensor:
-        parts = (queries, keys, values)
-        attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in parts))
+        qkv = (queries, keys, values)
+        attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in qkv))
         return attended
 
 
 def _starts(lengths: IntArray) -> IntArray:
-    """int32[R + 1]: where each of the rows starts and the last one ends."""
+    """int32[R + 1]: the start of each row, and the end of the last."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
@@ -111,8 +111,8 @@ def _on_host(*arrays: IntArray) -> list[torch.Tensor]:
 
 
 def _blocks_in_order(step: PagedStep, pages: IntArray) -> torch.Tensor:
-    """Block ids of all rows' contexts, one row after another: int32[sum(pages)]."""
+    """Block ids of all contexts, one row after another: int32[sum(pages)]."""
     rows = np.repeat(np.arange(len(pages)), pages)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
-    which, columns = to_device([rows, places], step.block_tables.device)
-    return step.block_tables[step.slots.index_select(0, which), columns]
+    columns = np.arange(len(rows)) - np.repeat(np.cumsum(pages) - pages, pages)
+    on_device = to_device([rows, columns], step.block_tables.device)
+    return step.block_tables[step.slots.index_select(0, on_device[0]), on_device[1]]

@@ -1,7 +1,7 @@
-"""The control group: softmax(Q K^T) V spelled out, one query at a time.
+"""The control group: softmax(Q K^T) V, one query at a time.
 
-Every query sees tensors of its own context's size and nothing else, all in float32, so its result
-is bitwise the same whatever else is in the step and however its prompt was cut into chunks.
+Every query is computed in float32 from tensors of its own context's size, so its result is bitwise
+the same whatever else is in the step and however its prompt was divided into chunks.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from workers.step.paged_step import PagedStep
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row: its tokens [start, stop) in the step, at the end of its context of `context` tokens,
-    which is in `blocks`."""
+    """A row: the step's tokens [start, stop), which are the last of the `context` tokens in
+    `blocks`."""
 
     start: int
     stop: int
@@ -33,7 +33,7 @@ class NaivePlan:
 
 
 class NaiveBackend:
-    """Attention by its definition, for tests and for bitwise reproducible runs; slow."""
+    """Attention by its definition, for tests and bitwise reproducible runs; slow."""
 
     capabilities = Capabilities(
         causal_paged=True,
@@ -78,7 +78,7 @@ class NaiveBackend:
         return out
 
     def plan_packed(self, step: PackedStep) -> list[int]:
-        """The tokens of each row."""
+        """The number of tokens of each row."""
         return step.query_lens.tolist()
 
     def attend_packed(
@@ -103,7 +103,7 @@ class NaiveBackend:
 
 
 def _cached(cached: torch.Tensor, row: _Row) -> torch.Tensor:
-    """A row's context [L, Hkv, D] from its blocks in order."""
+    """A row's cached keys or values, [L, Hkv, D], in order."""
     block_size = cached.shape[1]
     blocks = row.blocks[: -(-row.context // block_size)]
     return cached[blocks].flatten(0, 1)[: row.context]

@@ -1,4 +1,4 @@
-"""Attention by torch's scaled_dot_product_attention: any device, and the CPU's hot path."""
+"""Attention by torch's scaled_dot_product_attention, on any device; the default on a CPU."""
 
 import torch
 
@@ -10,7 +10,7 @@ from workers.step.paged_step import PagedStep
 
 
 class SdpaBackend:
-    """Gathers what is paged or ragged into dense batches and leaves the rest to torch."""
+    """Gathers paged or ragged rows into dense batches, which torch attends."""
 
     capabilities = Capabilities(
         causal_paged=True,

@@ -16,7 +16,7 @@ _MAX_PADDING = 0.25
 
 
 class _Batch(NamedTuple):
-    """`rows` rows padded to `length` tokens; `mask` [rows, 1, 1, length], None where none is."""
+    """`rows` rows padded to `length` tokens; `mask` [rows, 1, 1, length], None without padding."""
 
     rows: int
     length: int
@@ -25,12 +25,12 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BidirectionalPlan:
-    """How a step's tokens become dense batches, one after another, and return.
+    """How a step's tokens are gathered into dense batches, one after another, and restored.
 
-    gather    int64[P]  the token at each padded position; padding repeats its row's last token,
-                        so that nothing of another row, finite or not, is ever multiplied in
+    gather    int64[P]  the token at each padded position; padding repeats its row's last token, so
+                        that no value of another row, finite or not, enters a product
     restore   int64[T]  the padded position of each token
-    Both are None where the step's tokens are one dense batch as they are.
+    Both are None if the step's tokens already are one dense batch.
     """
 
     batches: list[_Batch]
@@ -64,7 +64,7 @@ class BidirectionalPlan:
 def attend_bidirectional(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: BidirectionalPlan
 ) -> torch.Tensor:
-    """Every token over all tokens of its row. [T, H, D] each; returns the same shape."""
+    """Every token attends to all tokens of its row. [T, H, D] each; returns the same shape."""
     if plan.gather is not None:
         queries = queries.index_select(0, plan.gather)
         keys = keys.index_select(0, plan.gather)

@@ -1,4 +1,4 @@
-"""Causal attention over a paged cache: rows with one query in batches, the others one by one."""
+"""Causal attention over a paged cache: decode rows in batches, other rows one by one."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -19,10 +19,10 @@ _MAX_PADDING = 0.5
 class _DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    tokens    int64[rows]           their indices in the step
-    kv_indices int32[rows * length] of the contexts; padding repeats the row's last one, so that
-                                    nothing of another request is ever multiplied in
-    mask      [rows, 1, 1, length]  None where all contexts are `length` long
+    tokens      int64[rows]           their indices in the step
+    kv_indices  int32[rows * length]  of the contexts; padding repeats the row's last one, so that
+                                      no value of another request enters a product
+    mask        [rows, 1, 1, length]  None if all contexts are `length` long
     """
 
     tokens: torch.Tensor
@@ -35,8 +35,8 @@ class _DecodeBatch(NamedTuple):
 class _Chunk(NamedTuple):
     """A row of several queries, the step's tokens [start, stop), at the end of its context.
 
-    kv_indices int32[context]          None where the chunk is the whole context
-    mask      [stop - start, context]  bottom-right causal; None likewise
+    kv_indices  int32[context]           None if the chunk is the whole context
+    mask        [stop - start, context]  bottom-right causal; None likewise
     """
 
     start: int
@@ -47,7 +47,7 @@ class _Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """A step's rows by the way they are attended, and int64[T] where its tokens are cached."""
+    """A step's decode rows and chunks, and the KV indices int64[T] of its tokens."""
 
     decodes: list[_DecodeBatch]
     chunks: list[_Chunk]
@@ -98,9 +98,9 @@ def _context_kv_indices(
 ) -> torch.Tensor:
     """KV indices of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
     last = step.contexts[rows, None] - 1
-    places = np.minimum(np.arange(int(last.max()) + 1), last)
+    positions = np.minimum(np.arange(int(last.max()) + 1), last)
     within = np.arange(block_size, dtype=np.int32)
-    which, index, offsets = to_device([rows, places, within], step.tokens.device)
+    which, index, offsets = to_device([rows, positions, within], step.tokens.device)
     width = int(last.max()) // block_size + 1
     blocks = step.block_tables[:, :width].index_select(0, step.slots.index_select(0, which))
     kv_indices = torch.add(offsets, blocks[:, :, None], alpha=block_size)
@@ -114,7 +114,7 @@ def attend_paged(
     cache: LayerCache,
     plan: PagedPlan,
 ) -> torch.Tensor:
-    """Each query over its row's context up to itself. [T, H, D] -> [T, H, D]"""
+    """Each query attends to its row's context up to itself. [T, H, D] -> [T, H, D]"""
     if len(plan.decodes) == 1 and not plan.chunks:
         return _attend_decodes(queries, cache, plan.decodes[0])
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
@@ -132,7 +132,7 @@ def attend_paged(
 
 
 def _attend_decodes(queries: torch.Tensor, cache: LayerCache, batch: _DecodeBatch) -> torch.Tensor:
-    """[rows, H, D] -> the same. Query heads that share a KV head act as that head's queries."""
+    """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
     kv_heads, head_dim = cache.keys.shape[2:]
     keys, values = _gather(cache, batch.kv_indices)
     shape = (batch.rows, batch.length, kv_heads, head_dim)
@@ -148,7 +148,7 @@ def _attend_decodes(queries: torch.Tensor, cache: LayerCache, batch: _DecodeBatc
 def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values at `kv_indices` [N]: [N, Hkv, D] each.
 
-    As matrices: index_select copies the rows of those at once, and anything else piecemeal.
+    The cache is viewed as a matrix, because index_select copies whole rows of a matrix at once.
     """
     kv_heads, head_dim = cache.keys.shape[2:]
     matrix = (-1, kv_heads * head_dim)
@@ -162,8 +162,8 @@ def _attend_chunk(
 ) -> torch.Tensor:
     """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]; without a mask, L = Q and causal.
 
-    KV heads are SDPA's batch, the query heads that share one are its heads: keys and values are
-    expanded over those without a copy.
+    SDPA's batch are the KV heads, and its heads the query heads that share one, so that keys and
+    values are expanded over them without a copy.
     """
     length, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]

@@ -1,6 +1,7 @@
-"""Attention by our own Triton kernels, on CUDA.
+"""Attention by the project's own Triton kernels, on CUDA.
 
-They are for what FlashAttention does badly or is not there for: few sequences with long contexts.
+They serve GPUs and dtypes without FlashAttention, and few sequences with long contexts, for which
+FlashAttention is slow.
 """
 
 from collections.abc import Callable
@@ -18,25 +19,25 @@ from workers.step.paged_step import PagedStep
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """A step whose first `decode_rows` rows have one query each, over contexts that are split into
-    `parts` at least; `longest` is the others' most queries."""
+    """A step whose first `decode_rows` rows have one query each; their contexts are divided into at
+    least `min_splits` splits. `longest` is the most queries of any other row."""
 
     step: PagedStep
     decode_rows: int
     longest: int
-    parts: int
+    min_splits: int
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """int32[R + 1] where each row starts and ends, and the longest's tokens."""
+    """Starts and end of the rows int32[R + 1], and the most tokens of a row."""
 
     starts: torch.Tensor
     longest: int
 
 
 class TritonBackend:
-    """Leading rows of one query through split-K decode, the others through tiles of queries."""
+    """Split-K decode for the leading rows of one query, tiles of queries for the others."""
 
     capabilities = Capabilities(
         causal_paged=True,
@@ -48,7 +49,7 @@ class TritonBackend:
     )
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        # Here and not above: whoever only asks what the backend can do needs no Triton.
+        # Imported here, so that reading the capabilities does not need Triton.
         from workers.kernels.attention import (  # noqa: PLC0415
             paged_decode,
             paged_prefill,
@@ -96,7 +97,7 @@ class TritonBackend:
     def _launches(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> list[Callable[[], object]]:
-        """The kernels of a step over its cache: for rows of one query, and for the others."""
+        """One launch for the decode rows, and one for the others, if there are any."""
         step, decode_rows = plan.step, plan.decode_rows
         paged = cache.keys, cache.values, step.block_tables
         launches: list[Callable[[], object]] = []
@@ -109,7 +110,7 @@ class TritonBackend:
                 step.context_lens[:decode_rows],
                 self._scale,
                 out[:decode_rows],
-                min_splits=plan.parts,
+                min_splits=plan.min_splits,
             )
             launches.append(decode)
         if plan.longest:

@@ -1,4 +1,4 @@
-"""Attention by xformers: encoders only, its paged masks fix the page size."""
+"""Attention by xformers, for encoders only: its paged masks prescribe the page size."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from workers.step.paged_step import PagedStep
 class XformersBackend:
     """`memory_efficient_attention` under a block-diagonal mask.
 
-    Written to the documented interface. xformers copies a mask's offsets to the device with a wait.
+    Written to the documented interface. xformers waits for the copy of a mask's offsets.
     """
 
     capabilities = Capabilities(
@@ -68,5 +68,5 @@ class XformersBackend:
         return attended[0]
 
     def _every_head(self, states: torch.Tensor) -> torch.Tensor:
-        """Keys or values [T, Hkv, D] for each query head [T, H, D]."""
+        """Repeat keys or values [T, Hkv, D] for each query head, [T, H, D]."""
         return states.repeat_interleave(self._group, dim=1) if self._group > 1 else states
