@@ -32,7 +32,7 @@ class Recorded:
         self.model = SimpleNamespace(
             embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
-        self.attention = SimpleNamespace(of=self.of, split_qkv=lambda qkv: qkv)
+        self.attention = SimpleNamespace(paged=self.paged, split_qkv=lambda qkv: qkv)
 
     def record(self, what: str) -> torch.Tensor:
         self.calls.append(what)
@@ -44,11 +44,11 @@ class Recorded:
             after_attention=lambda hidden, attended: self.record(f"after {number}"),
         )
 
-    def of(self, step: str) -> SimpleNamespace:
+    def paged(self, step: str) -> SimpleNamespace:
         assert step == ("rows" if self.inputs.rows else "tokens")
         return SimpleNamespace(
             rotate_and_cache=lambda layer, qkv, out: self.record(f"rotate {layer}"),
-            attend=lambda layer, heads, out: self.record(f"attend {layer}"),
+            attend=lambda layer, qkv, out: self.record(f"attend {layer}"),
         )
 
     @contextmanager
