@@ -27,9 +27,10 @@ _SWITCH_SECONDS = 1e-4
 def main() -> int:
     """Serve until SIGTERM. Exit code 1 when it cannot listen or a worker is lost."""
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
+    execution = config.execution
     logging.basicConfig(
-        level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s engine {config.name}: %(message)s",
+        level=execution.log_level.upper(),
+        format=f"%(asctime)s %(levelname)-7s engine {execution.name}: %(message)s",
         datefmt="%H:%M:%S",
     )
     exit_with_parent()
@@ -50,6 +51,7 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def _serve(config: EngineConfig) -> None:
+    execution = config.execution
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         executor = LocalExecutor(config, context)
@@ -57,13 +59,13 @@ def _serve(config: EngineConfig) -> None:
     except zmq.ZMQError as error:
         log.error("cannot listen: %s", error)
         return
-    tokenizer = Tokenizer.for_model(config.model, config.load_format)
+    tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
-    workflow = workflow_for(config.model.architecture)
-    preprocessor = workflow.preprocessor(config, tokenizer)
+    workflow = workflow_for(execution.model.architecture)
+    preprocessor = workflow.preprocessor(execution, tokenizer)
     capacity = executor.start()
     if capacity.num_blocks:
-        log.info("KV cache: %s tokens", f"{capacity.num_blocks * config.block_size:,}")
+        log.info("KV cache: %s tokens", f"{capacity.num_blocks * execution.block_size:,}")
     core = EngineCore(config, workflow, capacity, executor, clients, preprocessor)
     gc.freeze()
     try:

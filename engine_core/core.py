@@ -38,6 +38,7 @@ from engine_core.pace import Pacer
 from engine_core.statistics import Statistics
 from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
+from workers.contract.config import ExecutionConfig
 from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
@@ -67,16 +68,17 @@ class EngineCore:
         preprocessor: Preprocessor[Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._info = _engine_info(config, workflow, capacity)
-        self._depth = config.depth
+        execution = config.execution
+        self._info = _engine_info(execution, workflow, capacity)
+        self._depth = execution.depth
         self._workflow = workflow
-        self._processor = workflow.processor(config, capacity.num_blocks)
-        self._scheduler = workflow.scheduler(config, capacity.num_blocks)
+        self._processor = workflow.processor(execution, capacity.num_blocks)
+        self._scheduler = workflow.scheduler(execution, capacity.num_blocks)
         self._executor = executor
         self._clients = clients
         self._preprocessor = preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
-        self._queue = QueueBound(config.name, config.max_queue_seconds)
+        self._queue = QueueBound(execution.name, config.max_queue_seconds)
         self._outbox = Outbox(self._job_ended)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
@@ -84,7 +86,7 @@ class EngineCore:
         self._clock = clock
         self._on_beat: Callable[[], None] | None = None
         # The stages of a pipeline wait for each other: their steps are submitted at once.
-        self._pacer = Pacer() if config.num_stages == 1 else None
+        self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._statistics = Statistics()
@@ -276,7 +278,7 @@ class EngineCore:
                 self._client_gone(client)
 
 
-def _engine_info(config: EngineConfig, workflow: Workflow, capacity: Capacity) -> EngineInfo:
+def _engine_info(config: ExecutionConfig, workflow: Workflow, capacity: Capacity) -> EngineInfo:
     return EngineInfo(
         task=workflow.task,
         max_model_len=config.max_model_len,

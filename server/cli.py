@@ -85,8 +85,12 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _shown(config: ServerConfig) -> str:
-    """The configuration as JSON, without its keys' digests: a short key could be guessed."""
-    shown = msgspec.structs.replace(config, api_keys=("redacted",) * len(config.api_keys))
+    """The configuration as JSON, how a model is computed among the fields of its engine; without
+    its keys' digests: a short key could be guessed."""
+    config = msgspec.structs.replace(config, api_keys=("redacted",) * len(config.api_keys))
+    shown = msgspec.to_builtins(config)
+    for model in shown["models"]:
+        model["engine"] = model["engine"].pop("execution") | model["engine"]
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
 

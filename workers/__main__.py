@@ -18,9 +18,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
+    execution = config.execution
+    role = f"worker {config.stage} of {execution.name}"
     logging.basicConfig(
-        level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s worker {config.stage} of {config.name}: %(message)s",
+        level=execution.log_level.upper(),
+        format=f"%(asctime)s %(levelname)-7s {role}: %(message)s",
         datefmt="%H:%M:%S",
     )
     # Seconds of imports, which must not come before the lines above.
@@ -28,7 +30,7 @@ def main() -> None:
 
     from workers.stage.worker import run_worker  # noqa: PLC0415
 
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(execution.threads)
     run_worker(config)
     logging.shutdown()
     # The sending thread and the process groups may wait for peers that are gone.

@@ -93,10 +93,10 @@ class InMemoryCore:
         self._executor = _Executor()
         self._clients.send = self.stopwatch.wrap("send", self._clients.send)
         self._executor.submit = self.stopwatch.wrap("submit", self._executor.submit)
-        workflow = workflow_for(config.model.architecture)
-        processor = workflow.processor(config, num_blocks)
+        workflow = workflow_for(config.execution.model.architecture)
+        processor = workflow.processor(config.execution, num_blocks)
         processor.prepare = self.stopwatch.wrap("prepare", processor.prepare)
-        scheduler = self._timed(workflow.scheduler(config, num_blocks))
+        scheduler = self._timed(workflow.scheduler(config.execution, num_blocks))
         tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
         core = EngineCore(
             config,
@@ -104,7 +104,7 @@ class InMemoryCore:
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             self._executor,
             self._clients,
-            workflow.preprocessor(config, tokenizer),
+            workflow.preprocessor(config.execution, tokenizer),
             # Time stands still: no step is ever worth holding back.
             clock=lambda: 0.0,
         )

@@ -14,10 +14,10 @@ from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
-from server.daemon.parts import worker_config
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import child_environment
+from workers.contract.config import WorkerConfig
 
 _ROUND_TRIPS, _HOPS = 3000, 500
 _WARM_UP = 100
@@ -75,15 +75,15 @@ def _stage_hops(rows: int, hidden_size: int) -> Hops:
         demo_models()[GENERATOR_NAME], EngineOptions(device="cpu", pipeline_stages=2)
     )
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        engine = msgspec.structs.replace(
-            engine,
-            model=msgspec.structs.replace(engine.model, hidden_size=hidden_size),
+        execution = msgspec.structs.replace(
+            engine.execution,
+            model=msgspec.structs.replace(engine.execution.model, hidden_size=hidden_size),
             token_endpoint=f"ipc://{folder}/tokens",
             rendezvous=f"{folder}/rendezvous",
         )
         files = [Path(folder, f"{stage}.json") for stage in (0, 1)]
         for stage, file in enumerate(files):
-            file.write_bytes(msgspec.json.encode(worker_config(engine, stage)))
+            file.write_bytes(msgspec.json.encode(WorkerConfig(execution=execution, stage=stage)))
         hops = _run_stages(files, rows)
     return Hops(hops.there[_WARM_UP:], hops.back[_WARM_UP:])
 

@@ -30,14 +30,15 @@ def main() -> None:
     file, rows, count = sys.argv[1:]
     config = msgspec.json.decode(Path(file).read_bytes(), type=WorkerConfig)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    arriving = TokenReceiver(context, config.token_endpoint) if config.stage == 0 else None
+    endpoint = config.execution.token_endpoint
+    arriving = TokenReceiver(context, endpoint) if config.stage == 0 else None
     neighbours = connect(config, _fail)
     if arriving is not None and neighbours.next is not None:
-        hidden = torch.zeros(int(rows), config.model.hidden_size)
+        hidden = torch.zeros(int(rows), config.execution.model.hidden_size)
         hops = _send_all(neighbours.next, arriving, hidden, int(count))
         print(msgspec.json.encode(hops).decode(), flush=True)
     elif neighbours.previous is not None:
-        returning = TokenSender(context, config.token_endpoint)
+        returning = TokenSender(context, endpoint)
         _return_all(neighbours.previous, returning, int(rows), int(count))
     sys.stdin.read()
 

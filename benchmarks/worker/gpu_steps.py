@@ -17,7 +17,6 @@ import torch
 from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
 from server.bench.dummy_models import shape_folder
-from server.daemon.parts import worker_config
 from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.config import WorkerConfig
@@ -68,7 +67,8 @@ def measure() -> list[Figure]:
     """A figure for each backend that is installed and each kind of step."""
     if not torch.cuda.is_available():
         raise NotMeasuredError("needs a CUDA device")
-    config = worker_config(engine_config(shape_folder("llama8b"), _OPTIONS), stage=0)
+    execution = engine_config(shape_folder("llama8b"), _OPTIONS).execution
+    config = WorkerConfig(execution=execution, stage=0)
     with torch.inference_mode():
         model = load_model(config).model
         return [figure for name in _BACKENDS for figure in _steps_of_backend(config, model, name)]
@@ -76,7 +76,7 @@ def measure() -> list[Figure]:
 
 def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> list[Figure]:
     try:
-        backend = select_backend(name, attention_needs(config))
+        backend = select_backend(name, attention_needs(config.execution))
     except AttentionBackendError as error:
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []

@@ -18,11 +18,12 @@ from benchmarks.processes import running_module
 from benchmarks.report import Budget, Figure
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
-from server.daemon.parts import engine_parts, worker_config
+from server.daemon.parts import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
 from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
+from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
 from workers.contract.sampling_parameters import GREEDY, TokenSampling
 from workers.contract.supervision import exit_with_parent
@@ -92,9 +93,10 @@ class _Worker:
     """A real stage in this process, between a decoder and an encoder of messages."""
 
     def __init__(self, engine: EngineConfig) -> None:
-        config = worker_config(engine, stage=0)
+        execution = engine.execution
+        config = WorkerConfig(execution=execution, stage=0)
         model = load_model(config).model
-        backend = select_backend(config.attention_backend, attention_needs(config))
+        backend = select_backend(execution.attention_backend, attention_needs(execution))
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap

@@ -31,14 +31,14 @@ class LocalExecutor:
     """One worker process a stage. The loss of one shows at once: the kernel closes its socket."""
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._config = config
-        self._stages = [b"stage-%d" % stage for stage in range(config.num_stages)]
-        self._watch = StageWatch(config.name, config.num_stages, config.stall_timeout)
+        execution = self._execution = config.execution
+        self._stages = [b"stage-%d" % stage for stage in range(execution.num_stages)]
+        self._watch = StageWatch(execution.name, execution.num_stages, config.stall_timeout)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self.results = open_router(context)
         self.losses = self.results.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.results.bind(config.worker_endpoint)
+        self.results.bind(execution.worker_endpoint)
 
     def start(self) -> Capacity:
         """Wait until every stage has loaded, size the KV cache, wait until all are ready."""
@@ -83,7 +83,7 @@ class LocalExecutor:
         stages = [stage for stage in loaded if stage.kv_block_bytes]
         if not stages:
             return 0
-        size, longest = self._config.block_size, self._config.max_model_len
+        size, longest = self._execution.block_size, self._execution.max_model_len
         tightest = min(stages, key=_blocks_that_fit)
         blocks = _blocks_that_fit(tightest)
         if blocks < 1:
@@ -100,7 +100,7 @@ class LocalExecutor:
                 f"{longest:,}",
                 f"{-(-longest // size) * tightest.kv_block_bytes:,}",
             )
-        return min(blocks, self._config.max_running * -(-longest // size))
+        return min(blocks, self._execution.max_running * -(-longest // size))
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""

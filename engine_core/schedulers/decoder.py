@@ -4,7 +4,6 @@ There is no prefill phase and no decode phase: a step computes some of the token
 not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
-from engine_core.config import EngineConfig
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
@@ -15,6 +14,7 @@ from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.step_builder import build_decode_step
 from engine_core.schedulers.waiting import WaitingQueue
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _MIN_CHUNK = 32
@@ -29,7 +29,7 @@ class DecoderScheduler:
     its workflow has checked that.
     """
 
-    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self.kv = KVCacheManager(num_blocks, config.block_size)
         self._preemptions = self._cached_tokens = self._generated_tokens = 0
         self._stages = config.num_stages

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.config import EngineConfig
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.base import Usage
@@ -22,6 +21,7 @@ from engine_core.schedulers.encoded_rows import (
 )
 from engine_core.schedulers.step_builder import build_encode_step
 from engine_core.schedulers.waiting import WaitingQueue
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 
 
@@ -67,7 +67,7 @@ class PrefillOnlyScheduler:
     never starves.
     """
 
-    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         del num_blocks  # an encoder has no KV cache
         self._stages = config.num_stages
         # A bidirectional row cannot be cut, so a step holds at least the longest one.

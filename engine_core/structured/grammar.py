@@ -11,9 +11,9 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
-from engine_core.config import EngineConfig
 from engine_core.messages import Grammar
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
+from workers.contract.config import ExecutionConfig
 
 _MAX_MESSAGE = 300
 _PROBED_TOKENS = 4
@@ -101,7 +101,7 @@ class GrammarCompiler:
         start.reset()
 
 
-def compiler_for(config: EngineConfig, tokenizer: Tokenizer) -> Compile:
+def compiler_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Compile:
     """The function that compiles a model's grammars. If the model cannot follow any, that function
     raises GrammarError."""
     try:

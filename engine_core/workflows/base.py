@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from engine_core.config import EngineConfig
 from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text
-from workers.contract.config import Task
+from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
 Operation = Literal["generate text", "encode texts", "score pairs", "return token states"]
@@ -75,9 +74,9 @@ class Workflow:
 
     task: Task
     operations: frozenset[Operation]
-    preprocessor: Callable[[EngineConfig, Tokenizer], Preprocessor[Any]]
-    processor: Callable[[EngineConfig, int], RequestProcessor[Any, Any]]
-    scheduler: Callable[[EngineConfig, int], Scheduler[Any, Any, Any]]
+    preprocessor: Callable[[ExecutionConfig, Tokenizer], Preprocessor[Any]]
+    processor: Callable[[ExecutionConfig, int], RequestProcessor[Any, Any]]
+    scheduler: Callable[[ExecutionConfig, int], Scheduler[Any, Any, Any]]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:

@@ -4,7 +4,6 @@ from bisect import bisect_right
 
 import numpy as np
 
-from engine_core.config import EngineConfig
 from engine_core.job import RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
@@ -16,6 +15,7 @@ from engine_core.tokenization.tokenizer_threads import (
     TokenizingThreads,
 )
 from engine_core.workflows.base import Workflow
+from workers.contract.config import ExecutionConfig
 
 
 class EncoderProcessor:
@@ -23,7 +23,7 @@ class EncoderProcessor:
 
     item = "input"
 
-    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         del num_blocks  # an encoder has no KV cache
         self._vocab_size = config.model.vocab_size
         self._max_model_len = config.max_model_len
@@ -74,7 +74,7 @@ def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
     return np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
 
 
-def tokenizing_threads(config: EngineConfig, tokenizer: Tokenizer) -> TokenizingThreads:
+def tokenizing_threads(config: ExecutionConfig, tokenizer: Tokenizer) -> TokenizingThreads:
     """An encoder's preprocessor: its jobs are only tokenized."""
     del config
     return TokenizingThreads(tokenizer)

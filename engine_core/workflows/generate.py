@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 from array import array
 
-from engine_core.config import EngineConfig
 from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
@@ -16,6 +15,7 @@ from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizingThreads
 from engine_core.workflows.base import Workflow
+from workers.contract.config import ExecutionConfig
 
 
 class DecoderPreprocessor:
@@ -24,7 +24,7 @@ class DecoderPreprocessor:
     A grammar is compiled before anything else is found to be wrong with the job.
     """
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
+    def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
         self._tokenizing = TokenizingThreads(tokenizer)
         self._compiling = CompilingThreads(compiler_for(config, tokenizer))
         self._ready = select.epoll()
@@ -58,7 +58,7 @@ class DecoderProcessor:
     """Turns each prompt into `n` requests, after checking that one alone fits the model and the KV
     cache."""
 
-    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
         self._max_model_len = config.max_model_len
         self._kv_tokens = num_blocks * config.block_size

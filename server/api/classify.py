@@ -38,7 +38,7 @@ async def create_classifications(request: Request) -> Response:
     model = service.find(body.model, CLASSIFY, body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
-    config = model.served.engine.model
+    config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
         try:
             encoded = await encode(

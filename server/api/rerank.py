@@ -92,7 +92,7 @@ async def _cut(model: Model, body: RerankRequest) -> Tokenization | None:
     most = body.max_tokens_per_doc or most
     if most is None:
         return None
-    paired = model.served.engine.task == "classify"
+    paired = model.served.execution.task == "classify"
     return await texts_cut_to(model, most, query=body.query if paired else None)
 
 

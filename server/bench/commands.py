@@ -13,7 +13,6 @@ import msgspec
 import uvloop
 
 from engine_core.client.pending_jobs import EngineError
-from engine_core.config import EngineConfig
 from server.bench.dummy_models import shape_folder
 from server.bench.http_client import Address
 from server.bench.http_runner import running_server, started_server
@@ -35,6 +34,7 @@ from server.bench.workloads import Case, HTTPCase, OfflineCase, Shape
 from server.daemon.daemon import START_ERRORS
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel, api_key_from
+from workers.contract.config import ExecutionConfig
 
 CaseT = TypeVar("CaseT", bound=Case)
 CaseT_contra = TypeVar("CaseT_contra", bound=Case, contravariant=True)
@@ -188,7 +188,7 @@ async def _report(case: CaseT, plan: _Plan, runner: Runner[CaseT]) -> CaseReport
         runs = [await runner.measure(part, run) for run in range(plan.options.repeat)]
     except (BenchError, EngineError) as error:
         return failed(part, error)
-    engine = runner.model.engine if runner.model is not None else None
+    engine = runner.model.execution if runner.model is not None else None
     return measured(
         part,
         runs,
@@ -199,7 +199,7 @@ async def _report(case: CaseT, plan: _Plan, runner: Runner[CaseT]) -> CaseReport
     )
 
 
-def _differences(case: Case, part: Case, plan: _Plan, engine: EngineConfig | None) -> list[str]:
+def _differences(case: Case, part: Case, plan: _Plan, engine: ExecutionConfig | None) -> list[str]:
     """How a run differs from the workload that its targets are for."""
     found: list[str] = []
     if part.count < case.count:

@@ -11,7 +11,7 @@ import msgspec
 from engine_core.config import EngineConfig
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_device
 from server.settings.server_config import ServedModel, ServerConfig, child_environment
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 
 Role = Literal["engine", "worker", "api"]
 
@@ -54,34 +54,37 @@ def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
     """The engine core and the workers of each model."""
     parts: list[Part] = []
     for index, model in enumerate(models):
-        engine = model.engine
-        parts.append(_engine_part(engine, directory / f"{index}.engine.json"))
+        execution = model.execution
+        parts.append(_engine_part(model.engine, directory / f"{index}.engine.json"))
         parts += [
-            _worker_part(engine, stage, directory / f"{index}.worker-{stage}.json")
-            for stage in range(engine.num_stages)
+            _worker_part(execution, stage, directory / f"{index}.worker-{stage}.json")
+            for stage in range(execution.num_stages)
         ]
     return parts
 
 
 def _engine_part(engine: EngineConfig, file: Path) -> Part:
+    name = engine.execution.name
     return Part(
-        title=f"engine of {engine.name}",
+        title=f"engine of {name}",
         role="engine",
-        model=engine.name,
+        model=name,
         command=_command("engine_core", _written(file, engine)),
         environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
     )
 
 
-def _worker_part(engine: EngineConfig, stage: int, file: Path) -> Part:
+def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
+    device = visible_device(execution.device, stage)
+    config = WorkerConfig(execution=execution, stage=stage)
     return Part(
-        title=f"worker {stage} of {engine.name}",
+        title=f"worker {stage} of {execution.name}",
         role="worker",
-        model=engine.name,
-        command=_command("workers", _written(file, worker_config(engine, stage))),
+        model=execution.name,
+        command=_command("workers", _written(file, config)),
         environment=child_environment(
-            compute_threads=engine.threads,
-            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: visible_device(engine.device, stage)},
+            compute_threads=execution.threads,
+            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: device},
         ),
     )
 
@@ -103,33 +106,6 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
         )
         for index in range(config.api_workers)
     ]
-
-
-def worker_config(engine: EngineConfig, stage: int) -> WorkerConfig:
-    """What one stage needs to know of its engine's configuration."""
-    return WorkerConfig(
-        name=engine.name,
-        model=engine.model,
-        task=engine.task,
-        stage=stage,
-        num_stages=engine.num_stages,
-        device="cpu" if engine.device == "cpu" else "cuda",
-        dtype=engine.dtype,
-        load_format=engine.load_format,
-        attention_backend=engine.attention_backend,
-        threads=engine.threads,
-        depth=engine.depth,
-        max_slots=engine.max_running,
-        max_model_len=engine.max_model_len,
-        max_step_tokens=engine.max_step_tokens,
-        block_size=engine.block_size,
-        kv_cache_bytes=engine.kv_cache_bytes,
-        memory_share_bytes=engine.memory_share_bytes,
-        endpoint=engine.worker_endpoint,
-        token_endpoint=engine.token_endpoint,
-        rendezvous=engine.rendezvous,
-        log_level=engine.log_level,
-    )
 
 
 def _command(module: str, *arguments: str) -> list[str]:

@@ -27,11 +27,11 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 
 def describe(model: ServedModel) -> str:
     """One line on how a model is about to run."""
-    engine = model.engine
+    execution = model.execution
     return (
-        f"{model.name}: {engine.model.architecture}, {engine.dtype} on {engine.device}, "
-        f"{_count(engine.num_stages, 'stage')} of {_count(engine.threads, 'thread')}, "
-        f"up to {engine.max_model_len:,} tokens"
+        f"{model.name}: {execution.model.architecture}, {execution.dtype} on {execution.device}, "
+        f"{_count(execution.num_stages, 'stage')} of {_count(execution.threads, 'thread')}, "
+        f"up to {execution.max_model_len:,} tokens"
     )
 
 
@@ -58,7 +58,7 @@ def welcome(config: ServerConfig, seconds: float) -> str:
 
 
 def _serves(model: ServedModel, endpoint: str, tasks: tuple[Task, ...]) -> bool:
-    return model.engine.task in tasks and (
+    return model.execution.task in tasks and (
         endpoint != "/v1/chat/completions" or _has_chat_template(model)
     )
 

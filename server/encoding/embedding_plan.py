@@ -77,7 +77,7 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     field, asked = given(
         ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
     )
-    own, declared = model.served.engine.model.hidden_size, model.served.engine.model.embedding
+    own, declared = model.served.execution.model.hidden_size, model.served.execution.model.embedding
     if asked is None or asked == own:
         return own
     if not declared.is_matryoshka:
@@ -101,7 +101,7 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
     if asked is False and (dtype := _dtype(body)) in _DIRECTIONS:
         message = f"{field}: false is for floats; of {dtype} vectors only the direction is told"
         raise APIError("invalid_request", message, field)
-    return model.served.engine.model.pooling.normalize if asked is None else asked
+    return model.served.execution.model.pooling.normalize if asked is None else asked
 
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:

@@ -64,14 +64,14 @@ async def relevance(
     Raises APIError, with the request's own field and index, or EngineError where the house or the
     engine refuses or fails the job.
     """
-    if model.served.engine.task == "classify":
+    if model.served.execution.task == "classify":
         encoded = await _encode_pairs(service, model, pairs, priority)
-        config, logits = model.served.engine.model, encoded.logits
+        config, logits = model.served.execution.model, encoded.logits
         scores = label_scores(logits, config)[:, 0]
         likely = probabilities(logits, config)[:, 0]
         return Relevance(scores, logits[:, 0], likely, count_usage(encoded), _cut(encoded.dropped))
     queries, texts = await _encode_apart(service, model, pairs, priority)
-    scores = similarity(queries.vectors, texts.vectors, model.served.engine.model)
+    scores = similarity(queries.vectors, texts.vectors, model.served.execution.model)
     prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
     usage = Usage(prompt_tokens, prompt_tokens)
     return Relevance(scores, scores, scores, usage, _cut(texts.dropped))

@@ -16,14 +16,14 @@ def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -
     if prompt_name is not None and input_type is not None:
         message = "prompt_name and input_type: give one of them"
         raise APIError("invalid_request", message, "prompt_name")
-    declared = model.served.engine.model.embedding
+    declared = model.served.execution.model.embedding
     if prompt_name is not None:
         prompt = _named(model.name, declared.prompts, prompt_name)
     elif input_type is not None:
         prompt = _for_kind(declared.prompts, input_type)
     else:
         prompt = declared.prompts.get(declared.default_prompt_name or "", "")
-    if prompt and not model.served.engine.model.pooling.include_prompt:
+    if prompt and not model.served.execution.model.pooling.include_prompt:
         field = "input_type" if input_type is not None else "prompt_name"
         message = f"{field}: model {model.name} pools without its prompts, which is not served here"
         raise APIError("invalid_request", message, field)

@@ -13,7 +13,7 @@ from server.models.model_source import check_checkpoint
 from server.settings.server_config import Limits, ServedModel
 from server.settings.settings import EngineSettings, flag
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import Dtype, Task
+from workers.contract.config import Dtype, ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -61,20 +61,29 @@ def set_up_model(
             "pipeline_stages",
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
-    engine = _engine_config(name, model, task, options, limits, seat.prefix)
-    if engine.device != "cpu":
-        share = _memory_share(engine, options.memory_share, seat.num_engines)
+    execution = _execution_config(name, model, task, options, seat.prefix)
+    if execution.device != "cpu":
+        share = _memory_share(execution, options.memory_share, seat.num_engines)
         if not options.kv_cache_memory:
-            engine = msgspec.structs.replace(engine, memory_share_bytes=share)
+            execution = msgspec.structs.replace(execution, memory_share_bytes=share)
     elif task == "generate" and not options.kv_cache_memory:
-        engine = msgspec.structs.replace(engine, kv_cache_bytes=_cpu_kv_cache_bytes(engine))
+        own = _cpu_kv_cache_bytes(execution)
+        execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
+    engine = EngineConfig(
+        execution=execution,
+        max_pending_rows=limits.max_rows,
+        max_pending_tokens=limits.max_tokens,
+        max_queue_seconds=limits.max_queue_seconds,
+        client_endpoint=f"ipc://{seat.prefix}.client",
+        stall_timeout=options.stall_timeout,
+    )
     generation = read_generation_defaults(folder)
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
-def _engine_config(
-    name: str, model: ModelConfig, task: Task, options: EngineOptions, limits: Limits, prefix: str
-) -> EngineConfig:
+def _execution_config(
+    name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
+) -> ExecutionConfig:
     """Everything but the memory that is taken by default, which follows from it."""
     stages = options.pipeline_stages
     device = resolve_device(options.device, stages)
@@ -85,7 +94,7 @@ def _engine_config(
             f"{stages} stages exchange activations over gloo, on CPUs only; use one stage, or the "
             "device cpu",
         )
-    return EngineConfig(
+    return ExecutionConfig(
         name=name,
         model=model,
         task=task,
@@ -100,14 +109,9 @@ def _engine_config(
         max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, task),
         block_size=options.block_size or (16 if on_cpu else 128),
         kv_cache_bytes=options.kv_cache_memory or 0,
-        max_pending_rows=limits.max_rows,
-        max_pending_tokens=limits.max_tokens,
-        max_queue_seconds=limits.max_queue_seconds,
-        client_endpoint=f"ipc://{prefix}.client",
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
-        stall_timeout=options.stall_timeout,
         log_level=options.log_level,
     )
 
@@ -140,30 +144,30 @@ def _max_step_tokens(on_cpu: bool, task: Task) -> int:
     return 8448 if task == "generate" else 16_384
 
 
-def _cpu_kv_cache_bytes(engine: EngineConfig) -> int:
+def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
     """Bytes of each stage's cache: what full use needs, within reason."""
-    model = engine.model
-    layers = -(-model.num_layers // engine.num_stages)
-    blocks = engine.max_running * -(-engine.max_model_len // engine.block_size)
-    item = ITEM_BYTES[engine.dtype]
-    needed = blocks * engine.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
+    model = execution.model
+    layers = -(-model.num_layers // execution.num_stages)
+    blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
+    item = ITEM_BYTES[execution.dtype]
+    needed = blocks * execution.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
     return min(_CPU_KV_BYTES, needed)
 
 
-def _memory_share(engine: EngineConfig, share: float, num_engines: int) -> int:
+def _memory_share(execution: ExecutionConfig, share: float, num_engines: int) -> int:
     """Bytes of each of its devices that an engine may take, all told.
 
     Raises SetupError where they do not hold the weights.
     """
-    first = int(engine.device.partition(":")[2])
-    memory = min(cuda_memory()[first : first + engine.num_stages])
+    first = int(execution.device.partition(":")[2])
+    memory = min(cuda_memory()[first : first + execution.num_stages])
     own = int(share * memory / num_engines)
-    weights = weight_bytes(engine.model, engine.dtype) // engine.num_stages
+    weights = weight_bytes(execution.model, execution.dtype) // execution.num_stages
     if weights >= own:
         raise SetupError(
             "memory_share",
-            f"{engine.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
-            f"{engine.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it, or use "
+            f"{execution.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
+            f"{execution.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it, or use "
             "more pipeline stages",
         )
     return own

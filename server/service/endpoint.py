@@ -7,8 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.config import EngineConfig
-from workers.contract.config import Task
+from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -72,8 +71,11 @@ class Endpoint:
         self._handler = handler
         return handler
 
-    def is_served_by(self, engine: EngineConfig) -> bool:
-        """Whether a model with this engine serves it."""
-        if engine.task == "classify" and self.num_labels not in (None, engine.model.num_labels):
+    def is_served_by(self, execution: ExecutionConfig) -> bool:
+        """Whether a model that is run this way serves it."""
+        if execution.task == "classify" and self.num_labels not in (
+            None,
+            execution.model.num_labels,
+        ):
             return False
-        return engine.task in self.tasks
+        return execution.task in self.tasks

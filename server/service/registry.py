@@ -24,8 +24,8 @@ class Model:
         self.served = served
         self.name = served.name
         self.names = (served.name, *served.aliases)
-        self.vocab_size = served.engine.model.vocab_size
-        self.max_model_len = served.engine.max_model_len
+        self.vocab_size = served.execution.model.vocab_size
+        self.max_model_len = served.execution.max_model_len
         self.tokenizer = tokenizer
         self.token_bytes = TokenBytes(tokenizer)
         self.token_text = TokenText(self.token_bytes)
@@ -59,7 +59,7 @@ class Registry:
             [
                 Model(
                     model,
-                    Tokenizer.for_model(model.engine.model, model.engine.load_format),
+                    Tokenizer.for_model(model.execution.model, model.execution.load_format),
                     EngineClient(model.engine.client_endpoint),
                 )
                 for model in served
@@ -91,7 +91,7 @@ class Registry:
         several serve it.
         """
         model = self._only(endpoint) if name is None else self.named(name)
-        if not endpoint.is_served_by(model.served.engine):
+        if not endpoint.is_served_by(model.served.execution):
             served = ", ".join(self.paths_of(model))
             raise APIError(
                 "wrong_endpoint",
@@ -105,12 +105,12 @@ class Registry:
         return [
             endpoint.path
             for endpoint in self.endpoints
-            if endpoint.variant_of is None and endpoint.is_served_by(model.served.engine)
+            if endpoint.variant_of is None and endpoint.is_served_by(model.served.execution)
         ]
 
     def has_task(self, task: Task) -> bool:
         """Whether some model does this."""
-        return any(model.served.engine.task == task for model in self.models)
+        return any(model.served.execution.task == task for model in self.models)
 
     def named(self, name: str) -> Model:
         """The model of that name, whatever its state. Raises APIError for an unknown one."""
@@ -121,7 +121,7 @@ class Registry:
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:
-        able = [model for model in self.models if endpoint.is_served_by(model.served.engine)]
+        able = [model for model in self.models if endpoint.is_served_by(model.served.execution)]
         if len(able) == 1:
             return able[0]
         if not able:

@@ -18,8 +18,8 @@ from server.settings.argument_types import (
     size,
 )
 from server.settings.server_config import API_KEY_VARIABLE, Limits
-from server.settings.settings import AttentionBackend, LogLevel
-from workers.contract.config import Dtype, LoadFormat
+from server.settings.settings import LogLevel
+from workers.contract.config import AttentionBackendName, Dtype, LoadFormat
 
 
 def _group(  # noqa: ANN202 (argparse's own)
@@ -87,7 +87,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--attention-backend",
-        choices=get_args(AttentionBackend),
+        choices=get_args(AttentionBackendName),
         metavar="NAME",
         help="flash_attn, triton, flashinfer, xformers, sdpa, or naive, which is slow and simple "
         "and there to compare with (default: auto, the fastest that works here)",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from engine_core.config import EngineConfig
+from workers.contract.config import ExecutionConfig
 from workers.contract.sampling_parameters import TokenSampling
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
@@ -47,6 +48,11 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     engine: EngineConfig
     generation: GenerationDefaults
+
+    @property
+    def execution(self) -> ExecutionConfig:
+        """How the engine computes it."""
+        return self.engine.execution
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,16 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import Limits
-from workers.contract.config import Dtype, LoadFormat
+from workers.contract.config import AttentionBackendName, Dtype, LoadFormat
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=10**6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
-AttentionBackend = Literal[
-    "auto", "flash_attn", "triton", "flashinfer", "xformers", "sdpa", "naive"
-]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _LIMITS = Limits()
@@ -40,7 +37,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     dtype: Dtype | Literal["auto"] = "auto"
     load_format: LoadFormat = "auto"
-    attention_backend: AttentionBackend = "auto"
+    attention_backend: AttentionBackendName = "auto"
     pipeline_stages: Positive = 1
     max_model_len: Positive | None = None
     max_running: Positive | None = None

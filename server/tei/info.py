@@ -36,26 +36,26 @@ def described(service: Service) -> Model:
 
 
 def _info(model: Model, service: Service) -> Info:
-    engine, limits = model.served.engine, service.limits
-    embeds = engine.task in ("embed", "embed_sparse")
+    execution, limits = model.served.execution, service.limits
+    embeds = execution.task in ("embed", "embed_sparse")
     return Info(
         model_id=model.name,
-        model_dtype=engine.dtype,
+        model_dtype=execution.dtype,
         served_model_name=model.name,
         model_type=_model_type(model),
         max_concurrent_requests=limits.max_requests,
         max_input_length=model.max_model_len,
-        max_batch_tokens=engine.max_step_tokens,
+        max_batch_tokens=execution.max_step_tokens,
         max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
         version=__version__,
     )
 
 
 def _model_type(model: Model) -> ModelType:
-    config = model.served.engine.model
-    if model.served.engine.task == "embed":
+    config = model.served.execution.model
+    if model.served.execution.task == "embed":
         return ModelType(embedding=EmbeddingType(config.pooling.mode))
-    if model.served.engine.task == "embed_sparse":
+    if model.served.execution.task == "embed_sparse":
         return ModelType(embedding=EmbeddingType("splade"))
     labels = ClassifierType(
         {str(index): label for index, label in enumerate(config.labels)},

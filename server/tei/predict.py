@@ -55,7 +55,7 @@ async def predict(request: Request) -> Response:
     model = service.find(None, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
     cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
-    config = model.served.engine.model
+    config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
         logits = await _logits(service, model, sequences, cut)
         scores = logits if body.raw_scores else probabilities(logits, config)
@@ -88,7 +88,7 @@ async def _logits(
     service: Service, model: Model, sequences: Sequences, cut: Tokenization
 ) -> FloatArray:
     """float32[N, L]: single texts are one job, pairs another."""
-    logits = np.empty((len(sequences.items), model.served.engine.model.num_labels), np.float32)
+    logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
     for size in (1, 2):
         places = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
         if not places:

@@ -81,11 +81,11 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
 
 def _reranker(service: Service) -> Model:
     """The only reranker; if there is none, the only embedder. Raises APIError otherwise."""
-    engines = {model.name: model.served.engine for model in service.registry.models}
+    models = {model.name: model.served.execution for model in service.registry.models}
     rerankers = [
         name
-        for name, engine in engines.items()
-        if engine.task == "classify" and RERANK.is_served_by(engine)
+        for name, execution in models.items()
+        if execution.task == "classify" and RERANK.is_served_by(execution)
     ]
     if len(rerankers) > 1:
         names = ", ".join(rerankers)
@@ -96,7 +96,7 @@ def _reranker(service: Service) -> Model:
 async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:
     if not body.truncate:
         return None
-    query = body.query if model.served.engine.task == "classify" else None
+    query = body.query if model.served.execution.task == "classify" else None
     at = side(body.truncation_direction)
     return await texts_cut_to(model, model.max_model_len, query=query, side=at)
 

@@ -23,9 +23,9 @@ async def answer(request: Request) -> Response:
     """`/embed` where there is an embedder, or else `/embed_sparse`, `/predict` or, of a reranker,
     `/rerank`."""
     model = described(service_of(request))
-    if model.served.engine.task == "embed":
+    if model.served.execution.task == "embed":
         return await embed(request)
-    if model.served.engine.task == "embed_sparse":
+    if model.served.execution.task == "embed_sparse":
         return await embed_sparse(request)
-    one_label = model.served.engine.model.num_labels == 1
+    one_label = model.served.execution.model.num_labels == 1
     return await (rerank if one_label else predict)(request)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from engine_core.config import EngineConfig
+from workers.contract.config import ExecutionConfig
 from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
 MODEL = ModelConfig(
@@ -32,8 +33,8 @@ MODEL = ModelConfig(
 )
 
 
-def engine_config(**changes: Any) -> EngineConfig:
-    """An EngineConfig with small numbers; `changes` replace fields."""
+def execution_config(**changes: Any) -> ExecutionConfig:
+    """An ExecutionConfig with small numbers; `changes` replace fields."""
     fields: dict[str, Any] = {
         "name": "test",
         "model": MODEL,
@@ -49,11 +50,19 @@ def engine_config(**changes: Any) -> EngineConfig:
         "max_step_tokens": 32,
         "block_size": 4,
         "kv_cache_bytes": 0,
-        "max_pending_rows": 64,
-        "max_pending_tokens": 4096,
-        "client_endpoint": "",
         "worker_endpoint": "",
         "token_endpoint": "",
         "rendezvous": "",
     }
-    return EngineConfig(**(fields | changes))
+    return ExecutionConfig(**(fields | changes))
+
+
+def engine_config(**changes: Any) -> EngineConfig:
+    """An EngineConfig with small numbers; `changes` replace its fields and its execution's."""
+    own = {key: changes.pop(key) for key in EngineConfig.__struct_fields__ if key in changes}
+    fields: dict[str, Any] = {
+        "max_pending_rows": 64,
+        "max_pending_tokens": 4096,
+        "client_endpoint": "",
+    }
+    return EngineConfig(execution=execution_config(**changes), **(fields | own))

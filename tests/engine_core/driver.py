@@ -11,7 +11,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
-from tests.engine_core.configs import engine_config
+from tests.engine_core.configs import execution_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 
 
@@ -21,7 +21,7 @@ class Driver:
     def __init__(
         self, num_blocks: int, stages: int = 1, max_running: int = 8, max_step_tokens: int = 32
     ) -> None:
-        config = engine_config(
+        config = execution_config(
             num_stages=stages, max_running=max_running, max_step_tokens=max_step_tokens
         )
         self.scheduler = DecoderScheduler(config, num_blocks)

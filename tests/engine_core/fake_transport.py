@@ -133,12 +133,13 @@ class Engine:
         **changes,
     ) -> None:
         config = engine_config(**changes)
-        model = msgspec.structs.replace(config.model, architecture=architecture)
-        self.config = msgspec.structs.replace(config, model=model)
+        model = msgspec.structs.replace(config.execution.model, architecture=architecture)
+        execution = msgspec.structs.replace(config.execution, model=model)
+        self.config = msgspec.structs.replace(config, execution=execution)
         self.clients = FakeClients()
         runner: SimulatedEncoder | SimulatedPipeline = SimulatedEncoder()
         if num_blocks:
-            simulated = SimulatedModel(num_blocks, config.block_size, config.max_running)
+            simulated = SimulatedModel(num_blocks, execution.block_size, execution.max_running)
             runner = SimulatedPipeline(simulated)
         self.executor = executor or FakeExecutor(runner)
         workflow = workflow_for(architecture)
@@ -149,7 +150,7 @@ class Engine:
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             self.executor,
             self.clients,
-            workflow.preprocessor(self.config, tokenizer),
+            workflow.preprocessor(execution, tokenizer),
             clock or (lambda: self._now),
         )
 

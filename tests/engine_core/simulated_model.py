@@ -39,11 +39,11 @@ def reference(prompt: list[int], max_tokens: int, stops: frozenset[int] = frozen
 class SimulatedModel:
     """Runs steps in submit order."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_slots: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, max_running: int) -> None:
         self._store = np.full((num_blocks, block_size), -7, np.int64)
-        self._tables = np.full((max_slots, num_blocks), -1, np.int64)
-        self._last = np.full(max_slots, -9, np.int64)
-        self._sampled_in = [-1] * max_slots
+        self._tables = np.full((max_running, num_blocks), -1, np.int64)
+        self._last = np.full(max_running, -9, np.int64)
+        self._sampled_in = [-1] * max_running
         self._block_size = block_size
 
     def run(self, step: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:

@@ -72,7 +72,7 @@ def test_ten_thousand_requests_leave_nothing_behind() -> None:
     async def serve() -> None:
         given = options(kv_cache_memory=500 * DEMO_BLOCK_BYTES, max_running=96)
         async with running_engine(DEMO, given) as engine:
-            guests = Guests(engine.client, engine.model.engine.model.vocab_size)
+            guests = Guests(engine.client, engine.model.execution.model.vocab_size)
             await guests.serve(SETTLED)
             await until_idle(engine.client)
             earlier = memory()
@@ -135,7 +135,7 @@ async def structured(client: EngineClient, seed: int) -> str:
 def test_grammars_hold_beside_rows_that_are_free_in_a_cache_that_was_measured() -> None:
     async def ask() -> None:
         async with running_engine(DEMO, options(attention_backend="auto")) as engine:
-            given = engine.model.engine
+            given = engine.model.execution
             info = await engine.client.wait_ready()
             assert info.kv_tokens == given.max_running * given.max_model_len
             texts, free = await asyncio.gather(

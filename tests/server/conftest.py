@@ -71,8 +71,8 @@ class HouseBuilder:
                 FakeEngine(
                     model.engine.client_endpoint,
                     self._tokenizer,
-                    task=model.engine.task,
-                    labels=model.engine.model.num_labels,
+                    task=model.execution.task,
+                    labels=model.execution.model.num_labels,
                     script=Script(ready=ready),
                 )
             )

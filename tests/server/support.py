@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from engine_core.config import EngineConfig
 from server.settings.api_keys import digests
 from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
-from workers.contract.config import Task
+from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
 WORDS = [
@@ -78,7 +78,7 @@ def server_config(
 def _engine(
     name: str, task: Task, folder: Path, endpoint: str, vocab_size: int, labels: tuple[str, ...]
 ) -> EngineConfig:
-    return EngineConfig(
+    execution = ExecutionConfig(
         name=name,
         model=_model(folder, vocab_size, labels),
         task=task,
@@ -93,12 +93,15 @@ def _engine(
         max_step_tokens=512,
         block_size=16,
         kv_cache_bytes=1 << 20,
-        max_pending_rows=1024,
-        max_pending_tokens=1 << 20,
-        client_endpoint=endpoint,
         worker_endpoint=endpoint + "-workers",
         token_endpoint=endpoint + "-tokens",
         rendezvous=str(folder / "rendezvous"),
+    )
+    return EngineConfig(
+        execution=execution,
+        max_pending_rows=1024,
+        max_pending_tokens=1 << 20,
+        client_endpoint=endpoint,
     )
 
 

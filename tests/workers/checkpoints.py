@@ -6,6 +6,7 @@ Weights are drawn wider than is usual, so that logits and attention scores are f
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from transformers import (
     BertConfig,
@@ -17,7 +18,7 @@ from transformers import (
 )
 
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import Device, Dtype, LoadFormat, Task, WorkerConfig
+from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 211,
@@ -96,24 +97,29 @@ def worker_config(
 ) -> WorkerConfig:
     """A stage of the checkpoint in `folder`, with small blocks and no sockets."""
     model = read_model_config(folder)
-    return WorkerConfig(
+    execution = ExecutionConfig(
         name="tiny",
         model=model,
         task=task,
-        stage=stage,
-        num_stages=num_stages,
         device=device,
         dtype=dtype,
         load_format=load_format,
         attention_backend="auto",
+        num_stages=num_stages,
         threads=1,
-        depth=num_stages + 1,
-        max_slots=8,
         max_model_len=model.max_model_len,
+        max_running=8,
         max_step_tokens=256,
         block_size=4,
         kv_cache_bytes=1 << 20,
-        endpoint="",
+        worker_endpoint="",
         token_endpoint="",
         rendezvous="",
     )
+    return WorkerConfig(execution=execution, stage=stage)
+
+
+def with_execution(worker: WorkerConfig, **changes: Any) -> WorkerConfig:
+    """`worker` of a model that is computed in another way."""
+    execution = msgspec.structs.replace(worker.execution, **changes)
+    return WorkerConfig(execution=execution, stage=worker.stage)

@@ -20,8 +20,8 @@ from engine_core.schedulers.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
-from tests.engine_core.configs import engine_config
-from tests.workers.checkpoints import worker_config
+from tests.engine_core.configs import execution_config
+from tests.workers.checkpoints import with_execution, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Device, Dtype, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
@@ -103,9 +103,9 @@ class InlineEngine:
         if way.graphs:
             with torch.inference_mode():
                 self.runner.warm_up()
-        engine = engine_config(
-            model=config.model,
-            max_model_len=config.max_model_len,
+        engine = execution_config(
+            model=config.execution.model,
+            max_model_len=config.execution.max_model_len,
             max_running=way.max_running,
             max_step_tokens=way.max_step_tokens,
             block_size=way.block_size,
@@ -211,10 +211,10 @@ def _sampled(requests: Sequence[Request], output: GenerateOutput) -> list[Sample
 
 def stage_config(folder: Path, way: Way) -> WorkerConfig:
     """The one stage of the checkpoint in `folder`."""
-    return msgspec.structs.replace(
+    return with_execution(
         worker_config(folder, device=way.device, dtype=way.dtype),
         attention_backend=way.backend,
-        max_slots=way.max_running,
+        max_running=way.max_running,
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,
     )
@@ -222,6 +222,6 @@ def stage_config(folder: Path, way: Way) -> WorkerConfig:
 
 def stage_runner(config: WorkerConfig, num_blocks: int) -> DecodeRunner:
     """A runner with its weights; nothing is warm and nothing captured."""
-    backend = select_backend(config.attention_backend, attention_needs(config))
+    backend = select_backend(config.execution.attention_backend, attention_needs(config.execution))
     with torch.inference_mode():
         return DecodeRunner(config, load_model(config).model, backend, num_blocks)

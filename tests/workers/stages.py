@@ -39,10 +39,10 @@ class Stages:
         device: Device = "cpu",
     ) -> None:
         configs = _configs(folder, "generate", num_stages, backend, device)
-        self.block_size = configs[0].block_size
+        self.block_size = configs[0].execution.block_size
         self.runners: list[DecodeRunner] = []
         for config in configs:
-            chosen = select_backend(backend, attention_needs(config))
+            chosen = select_backend(backend, attention_needs(config.execution))
             runner = DecodeRunner(config, load_model(config).model, chosen, NUM_BLOCKS)
             with torch.inference_mode():
                 runner.warm_up()
@@ -83,7 +83,7 @@ class EncoderStages:
     ) -> None:
         self._runners: list[EncodeRunner] = []
         for config in _configs(folder, task, num_stages, backend, device):
-            chosen = select_backend(backend, attention_needs(config))
+            chosen = select_backend(backend, attention_needs(config.execution))
             runner = EncodeRunner(config, load_model(config).model, chosen)
             with torch.inference_mode():
                 runner.warm_up()
@@ -108,10 +108,8 @@ def _configs(
     folder: Path, task: Task, num_stages: int, backend: str, device: Device
 ) -> list[WorkerConfig]:
     config = worker_config(folder, task=task, num_stages=num_stages, device=device)
-    return [
-        msgspec.structs.replace(config, attention_backend=backend, stage=stage)
-        for stage in range(num_stages)
-    ]
+    execution = msgspec.structs.replace(config.execution, attention_backend=backend)
+    return [WorkerConfig(execution=execution, stage=stage) for stage in range(num_stages)]
 
 
 def sampled_tokens(output: GenerateOutput) -> np.ndarray:

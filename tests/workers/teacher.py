@@ -56,7 +56,7 @@ def references(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> li
     way = Way(backend="naive", block_size=_BLOCK, max_running=len(prompts))
     config = stage_config(folder, way)
     runner = stage_runner(config, blocks)
-    vocabulary = config.model.vocab_size
+    vocabulary = config.execution.model.vocab_size
     maker = StepMaker(_BLOCK, blocks)
     rows = [maker.admit(list(prompt), logprobs=vocabulary) for prompt in prompts]
     seen: list[np.ndarray] = []

@@ -96,7 +96,7 @@ class Stages:
             worker_config(folder, task=task, stage=stage, num_stages=num_stages, dtype=dtype)
             for stage in range(num_stages)
         ]
-        model, self.block_size = configs[0].model, configs[0].block_size
+        model, self.block_size = configs[0].execution.model, configs[0].execution.block_size
         self.models = [load_model(config).model for config in configs]
         needs = AttentionNeeds(
             paged=task == "generate",

@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 import workers
+from tests.workers.checkpoints import with_execution
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -38,19 +39,18 @@ class WorkerGroup:
         self._router.setsockopt(zmq.LINGER, 0)
         self._router.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
-        self._config = msgspec.structs.replace(
+        self._config = with_execution(
             config,
             num_stages=num_stages,
-            depth=num_stages + 1,
-            endpoint=f"ipc://{self._folder.name}/engine",
+            worker_endpoint=f"ipc://{self._folder.name}/engine",
             token_endpoint=f"ipc://{self._folder.name}/tokens",
             rendezvous=f"{self._folder.name}/rendezvous",
         )
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "WorkerGroup":
-        self._router.bind(self._config.endpoint)
-        self.processes = [self._start(stage) for stage in range(self._config.num_stages)]
+        self._router.bind(self._config.execution.worker_endpoint)
+        self.processes = [self._start(stage) for stage in range(self._config.execution.num_stages)]
         return self
 
     def __exit__(

@@ -1,4 +1,8 @@
-"""The frozen configuration of one worker process, written by the supervisor as JSON."""
+"""The frozen configuration of one worker process, written by the supervisor as JSON.
+
+`ExecutionConfig` is also part of the engine core's (`engine_core.config`): both embed it, so that
+neither can differ from the other.
+"""
 
 from typing import Literal
 
@@ -10,41 +14,63 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
+AttentionBackendName = Literal[
+    "auto", "flash_attn", "triton", "flashinfer", "xformers", "sdpa", "naive"
+]
 
 
-class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of one model, whose `name` is for the log.
+class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How one model is computed: the same for its engine core and for each of its workers.
 
-    With `device` "cuda" the stage runs on the only GPU that its process sees: whatever a thread or
-    a library does without naming a device, it does there.
+    `name` is what requests call the model. `device` is that of the first stage, `cpu` or `cuda:N`;
+    the devices after it are the other stages'. `threads` are CPU threads of each stage.
 
-    `kv_cache_bytes` is the size of the KV cache, unless `memory_share_bytes` is above 0: then the
-    cache takes what the weights and the largest step leave of that share of the device.
+    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
+    generate at once, `max_step_tokens` the most tokens of one step, `block_size` the tokens in a
+    block of the KV cache.
 
-    `endpoint` is the engine core's worker socket; `token_endpoint` the socket on which the first
-    stage takes sampled tokens from the last; `rendezvous` a file in the daemon's private directory
-    through which the stages' process groups find each other. `depth` is the number of steps that
-    may be in flight at once (num_stages + 1).
+    `kv_cache_bytes` is the size of each stage's KV cache, unless `memory_share_bytes` is above 0:
+    then the cache takes what the weights and the largest step leave of that share of the device.
+
+    `worker_endpoint` is the socket on which the engine core talks to its workers; `token_endpoint`
+    the one on which the first stage takes sampled tokens from the last; `rendezvous` a file in the
+    daemon's private directory through which the stages' process groups find each other.
     """
 
     name: str
     model: ModelConfig
     task: Task
-    stage: int
-    num_stages: int
-    device: Device
+    device: str
     dtype: Dtype
     load_format: LoadFormat
-    attention_backend: str
+    attention_backend: AttentionBackendName
+    num_stages: int
     threads: int
-    depth: int
-    max_slots: int
     max_model_len: int
+    max_running: int
     max_step_tokens: int
     block_size: int
     kv_cache_bytes: int
     memory_share_bytes: int = 0
-    endpoint: str
+    worker_endpoint: str
     token_endpoint: str
     rendezvous: str
     log_level: str = "info"
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight: one for each stage, and the next step of the oldest."""
+        return self.num_stages + 1
+
+    @property
+    def device_type(self) -> Device:
+        """The type of every stage's device. A worker sees only its own GPU: whatever a thread or a
+        library does without naming a device, it does there."""
+        return "cpu" if self.device == "cpu" else "cuda"
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Stage number `stage` (from 0) of a model."""
+
+    execution: ExecutionConfig
+    stage: int

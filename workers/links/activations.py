@@ -89,31 +89,32 @@ class Neighbours:
     next: ActivationSender | None = None
 
 
-def connect(config: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Neighbours:
+def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Neighbours:
     """Connect this stage to its neighbours, and send one row over every edge to test it.
 
     Every stage must call this. `on_failure` is called in the sending thread if a send fails.
     """
+    config, stage = worker.execution, worker.stage
     if config.num_stages == 1:
         return Neighbours()
     with native_lines_logged(_logger):
         dist.init_process_group(
             "gloo",
             init_method=f"file://{config.rendezvous}",
-            rank=config.stage,
+            rank=stage,
             world_size=config.num_stages,
         )
         # Every stage takes part in making every group, in the same order.
         edges = [_edge(k) for k in range(config.num_stages - 1)]
     dtype = TORCH_DTYPES[config.dtype]
-    row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=config.device)
+    row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=config.device_type)
     previous = next_stage = None
-    if config.stage > 0:
-        previous = ActivationReceiver(config.stage - 1, edges[config.stage - 1], row)
+    if stage > 0:
+        previous = ActivationReceiver(stage - 1, edges[stage - 1], row)
         previous.receive(1)
-    if config.stage < config.num_stages - 1:
-        edge = edges[config.stage]
-        next_stage = ActivationSender(config.stage + 1, edge, config.depth, on_failure)
+    if stage < config.num_stages - 1:
+        edge = edges[stage]
+        next_stage = ActivationSender(stage + 1, edge, config.depth, on_failure)
         next_stage.send(row)
     return Neighbours(previous, next_stage)
 

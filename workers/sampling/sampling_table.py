@@ -59,16 +59,16 @@ class SamplingRows:
 class SamplingTable:
     """What the last stage remembers of each slot to sample it.
 
-    parameters  SAMPLING_RECORD[max_slots], on the host
+    parameters  SAMPLING_RECORD[max_running], on the host
     counts      the tokens that penalised slots have seen, on the device
     """
 
     parameters: npt.NDArray[np.void]
     counts: TokenCounts
 
-    def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
-        self.parameters = np.zeros(max_slots, SAMPLING_RECORD)
-        self.counts = TokenCounts(max_slots, vocab_size, device)
+    def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
+        self.parameters = np.zeros(max_running, SAMPLING_RECORD)
+        self.counts = TokenCounts(max_running, vocab_size, device)
         self._biases: dict[int, Bias] = {}
         self._early_biases: dict[int, Bias] = {}
 

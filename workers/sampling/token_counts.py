@@ -13,16 +13,16 @@ _FULL = np.iinfo(np.int16).max - 1
 
 
 class TokenCounts:
-    """Dense counts, int16[max_slots, V]: twice how often a token was sampled, plus 1 if the prompt
-    holds it.
+    """Dense counts, int16[max_running, V]: twice how often a token was sampled, plus 1 if the
+    prompt holds it.
 
     Held on the device, because an ahead step must see the token of the step before it: each step
     counts its own tokens there, in stream order. On CUDA the table is allocated at once, so that it
     is part of the memory measured at start; on the CPU at the first row with a penalty.
     """
 
-    def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
-        self._shape = (max_slots, vocab_size)
+    def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
+        self._shape = (max_running, vocab_size)
         self._device = device
         self._table = self._allocate() if device.type == "cuda" else None
 
@@ -33,7 +33,7 @@ class TokenCounts:
 
     @property
     def table(self) -> torch.Tensor:
-        """int16[max_slots, V]; allocated by the first use."""
+        """int16[max_running, V]; allocated by the first use."""
         if self._table is None:
             self._table = self._allocate()
         return self._table

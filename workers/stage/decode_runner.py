@@ -38,15 +38,16 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     kv_cache: KVCache
 
     def __init__(
-        self, config: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
+        self, worker: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
     ) -> None:
         """Allocates `num_blocks` of KV cache."""
-        super().__init__(config)
+        super().__init__(worker)
+        config = worker.execution
         self._model = model
-        slots, block_size = config.max_slots, config.block_size
+        slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device)
-        self.kv_cache = _kv_cache(config, num_blocks, self.device)
+        self.kv_cache = _kv_cache(worker, num_blocks, self.device)
         head_counts = (config.model.num_heads, config.model.num_kv_heads)
         self._attention = StageAttention(backend, head_counts, self.kv_cache.layers, model.rotary)
         vocab_size, last = config.model.vocab_size, self.last
@@ -88,7 +89,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         elif self.device.type == "cuda":
             _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
             # What capturing would have compiled: there are kernels for some numbers of rows.
-            for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, self.config.max_slots)):
+            for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, self.config.max_running)):
                 self.run_alone(step_of_first_tokens(rows))
         self._clear()
 
@@ -106,7 +107,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return self._builder.graphs
 
     def _capture_all(self) -> None:
-        rows = decode_graph_sizes(self.config.max_slots)
+        rows = decode_graph_sizes(self.config.max_running)
         tokens = prompt_graph_sizes(self.config.max_step_tokens)
         started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = self.capture(rows, tokens)
@@ -125,7 +126,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
             layer.values[:blocks].zero_()
 
 
-def _kv_cache(config: WorkerConfig, num_blocks: int, device: torch.device) -> KVCache:
-    layers = stage_layers(config.model.num_layers, config.stage, config.num_stages)
+def _kv_cache(worker: WorkerConfig, num_blocks: int, device: torch.device) -> KVCache:
+    config = worker.execution
+    layers = stage_layers(config.model.num_layers, worker.stage, config.num_stages)
     dtype = TORCH_DTYPES[config.dtype]
     return KVCache(config.model, len(layers), num_blocks, config.block_size, dtype, device)

@@ -4,7 +4,7 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.stage_attention import StageAttention
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import EncodeStep
 from workers.heads.base import EncoderHead, HeadResult
 from workers.heads.classify import ClassifyHead
@@ -20,8 +20,9 @@ from workers.step.packed_step import PackedStep
 class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     """See `ModelRunner`."""
 
-    def __init__(self, config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> None:
-        super().__init__(config)
+    def __init__(self, worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> None:
+        super().__init__(worker)
+        config = worker.execution
         self._model = model
         head_counts = (config.model.num_heads, config.model.num_kv_heads)
         self._attention = StageAttention(backend, head_counts, (), model.rotary)
@@ -44,7 +45,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
             self.run_alone(message)
 
 
-def _head(config: WorkerConfig, model: StageModel) -> EncoderHead:
+def _head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
     match config.task:
         case "embed":
             return EmbedHead(config.model.pooling)

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.sampling_parameters import TokenSampling
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
@@ -18,14 +18,15 @@ _OUTSIDE_ALLOCATOR = 1 << 30
 device reports as used includes what its neighbours use."""
 
 
-def measured_kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
+def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
     most that the largest step takes beside them, and its CUDA graphs. All of that is run and
     measured, with a cache that holds just that step's tokens.
 
     Raises DeviceMemoryError where nothing is left.
     """
-    runner = DecodeRunner(config, model, backend, blocks_of_largest_step(config))
+    config = worker.execution
+    runner = DecodeRunner(worker, model, backend, blocks_of_largest_step(config))
     with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
         allocated = torch.cuda.memory_allocated()
         held = allocated - runner.kv_cache.nbytes
@@ -44,7 +45,7 @@ def measured_kv_budget(config: WorkerConfig, model: StageModel, backend: Attenti
     return budget
 
 
-def largest_step(config: WorkerConfig) -> DecodeStep:
+def largest_step(config: ExecutionConfig) -> DecodeStep:
     """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
     which take the most memory."""
     lens = _row_lens_of_largest_step(config)
@@ -74,30 +75,33 @@ def largest_step(config: WorkerConfig) -> DecodeStep:
     )
 
 
-def blocks_of_largest_step(config: WorkerConfig) -> int:
+def blocks_of_largest_step(config: ExecutionConfig) -> int:
     """Blocks that `largest_step` writes."""
     return int(_blocks(_row_lens_of_largest_step(config), config).sum())
 
 
-def _row_lens_of_largest_step(config: WorkerConfig) -> npt.NDArray[np.int32]:
+def _row_lens_of_largest_step(config: ExecutionConfig) -> npt.NDArray[np.int32]:
     """Tokens of each of its rows, even but for the first ones' one more."""
-    rows = min(config.max_slots, config.max_step_tokens)
+    rows = min(config.max_running, config.max_step_tokens)
     each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
     lens = np.full(rows, each, np.int32)
     lens[:over] += 1
     return lens
 
 
-def _blocks(lens: npt.NDArray[np.int32], config: WorkerConfig) -> npt.NDArray[np.int32]:
+def _blocks(lens: npt.NDArray[np.int32], config: ExecutionConfig) -> npt.NDArray[np.int32]:
     return -(-lens // config.block_size)
 
 
-def _graph_bytes(config: WorkerConfig, runner: DecodeRunner) -> int:
+def _graph_bytes(config: ExecutionConfig, runner: DecodeRunner) -> int:
     """What all CUDA graphs will take: the memory of the largest step, which all share, and what
     each further graph adds."""
     if not runner.can_capture():
         return 0
-    rows, tokens = decode_graph_sizes(config.max_slots), prompt_graph_sizes(config.max_step_tokens)
+    rows, tokens = (
+        decode_graph_sizes(config.max_running),
+        prompt_graph_sizes(config.max_step_tokens),
+    )
     used: list[int] = []
     for captured in (1, 2):
         before = torch.cuda.mem_get_info()[0]

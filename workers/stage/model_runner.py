@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import torch
 
 from workers.attention.base import AttentionNeeds
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep
 from workers.heads.base import HeadResult
 from workers.weights.loader import TORCH_DTYPES
@@ -20,11 +20,12 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
     """Takes the steps of one stage in the order in which they come. `InputT` is a step on the
     device."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self.config = config
-        self.device = torch.device(config.device)
-        self.first = config.stage == 0
-        self.last = config.stage == config.num_stages - 1
+    def __init__(self, worker: WorkerConfig) -> None:
+        config = self.config = worker.execution
+        self.stage = worker.stage
+        self.device = torch.device(config.device_type)
+        self.first = worker.stage == 0
+        self.last = worker.stage == config.num_stages - 1
 
     @abstractmethod
     def prepare(self, message: StepT) -> InputT:
@@ -64,11 +65,11 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         return torch.zeros(shape, dtype=TORCH_DTYPES[self.config.dtype], device=self.device)
 
 
-def attention_needs(config: WorkerConfig) -> AttentionNeeds:
-    """What the stage that `config` describes needs of its attention backend."""
+def attention_needs(config: ExecutionConfig) -> AttentionNeeds:
+    """What each stage of a model needs of its attention backend."""
     return AttentionNeeds(
         paged=config.task == "generate",
-        device=config.device,
+        device=config.device_type,
         dtype=TORCH_DTYPES[config.dtype],
         num_heads=config.model.num_heads,
         num_kv_heads=config.model.num_kv_heads,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.sampling_parameters import GREEDY, TokenSampling
 
@@ -10,7 +10,7 @@ MAX_TOKENS = 64
 """Of the longest step: enough to take every path."""
 
 
-def encode_steps(config: WorkerConfig) -> list[EncodeStep]:
+def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
     """Two rows of unequal length, then one short row."""
     length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
     return [
@@ -19,7 +19,7 @@ def encode_steps(config: WorkerConfig) -> list[EncodeStep]:
     ]
 
 
-def decode_steps(config: WorkerConfig, num_blocks: int) -> list[DecodeStep]:
+def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
     """A prompt that is scored and sampled with truncation, then its last token again, greedily."""
     held = num_blocks * config.block_size
     length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, held)

@@ -57,7 +57,7 @@ def run_worker(config: WorkerConfig) -> None:
     """Serve steps until the process is killed. Returns only after a failure, which by then is
     logged and reported to the engine core."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    engine = EngineLink(context, config.endpoint, config.stage)
+    engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
     try:
         with torch.inference_mode():
             _serve(config, context, engine)
@@ -73,7 +73,8 @@ def _serve(
     torch.set_float32_matmul_precision("highest")
     with explained("loading the weights", "use more --pipeline-stages, or a model that is smaller"):
         loaded = load_model(config)
-    backend = select_backend(config.attention_backend, attention_needs(config))
+    execution = config.execution
+    backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(_announcement(config, loaded, backend))
     allocation = engine.receive()
     if not isinstance(allocation, AllocateKV):
@@ -86,7 +87,7 @@ def _serve(
     with explained("warming up", remedy):
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
-    beats = EngineLink(context, config.endpoint, config.stage, "beats")
+    beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
     with beating(beats, config.stage, lambda: stage.finished):
         while True:
             message = engine.receive()
@@ -102,7 +103,7 @@ def _serve(
 def _runner(
     config: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
 ) -> "DecodeRunner | EncodeRunner":
-    if config.task == "generate":
+    if config.execution.task == "generate":
         from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
         return DecodeRunner(config, model, backend, num_blocks)
@@ -115,7 +116,7 @@ def _stage(
     engine: EngineLink,
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> Stage[Any, Any]:
-    results = _result_sender(runner.config, context, engine)
+    results = _result_sender(runner, context, engine)
     if isinstance(runner, EncodeRunner):
         return Stage(runner, neighbours, results)
     from workers.stage.decode_stage import DecodeStage  # noqa: PLC0415
@@ -124,18 +125,20 @@ def _stage(
 
 
 def _result_sender(
-    config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
+    runner: "DecodeRunner | EncodeRunner",
+    context: zmq.Context[zmq.Socket[bytes]],
+    engine: EngineLink,
 ) -> ResultSender:
-    if config.device == "cpu":
+    if runner.config.device_type == "cpu":
         return ImmediateSender(engine)
-    own = EngineLink(context, config.endpoint, config.stage, "results")
+    own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
     return QueuedSender(own, _end_process)
 
 
 def _announcement(
     config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend
 ) -> WorkerLoaded:
-    paged = config.task == "generate"
+    paged = config.execution.task == "generate"
     return WorkerLoaded(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
@@ -147,8 +150,8 @@ def _announcement(
 
 def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: what the configuration says, or what the device has left."""
-    if not config.memory_share_bytes:
-        return config.kv_cache_bytes
+    if not config.execution.memory_share_bytes:
+        return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 
     budget = measured_kv_budget(config, model, backend)
@@ -157,8 +160,10 @@ def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBacken
 
 
 def _block_bytes(config: WorkerConfig) -> int:
-    layers = stage_layers(config.model.num_layers, config.stage, config.num_stages)
-    return kv_block_bytes(config.model, len(layers), config.block_size, TORCH_DTYPES[config.dtype])
+    execution, model = config.execution, config.execution.model
+    layers = stage_layers(model.num_layers, config.stage, execution.num_stages)
+    dtype = TORCH_DTYPES[execution.dtype]
+    return kv_block_bytes(model, len(layers), execution.block_size, dtype)
 
 
 def _explain(error: Exception) -> str:

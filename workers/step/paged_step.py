@@ -28,7 +28,7 @@ class PagedStep:
     tokens         int64[T']  T' >= T: on the CPU a step is padded to at least four tokens, because
     positions      int64[T']  a matrix product of fewer rows takes another path and rounds otherwise
     kv_indices     int64[T]   where each token's keys and values go: block * block_size + offset
-    block_tables   int32[max_slots + 1, max_blocks]: a row of block ids a slot
+    block_tables   int32[max_running + 1, max_blocks]: a row of block ids a slot
     slots          int32[R]   the rows of `block_tables` that are this step's
     query_starts   int32[R + 1]
     context_lens   int32[R]   cached tokens + this step's

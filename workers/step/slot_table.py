@@ -13,11 +13,11 @@ from workers.step.rows import IntArray, LongArray, StepRows
 class SlotTable:
     """Block table and last sampled token of every slot.
 
-    block_tables   int32[max_slots + 1, max_blocks], for computing KV indices on the host
+    block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host
     device_tables  the same on the device; on the CPU the two share memory
-    last_tokens    int64[max_slots + 1] on the device; meaningful on the first stage only
+    last_tokens    int64[max_running + 1] on the device; meaningful on the first stage only
 
-    Slot `max_slots` belongs to no request but to rows that pad a step; all its blocks are
+    Slot `max_running` belongs to no request but to rows that pad a step; all its blocks are
     `scratch_block`.
     """
 
@@ -27,7 +27,7 @@ class SlotTable:
 
     def __init__(
         self,
-        max_slots: int,
+        max_running: int,
         max_blocks: int,
         block_size: int,
         scratch_block: int,
@@ -35,11 +35,11 @@ class SlotTable:
     ) -> None:
         self.device = device
         self._block_size = block_size
-        self.padding_slot = max_slots
-        self.block_tables = np.zeros((max_slots + 1, max_blocks), np.int32)
-        self.block_tables[max_slots] = scratch_block
+        self.padding_slot = max_running
+        self.block_tables = np.zeros((max_running + 1, max_blocks), np.int32)
+        self.block_tables[max_running] = scratch_block
         self.device_tables = on_device(self.block_tables, device)
-        self.last_tokens = torch.zeros(max_slots + 1, dtype=torch.int64, device=device)
+        self.last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
         # Triton is not installed on every machine without a GPU.
         on_cuda = device.type == "cuda"
         self._kernels: Any = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from workers.contract.config import Dtype, WorkerConfig
+from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.registry import model_class
@@ -40,16 +40,16 @@ class LoadedModel:
     seconds: float
 
 
-def load_model(config: WorkerConfig) -> LoadedModel:
-    """Build the stage that `config` describes on its device, and fill its weights.
+def load_model(worker: WorkerConfig) -> LoadedModel:
+    """Build the stage that `worker` describes on its device, and fill its weights.
 
     Raises CheckpointError, UnknownArchitectureError, or ModelConfigError for a shape that cannot
     be built (more stages than layers, an unknown activation).
     """
-    start = time.monotonic()
-    placement = Placement(torch.device(config.device), TORCH_DTYPES[config.dtype])
+    start, config = time.monotonic(), worker.execution
+    placement = Placement(torch.device(config.device_type), TORCH_DTYPES[config.dtype])
     architecture = model_class(config.model.architecture)
-    model = architecture(config.model, config.stage, config.num_stages, placement)
+    model = architecture(config.model, worker.stage, config.num_stages, placement)
     weights = model.weights()
     weight_bytes = sum(weight.nbytes for weight in weights.values())
     if config.load_format == "dummy":
@@ -59,13 +59,13 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         whole = _whole_model(config)
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
         checkpoint.check_copies(model.copies())
-        checkpoint.read(weights, WeightProgress(config.stage, weight_bytes).add)
+        checkpoint.read(weights, WeightProgress(worker.stage, weight_bytes).add)
     del weights
     model.pack()
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
-def _whole_model(config: WorkerConfig) -> StageModel:
+def _whole_model(config: ExecutionConfig) -> StageModel:
     """The whole model as one stage, without memory: its weights are those that any stage reads."""
     device = torch.device("meta")
     architecture = model_class(config.model.architecture)

@@ -18,7 +18,7 @@ rows that it has seen, up to a thousand."""
 
 async def serve(before: int, after: int) -> None:
     async with running_engine(DEMO, OPTIONS) as engine:
-        guests = Guests(engine.client, engine.model.engine.model.vocab_size)
+        guests = Guests(engine.client, engine.model.execution.model.vocab_size)
         await guests.serve(before)
         await until_idle(engine.client)
         earlier = footprint()

@@ -24,7 +24,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows import workflow_for
 from tests.engine_core.client.test_engine_client import connected
-from tests.engine_core.configs import MODEL, engine_config
+from tests.engine_core.configs import MODEL, execution_config
 from workers.contract.messages import EmbedSparseOutput
 
 Row = list[tuple[float, float]]
@@ -56,7 +56,7 @@ class Told(Outbox):
 
 def run(rows: list[Row], *jobs: int) -> Told:
     """One step of jobs with so many rows each, whose rows come to `rows`."""
-    scheduler = PrefillOnlyScheduler(engine_config(max_model_len=16, max_step_tokens=32), 0)
+    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
     for job_id, count in enumerate(jobs, 1):
         tokens, lens = np.zeros(count, np.int32), np.ones(count, np.int32)
         own = EncoderRows(tokens, np.empty(0, np.uint8), lens)
@@ -126,7 +126,7 @@ def test_the_workflow_of_masked_language_models() -> None:
     workflow = workflow_for("BertForMaskedLM")
     assert workflow.task == "embed_sparse"
     assert workflow.vector_size(MODEL) == MODEL.vocab_size
-    processor = workflow.processor(engine_config(), 0)
+    processor = workflow.processor(execution_config(), 0)
     assert processor.texts(EncodeJob(1, texts=["a", "b"])) == ["a", "b"]
     for refused in (
         EncodeJob(1, texts=["a"], token_states=True),

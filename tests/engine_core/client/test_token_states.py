@@ -24,7 +24,7 @@ from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
 from tests.engine_core.client.test_engine_client import connected
-from tests.engine_core.configs import engine_config
+from tests.engine_core.configs import execution_config
 from workers.contract.messages import EmbedOutput
 
 
@@ -60,7 +60,7 @@ def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
 
 
 def test_a_step_returns_vectors_and_states() -> None:
-    scheduler = PrefillOnlyScheduler(engine_config(max_model_len=16, max_step_tokens=32), 0)
+    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
     add(scheduler, 1, [4, 2], states=False)
     add(scheduler, 2, [3, 1], states=True)
     batch = scheduler.schedule(None)
@@ -75,7 +75,7 @@ def test_a_step_returns_vectors_and_states() -> None:
 
 
 def test_a_step_without_states_says_nothing_of_them() -> None:
-    scheduler = PrefillOnlyScheduler(engine_config(max_model_len=16, max_step_tokens=32), 0)
+    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
     add(scheduler, 1, [4, 2], states=False)
     batch = scheduler.schedule(None)
     assert batch is not None
@@ -138,12 +138,12 @@ async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
 def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
     query: str | list[str] | None, texts: list[str | tuple[str, str]]
 ) -> None:
-    processor = CrossEncoderProcessor(engine_config(), 0)
+    processor = CrossEncoderProcessor(execution_config(), 0)
     assert processor.texts(EncodeJob(1, texts=["a", "b"], query=query)) == texts
 
 
 def test_a_cross_encoder_refuses_what_it_cannot_do() -> None:
-    processor = CrossEncoderProcessor(engine_config(), 0)
+    processor = CrossEncoderProcessor(execution_config(), 0)
     with pytest.raises(RefusalError):
         processor.texts(EncodeJob(1, texts=["a", "b"], query=["q"]))
     with pytest.raises(RefusalError):

@@ -11,7 +11,7 @@ from engine_core.job import Job
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from tests.engine_core.configs import engine_config
+from tests.engine_core.configs import execution_config
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EmbedOutput
 
@@ -22,7 +22,7 @@ class Steps:
     """A scheduler whose steps run at once; `order` has (job, row) as they were submitted."""
 
     def __init__(self, max_step_tokens: int = 32) -> None:
-        config = engine_config(max_model_len=16, max_step_tokens=max_step_tokens)
+        config = execution_config(max_model_len=16, max_step_tokens=max_step_tokens)
         self.scheduler = PrefillOnlyScheduler(config, 0)
         self.outbox = Outbox(lambda job: None)
         self.order: list[list[tuple[int, int]]] = []

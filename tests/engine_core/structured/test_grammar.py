@@ -19,7 +19,7 @@ from engine_core.structured.grammar import (
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import GENERATOR_NAME, demo_models
-from tests.engine_core.configs import MODEL, engine_config
+from tests.engine_core.configs import MODEL, execution_config
 from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB, allowed_tokens
 
@@ -211,7 +211,7 @@ def test_a_choice_is_taken_as_it_is_written(demo: GrammarCompiler, text: str) ->
 
 def test_a_model_without_a_tokenizer_refuses(tmp_path: Path) -> None:
     model = msgspec.structs.replace(MODEL, path=str(tmp_path))
-    config = engine_config(model=model, load_format="dummy")
+    config = execution_config(model=model, load_format="dummy")
     tokenizer = Tokenizer.for_model(model, "dummy")
     with pytest.raises(GrammarError, match="has no tokenizer"):
         compiler_for(config, tokenizer)(GRAMMARS[0])
@@ -219,7 +219,7 @@ def test_a_model_without_a_tokenizer_refuses(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_be_read_for_it_refuses(tmp_path: Path, word_tokenizer) -> None:
     word_tokenizer.raw.save(str(tmp_path / "tokenizer.json"))
-    config = engine_config(model=msgspec.structs.replace(MODEL, path=str(tmp_path)))
+    config = execution_config(model=msgspec.structs.replace(MODEL, path=str(tmp_path)))
     with pytest.raises(GrammarError, match="cannot follow a grammar"):
         compiler_for(config, word_tokenizer)(GRAMMARS[0])
 
@@ -227,7 +227,7 @@ def test_a_tokenizer_that_cannot_be_read_for_it_refuses(tmp_path: Path, word_tok
 def test_a_model_that_generates_compiles() -> None:
     folder = demo_models()[GENERATOR_NAME]
     model = msgspec.structs.replace(MODEL, path=str(folder), vocab_size=4096)
-    compiled = compiler_for(engine_config(model=model), Tokenizer.load(folder))(GRAMMARS[3])
+    compiled = compiler_for(execution_config(model=model), Tokenizer.load(folder))(GRAMMARS[3])
     assert compiled.words == 129
 
 

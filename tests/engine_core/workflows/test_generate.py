@@ -11,7 +11,7 @@ from engine_core.schedulers.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
-from tests.engine_core.configs import engine_config
+from tests.engine_core.configs import execution_config
 
 STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
 
@@ -19,7 +19,7 @@ STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
 def rows_of(n: int = 1, priority: int = 0, **params: Any) -> list[Request]:
     """The rows of one prompt; the vocabulary has 50 tokens."""
     message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n, priority=priority)
-    processor = DecoderProcessor(engine_config(), 64)
+    processor = DecoderProcessor(execution_config(), 64)
     prompt = Tokenized(array("i", [3, 4]).tobytes())
     _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [prompt]))
     return rows

@@ -37,10 +37,11 @@ def embedders(folder, tokenizer) -> Iterator[House]:
     for name, declared in DECLARED.items():
         served = houses.model(name, "embed")
         pooling = msgspec.structs.replace(
-            served.engine.model.pooling, include_prompt=name != "unpooled"
+            served.execution.model.pooling, include_prompt=name != "unpooled"
         )
-        model = msgspec.structs.replace(served.engine.model, embedding=declared, pooling=pooling)
-        engine = msgspec.structs.replace(served.engine, model=model)
+        model = msgspec.structs.replace(served.execution.model, embedding=declared, pooling=pooling)
+        execution = msgspec.structs.replace(served.execution, model=model)
+        engine = msgspec.structs.replace(served.engine, execution=execution)
         models.append(msgspec.structs.replace(served, engine=engine))
     yield houses.open(server_config(*models))
     houses.close()

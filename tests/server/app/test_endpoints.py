@@ -31,9 +31,9 @@ def test_every_declared_endpoint_has_a_handler_and_a_path_of_its_own() -> None:
 )
 def test_what_a_model_is_said_to_serve(task: Task, labels: int, paths: list[str]) -> None:
     names = tuple(map(str, range(labels)))
-    engine = served_model("m", task, Path(), "ipc://m", vocab_size=9, labels=names).engine
+    execution = served_model("m", task, Path(), "ipc://m", vocab_size=9, labels=names).execution
     served = [
-        each.path for each in ENDPOINTS if each.variant_of is None and each.is_served_by(engine)
+        each.path for each in ENDPOINTS if each.variant_of is None and each.is_served_by(execution)
     ]
     assert served == [*paths, "/tokenize", "/detokenize"]
 

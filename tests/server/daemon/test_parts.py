@@ -69,7 +69,9 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     config = write_config(tmp_path, api_workers=1)
     engine, first, second, *_, api = daemon_parts(config, FD, tmp_path)
     assert read(engine, EngineConfig) == config.models[0].engine
-    assert [read(worker, WorkerConfig).stage for worker in (first, second)] == [0, 1]
+    workers = [read(worker, WorkerConfig) for worker in (first, second)]
+    assert [worker.stage for worker in workers] == [0, 1]
+    assert all(worker.execution == config.models[0].execution for worker in workers)
     assert read(api, ServerConfig) == config
     assert api.command[5:] == [str(FD)]
 
@@ -118,7 +120,7 @@ def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
     workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 2
     kind = device.partition(":")[0]
-    assert [read(worker, WorkerConfig).device for worker in workers] == [kind] * 2
+    assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 2
 
 
 def folder(parent: Path, number: int) -> Path:

@@ -20,8 +20,9 @@ QUERY, TEXTS = "the water falls", ["the gate", "the water", "falls"]
 
 
 def changed(served: ServedModel, **fields: Any) -> ServedModel:
-    model = msgspec.structs.replace(served.engine.model, **fields)
-    engine = msgspec.structs.replace(served.engine, model=model)
+    model = msgspec.structs.replace(served.execution.model, **fields)
+    execution = msgspec.structs.replace(served.execution, model=model)
+    engine = msgspec.structs.replace(served.engine, execution=execution)
     return msgspec.structs.replace(served, engine=engine)
 
 

@@ -20,7 +20,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def config(tmp_path, labels: int, *, sigmoid: bool):
     names = tuple(map(str, range(labels)))
     served = served_model("m", "classify", tmp_path, "ipc://m", vocab_size=9, labels=names)
-    return msgspec.structs.replace(served.engine.model, sigmoid_scores=sigmoid)
+    return msgspec.structs.replace(served.execution.model, sigmoid_scores=sigmoid)
 
 
 def test_several_labels_share_a_probability_of_one(tmp_path):

@@ -43,11 +43,12 @@ def test_scores_are_those_of_the_models_own_similarity(folder, tokenizer) -> Non
     houses = HouseBuilder(folder, tokenizer)
     served = houses.model("long", "embed")
     model = msgspec.structs.replace(
-        served.engine.model,
+        served.execution.model,
         pooling=PoolingConfig(normalize=False),
         embedding=EmbeddingConfig(similarity="dot"),
     )
-    engine = msgspec.structs.replace(served.engine, model=model)
+    execution = msgspec.structs.replace(served.execution, model=model)
+    engine = msgspec.structs.replace(served.engine, execution=execution)
     house = houses.open(server_config(msgspec.structs.replace(served, engine=engine)))
     response = house.post("/v1/score", {"text_1": "a", "text_2": ["b", "c"]})
     scores = [entry["score"] for entry in response.json()["data"]]

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from engine_core.workflows import UnknownArchitectureError
-from server.daemon.parts import worker_config
 from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
 from server.settings.server_config import Limits, ServedModel
@@ -37,17 +35,29 @@ def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: An
 
 
 def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
-    engine = set_up(tmp_path, LLAMA).engine
-    assert (engine.task, engine.device, engine.dtype) == ("generate", "cpu", "float32")
-    assert (engine.num_stages, engine.threads) == (1, 8)
-    assert (engine.max_model_len, engine.max_running, engine.max_step_tokens) == (128, 64, 512)
+    execution = set_up(tmp_path, LLAMA).execution
+    assert (execution.task, execution.device, execution.dtype) == (
+        "generate",
+        "cpu",
+        "float32",
+    )
+    assert (execution.num_stages, execution.threads) == (1, 8)
+    assert (
+        execution.max_model_len,
+        execution.max_running,
+        execution.max_step_tokens,
+    ) == (128, 64, 512)
     # 64 sequences of 128 tokens, keys and values, 2 layers, 2 heads of 8 floats.
-    assert engine.kv_cache_bytes == 64 * 128 * 2 * 2 * 2 * 8 * 4
+    assert execution.kv_cache_bytes == 64 * 128 * 2 * 2 * 2 * 8 * 4
 
 
 def test_an_encoder_has_no_kv_cache(tmp_path: Path) -> None:
-    engine = set_up(tmp_path, BERT).engine
-    assert (engine.task, engine.max_step_tokens, engine.kv_cache_bytes) == ("embed", 2048, 0)
+    execution = set_up(tmp_path, BERT).execution
+    assert (
+        execution.task,
+        execution.max_step_tokens,
+        execution.kv_cache_bytes,
+    ) == ("embed", 2048, 0)
 
 
 def test_options_win(tmp_path: Path) -> None:
@@ -61,28 +71,33 @@ def test_options_win(tmp_path: Path) -> None:
         "attention_backend": "naive",
         "log_level": "debug",
     }
-    engine = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).engine
-    assert engine.kv_cache_bytes == 12_345
-    assert {name: getattr(engine, name) for name in options} == options
+    execution = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).execution
+    assert execution.kv_cache_bytes == 12_345
+    assert {name: getattr(execution, name) for name in options} == options
 
 
 def test_the_cache_of_a_long_model_is_bounded_on_a_cpu(tmp_path: Path) -> None:
     config = LLAMA | {"max_position_embeddings": 131_072, "num_hidden_layers": 16}
-    assert set_up(tmp_path, config).engine.kv_cache_bytes == GIB
+    assert set_up(tmp_path, config).execution.kv_cache_bytes == GIB
 
 
 def test_stages_share_cores_and_cache(tmp_path: Path) -> None:
-    one, two = (set_up(tmp_path, LLAMA, pipeline_stages=stages).engine for stages in (1, 2))
+    one, two = (set_up(tmp_path, LLAMA, pipeline_stages=stages).execution for stages in (1, 2))
     assert two.threads == 4
     assert two.kv_cache_bytes == one.kv_cache_bytes // 2
 
 
 def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
     engine = set_up(tmp_path, LLAMA).engine
-    endpoints = {engine.client_endpoint, engine.worker_endpoint, engine.token_endpoint}
+    execution = engine.execution
+    endpoints = {
+        engine.client_endpoint,
+        execution.worker_endpoint,
+        execution.token_endpoint,
+    }
     assert len(endpoints) == 3
     assert all(endpoint.startswith(f"ipc://{tmp_path}/0.") for endpoint in endpoints)
-    assert engine.rendezvous.startswith(f"{tmp_path}/0.")
+    assert execution.rendezvous.startswith(f"{tmp_path}/0.")
 
 
 def test_cuda_takes_the_checkpoints_half_precision(
@@ -96,18 +111,18 @@ def test_cuda_takes_the_checkpoints_half_precision(
     ):
         config = LLAMA | {"torch_dtype": written}
         (tmp_path / name).mkdir()
-        engine = set_up(tmp_path / name, config, device="cuda").engine
-        assert (engine.device, engine.dtype) == ("cuda:0", dtype)
+        execution = set_up(tmp_path / name, config, device="cuda").execution
+        assert (execution.device, execution.dtype) == ("cuda:0", dtype)
 
 
 def test_engines_on_cuda_share_their_part_of_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
-    alone, shared = (set_up(tmp_path, LLAMA, engines=n, device="cuda").engine for n in (1, 2))
+    alone, shared = (set_up(tmp_path, LLAMA, engines=n, device="cuda").execution for n in (1, 2))
     assert (alone.memory_share_bytes, alone.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
     assert shared.memory_share_bytes == int(0.9 * 80 * GIB / 2)
-    half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).engine
+    half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).execution
     assert half.memory_share_bytes == 40 * GIB
 
 
@@ -115,8 +130,8 @@ def test_an_explicit_cache_on_cuda_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
-    engine = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).engine
-    assert (engine.memory_share_bytes, engine.kv_cache_bytes) == (0, 12_345)
+    execution = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).execution
+    assert (execution.memory_share_bytes, execution.kv_cache_bytes) == (0, 12_345)
 
 
 def test_a_model_that_fills_the_device_is_refused(
@@ -166,21 +181,9 @@ def test_auto_is_cuda_where_torch_can_use_one(
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * devices)
     monkeypatch.setattr("server.models.devices.version", lambda _: torch_version)
-    assert set_up(tmp_path, LLAMA).engine.device == expected
+    assert set_up(tmp_path, LLAMA).execution.device == expected
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownArchitectureError, match=r"MambaForCausalLM.*LlamaForCausalLM"):
         set_up(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
-
-
-def test_a_workers_configuration_follows_its_engines(tmp_path: Path) -> None:
-    engine = set_up(tmp_path, LLAMA, pipeline_stages=2).engine
-    worker = worker_config(engine, 1)
-    same = set(engine.__struct_fields__) & set(worker.__struct_fields__)
-    assert {name: getattr(worker, name) for name in same} == {
-        name: getattr(engine, name) for name in same
-    }
-    assert (worker.stage, worker.depth, worker.max_slots) == (1, 3, 64)
-    assert worker.endpoint == engine.worker_endpoint
-    assert msgspec.json.decode(msgspec.json.encode(worker), type=type(worker)) == worker

@@ -27,7 +27,7 @@ class Model:
 def test_warm_up_computes_logits_of_every_small_number_of_rows() -> None:
     cpu = torch.device("cpu")
     model: Any = Model()
-    slots = SlotTable(max_slots=2, max_blocks=1, block_size=1, scratch_block=0, device=cpu)
+    slots = SlotTable(max_running=2, max_blocks=1, block_size=1, scratch_block=0, device=cpu)
     head = GenerateHead(model, slots, SamplingTable(2, VOCABULARY, cpu))
     head.warm_up(torch.zeros(1, SIZE))
     assert sorted(model.asked) == list(range(1, WARM_LM_HEAD_ROWS + 1))

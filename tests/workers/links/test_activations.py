@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.workers.checkpoints import LLAMA, save_bert, save_llama, worker_config
+from tests.workers.checkpoints import LLAMA, save_bert, save_llama, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
@@ -18,7 +18,7 @@ NEW_TOKENS = 10
 
 def naive_config(folder: Path, task: Task = "generate") -> WorkerConfig:
     config = worker_config(folder, task=task)
-    return msgspec.structs.replace(config, attention_backend="naive")
+    return with_execution(config, attention_backend="naive")
 
 
 def decoder_steps(block_size: int) -> list[DecodeStep]:
@@ -52,7 +52,7 @@ def test_generation_is_the_same_over_any_number_of_processes(
     assert len({output.tokens for output in expected}) > len(steps) // 2
     with WorkerGroup(naive_config(tmp_path), num_stages) as group:
         loaded = group.get_ready(NUM_BLOCKS)
-        config = naive_config(tmp_path)
+        config = naive_config(tmp_path).execution
         of_all_layers = 2 * config.block_size * 2 * 16 * 4 * config.model.num_layers
         assert sum(stage.kv_block_bytes for stage in loaded) == of_all_layers
         assert [stage.kv_budget_bytes for stage in loaded] == [config.kv_cache_bytes] * num_stages

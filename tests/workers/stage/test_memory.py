@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import LLAMA, save_llama, worker_config
+from tests.workers.checkpoints import LLAMA, save_llama, with_execution, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.kv_budget import blocks_of_largest_step, largest_step
@@ -18,7 +17,7 @@ LONGEST = LLAMA["max_position_embeddings"]
 
 
 @pytest.mark.parametrize(
-    ("max_slots", "max_step_tokens", "tokens", "longest"),
+    ("max_running", "max_step_tokens", "tokens", "longest"),
     [
         (8, 256, 256, 32),
         (8, 251, 251, 32),  # what does not divide is in the step too
@@ -27,18 +26,18 @@ LONGEST = LLAMA["max_position_embeddings"]
     ],
 )
 def test_the_largest_step_is_as_large_as_a_step_may_be(
-    tmp_path: Path, max_slots: int, max_step_tokens: int, tokens: int, longest: int
+    tmp_path: Path, max_running: int, max_step_tokens: int, tokens: int, longest: int
 ) -> None:
     save_llama(tmp_path, num_hidden_layers=1)
-    config = msgspec.structs.replace(
-        worker_config(tmp_path), max_slots=max_slots, max_step_tokens=max_step_tokens
+    config = with_execution(
+        worker_config(tmp_path), max_running=max_running, max_step_tokens=max_step_tokens
     )
-    step = largest_step(config)
+    step = largest_step(config.execution)
     lens = np.frombuffer(step.query_lens, np.int32)
     assert (lens.sum(), lens.max()) == (tokens, longest)
-    assert len(lens) == min(max_slots, max_step_tokens)
-    blocks = blocks_of_largest_step(config)
-    backend = select_backend("auto", attention_needs(config))
+    assert len(lens) == min(max_running, max_step_tokens)
+    blocks = blocks_of_largest_step(config.execution)
+    backend = select_backend("auto", attention_needs(config.execution))
     runner = DecodeRunner(config, load_model(config).model, backend, blocks)
     with torch.inference_mode():
         runner.run_alone(step)

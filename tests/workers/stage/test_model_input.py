@@ -29,9 +29,9 @@ def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
 
 def builder(*, first: bool = True, last: bool = True) -> tuple[DecodeInputBuilder, SlotTable]:
     slots = SlotTable(
-        max_slots=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
+        max_running=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
     )
-    sampling = SamplingTable(max_slots=4, vocab_size=32, device=CPU) if last else None
+    sampling = SamplingTable(max_running=4, vocab_size=32, device=CPU) if last else None
     return DecodeInputBuilder(slots, sampling, CPU, first=first), slots
 
 

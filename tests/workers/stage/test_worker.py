@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from tests.workers.checkpoints import save_llama, worker_config
+from tests.workers.checkpoints import save_llama, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.step_maker import StepMaker
 from tests.workers.worker_group import WorkerGroup
@@ -103,11 +103,11 @@ def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
 def test_what_cannot_start_says_why(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     save_llama(tmp_path)
     config = worker_config(tmp_path)
-    own = {name: value for name, value in changes.items() if name in config.__struct_fields__}
-    model = msgspec.structs.replace(
-        config.model, **{name: value for name, value in changes.items() if name not in own}
-    )
-    failure = failure_of(msgspec.structs.replace(config, model=model, **own))
+    model = config.execution.model
+    own = {name: value for name, value in changes.items() if name in model.__struct_fields__}
+    others = {name: value for name, value in changes.items() if name not in own}
+    model = msgspec.structs.replace(model, **own)
+    failure = failure_of(with_execution(config, model=model, **others))
     assert failure.stage == 0
     assert re.match(message, failure.message)
     assert "\n" not in failure.message
@@ -118,7 +118,7 @@ def failure_of(config: WorkerConfig) -> WorkerFailed:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        run_worker(msgspec.structs.replace(config, endpoint=f"tcp://127.0.0.1:{port}"))
+        run_worker(with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}"))
         assert router.poll(10_000)
         identity, frame = router.recv_multipart()
         assert identity == b"stage-0"

@@ -10,7 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.workers.checkpoints import BERT, LLAMA, save_bert, save_llama, worker_config
+from tests.workers.checkpoints import (
+    BERT,
+    LLAMA,
+    save_bert,
+    save_llama,
+    with_execution,
+    worker_config,
+)
 from workers.contract.config import WorkerConfig
 from workers.contract.model_config import ModelConfigError
 from workers.layers.activation import activation
@@ -173,9 +180,10 @@ def test_a_slow_load_says_how_far_it_is(
 
 def made_up(config: WorkerConfig) -> dict[str, torch.Tensor]:
     """A stage's dummy weights, by checkpoint name."""
-    placement = Placement(torch.device("cpu"), loader.TORCH_DTYPES[config.dtype])
-    build = model_class(config.model.architecture)
-    weights = build(config.model, config.stage, config.num_stages, placement).weights()
+    execution, model = config.execution, config.execution.model
+    placement = Placement(torch.device("cpu"), loader.TORCH_DTYPES[execution.dtype])
+    build = model_class(model.architecture)
+    weights = build(model, config.stage, execution.num_stages, placement).weights()
     loader.fill_randomly(weights)
     return weights
 
@@ -213,8 +221,8 @@ def test_dummy_weights_of_bert(tmp_path: Path) -> None:
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(llama: Path) -> None:
     config = worker_config(llama)
-    model = msgspec.structs.replace(config.model, architecture="MambaForCausalLM")
-    message = refusal(msgspec.structs.replace(config, model=model), UnknownArchitectureError)
+    model = msgspec.structs.replace(config.execution.model, architecture="MambaForCausalLM")
+    message = refusal(with_execution(config, model=model), UnknownArchitectureError)
     assert "'MambaForCausalLM'" in message
     known = "LlamaForCausalLM, BertModel, BertForMaskedLM, BertForSequenceClassification"
     assert known in message

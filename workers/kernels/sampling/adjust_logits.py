@@ -24,7 +24,7 @@ class AdjustedRows:
 
     rows, slots   int32[A]
     penalties     float32[3, A]: presence, frequency, repetition
-    counts        int16[max_slots, V]; None where no row has penalties
+    counts        int16[max_running, V]; None where no row has penalties
     mask_rows     int32[A]; None without a mask
     words         int32[M, W]; None without a mask
     bias_indices  int32[N], for the N entries of all biases which of the A rows; None without biases
