@@ -134,7 +134,7 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _max_tokens(body: ChatRequest) -> int | None:
-    """None is what the context has left. Raises APIError for two numbers."""
+    """None for as many as the context has room for. Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
     return given(("max_completion_tokens", newer), ("max_tokens", older))[1]
 
@@ -150,7 +150,7 @@ def _top_logprobs(body: ChatRequest) -> int | None:
 
 
 def _of_chat(error: EngineError, body: ChatRequest) -> APIError:
-    """The engine's refusal in this endpoint's names: it knows of a prompt and of max_tokens."""
+    """The engine's refusal with this endpoint's field for `prompt` or `max_tokens`."""
     param = error.param
     if param is not None and param.startswith("prompt"):
         param = "messages"

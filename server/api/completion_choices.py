@@ -17,7 +17,7 @@ from server.service.token_text import TokenIds
 
 
 class CompletionFormat:
-    """Formats the pieces of one answer, with the parts that its request asks for."""
+    """Formats the pieces of one answer, with the parts that its request selects."""
 
     def __init__(self, body: CompletionRequest, model: Model) -> None:
         self._prompt_text = model.token_text
@@ -52,7 +52,7 @@ class CompletionFormat:
         )
 
     def _alternatives(self, token: ScoredToken, width: int) -> dict[str, float] | None:
-        """By text: the likeliest of those that read the same."""
+        """Log-probabilities by the text of the token: the highest where several have the same."""
         if token.logprob is None:
             return None
         alternatives: dict[str, float] = {}

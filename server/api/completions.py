@@ -1,4 +1,4 @@
-"""`/v1/completions`: text that goes on from a prompt."""
+"""`/v1/completions`: text that continues a prompt."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -134,8 +134,8 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
 def _max_tokens(body: CompletionRequest) -> int:
     """Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    _, asked = given(("max_tokens", older), ("max_completion_tokens", newer))
-    return DEFAULT_MAX_TOKENS if asked is None else asked
+    _, requested = given(("max_tokens", older), ("max_completion_tokens", newer))
+    return DEFAULT_MAX_TOKENS if requested is None else requested
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:

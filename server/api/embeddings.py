@@ -60,7 +60,7 @@ async def create_embeddings(request: Request) -> Response:
 
 
 async def _embeddings(encoded: EncodedVectors, plan: EmbeddingPlan) -> list[Embedding]:
-    """One entry a row, with a pause now and then: a large answer takes a while to write down."""
+    """One entry a row. Other requests run in between: a large answer takes a while to encode."""
     vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
     embeddings: list[Embedding] = []
     for index, row in enumerate(quantize(vectors, plan.dtype)):

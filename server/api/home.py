@@ -1,4 +1,4 @@
-"""`GET /`: what a person sees who opens the daemon's address in a browser."""
+"""`GET /`: a page for a person who opens the daemon's address in a browser."""
 
 from html import escape
 

@@ -1,4 +1,4 @@
-"""`/v1/rerank` and `/v2/rerank`: documents in the order of their relevance to a query."""
+"""`/v1/rerank` and `/v2/rerank`: documents sorted by their relevance to a query."""
 
 import numpy as np
 from fastapi import Request, Response
@@ -82,12 +82,12 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
 
 
 def _top_n(body: RerankRequest) -> int | None:
-    """How many results are asked for. Raises APIError where the two names disagree."""
+    """The number of results to return. Raises APIError where the two names disagree."""
     return given(("top_n", body.top_n), ("top_k", body.top_k))[1]
 
 
 async def _cut(model: Model, body: RerankRequest) -> Tokenization | None:
-    """How documents are cut, where the request permits it; the query never is."""
+    """How documents are cut if the request permits it; the query never is."""
     most = model.max_model_len if body.truncation else None
     most = body.max_tokens_per_doc or most
     if most is None:

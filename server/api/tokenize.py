@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: a model's tokenizer, without its engine's time."""
+"""`/tokenize` and `/detokenize`: a model's tokenizer, without its engine."""
 
 import asyncio
 from typing import get_args
@@ -41,32 +41,32 @@ _detokenize_body = Body(DetokenizeRequest)
 
 @TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
-    """The token ids of a text, or of the prompt that a chat's messages come to."""
+    """The token ids of a text, or of the prompt that a chat template makes of messages."""
     service = service_of(request)
     body = await _tokenize_body.read(request, service.limits.max_body_bytes)
     model = service.find(body.model, TOKENIZE)
     text, special = await _text(service, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
-        # In a thread: the tokenizer lets go of the interpreter, and a text may be long.
-        told = await asyncio.to_thread(
-            _tokens, model, text, special=special, spelled=bool(body.return_token_strs)
+        # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
+        tokens = await asyncio.to_thread(
+            _tokens, model, text, special=special, with_texts=bool(body.return_token_strs)
         )
-    return json_answer(told)
+    return json_answer(tokens)
 
 
-def _tokens(model: Model, text: str, *, special: bool, spelled: bool) -> Tokens:
+def _tokens(model: Model, text: str, *, special: bool, with_texts: bool) -> Tokens:
     (ids,) = model.tokenizer.encode([text], add_special_tokens=special)
     tokens = np.frombuffer(ids, np.int32).tolist()
     return Tokens(
         count=len(tokens),
         max_model_len=model.max_model_len,
         tokens=tokens,
-        token_strs=[*map(model.tokenizer.id_to_token, tokens)] if spelled else UNSET,
+        token_strs=[*map(model.tokenizer.id_to_token, tokens)] if with_texts else UNSET,
     )
 
 
 async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[str, bool]:
-    """What to tokenize, and whether it gets special tokens. Raises APIError."""
+    """The text, and whether it gets special tokens. Raises APIError."""
     if body.messages is None:
         if body.prompt is None:
             raise APIError("invalid_request", "prompt: is required, or messages", "prompt")

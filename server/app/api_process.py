@@ -1,8 +1,8 @@
 """One HTTP process: `python -P -m server.app.api_process CONFIG.json FD`.
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes. The first SIGTERM drains, the second cuts off what runs; Ctrl-C is the supervisor's to
-answer.
+processes. The first SIGTERM drains, the second ends running requests; the supervisor answers
+Ctrl-C.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_pare
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
-# After the drain only connections without a request of ours are left.
+# After the drain only connections without a running request are left.
 _CLOSE_S = 2
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that after SIGTERM goes on accepting until the service has drained."""
+    """uvicorn that keeps accepting after SIGTERM until the service has drained."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -58,7 +58,7 @@ class DrainingServer(uvicorn.Server):
 
 
 async def serve(config: ServerConfig, listener: socket.socket) -> None:
-    """Serve on `listener` until SIGTERM or SIGINT. Raises TokenizerError for a bad model folder."""
+    """Serve on `listener` until SIGTERM. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()))
     uvicorn_config = uvicorn.Config(
         create_app(service),
@@ -69,7 +69,7 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
         server_header=False,
         proxy_headers=False,
         log_config=None,
-        log_level=logging.WARNING,  # that it starts and stops is the supervisor's to tell
+        log_level=logging.WARNING,  # the supervisor logs starts and stops
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSE_S,
         ssl_certfile=config.tls and config.tls.cert,
@@ -82,7 +82,7 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
 
 
 async def _beat() -> None:
-    """Show the supervisor that the loop turns."""
+    """Show the supervisor that the loop makes progress."""
     heartbeat = Heartbeat()
     while True:
         heartbeat.beat()
@@ -92,7 +92,7 @@ async def _beat() -> None:
 def _calm_collector() -> None:
     """A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic."""
     gc.collect()
-    gc.freeze()  # what lives now lives for good
+    gc.freeze()  # these objects live until the end
     gc.set_threshold(20_000, 20, 50)
 
 

@@ -22,7 +22,7 @@ from server.service.service import Service
 def create_app(service: Service) -> ASGIApp:
     """The HTTP application around `service`; its lifespan holds the connections to the engines.
 
-    FastAPI describes the endpoints, serves the documentation and answers what is no endpoint.
+    FastAPI describes the endpoints, serves the documentation and answers all other paths.
     """
 
     @asynccontextmanager

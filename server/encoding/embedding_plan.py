@@ -1,4 +1,4 @@
-"""What a request for embeddings comes to, once it has been checked."""
+"""A request for embeddings, once it has been checked."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is embedded, how it is tokenized, and the form in which its vectors are told."""
+    """The items to embed, how they are tokenized, and the form of the vectors returned."""
 
     items: Items
     tokenization: Tokenization
@@ -67,46 +67,46 @@ def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
     if limit is None:
         return model_len if body.truncation else None
     if body.truncation is False:
-        message = f"truncation: is false, but {field} asks for it"
+        message = f"truncation: is false, but {field} is given"
         raise APIError("invalid_request", message, "truncation")
     return truncation_limit(limit, model_len, longest=model_len)
 
 
 def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     """The numbers of a vector: the model's, or fewer where it declares that it may be cut."""
-    field, asked = given(
+    field, requested = given(
         ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
     )
     own, declared = model.served.execution.model.hidden_size, model.served.execution.model.embedding
-    if asked is None or asked == own:
+    if requested is None or requested == own:
         return own
     if not declared.is_matryoshka:
         message = f"{field}: vectors of model {model.name} have {own} numbers and cannot be cut"
         raise APIError("invalid_request", message, field)
     allowed = declared.matryoshka_dimensions
-    if asked in allowed or (not allowed and asked < own):
-        return asked
+    if requested in allowed or (not allowed and requested < own):
+        return requested
     known = ", ".join(map(str, sorted({*allowed, own}))) if allowed else f"1 to {own}"
-    message = f"{field}: {asked} is not a size of model {model.name}'s vectors ({known})"
+    message = f"{field}: {requested} is not a size of model {model.name}'s vectors ({known})"
     raise APIError("invalid_request", message, field)
 
 
 def _normalize(body: EmbeddingRequest, model: Model) -> bool:
-    """Whether vectors get length 1: as the model's modules have it, unless the request says."""
-    field, asked = given(
+    """Whether vectors get length 1: the request's choice, or that of the model's modules."""
+    field, requested = given(
         ("normalize", body.normalize),
         ("use_activation", body.use_activation),
         ("normalized", body.normalized),
     )
-    if asked is False and (dtype := _dtype(body)) in _DIRECTIONS:
-        message = f"{field}: false is for floats; of {dtype} vectors only the direction is told"
+    if requested is False and (dtype := _dtype(body)) in _DIRECTIONS:
+        message = f"{field}: false is for floats; {dtype} vectors keep only the direction"
         raise APIError("invalid_request", message, field)
-    return model.served.execution.model.pooling.normalize if asked is None else asked
+    return model.served.execution.model.pooling.normalize if requested is None else requested
 
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:
     voyage: EmbedDtype | None = "float32" if body.output_dtype == "float" else body.output_dtype
-    asked: tuple[str, EmbedDtype | None] = given(
+    requested: tuple[str, EmbedDtype | None] = given(
         ("embed_dtype", body.embed_dtype), ("output_dtype", voyage)
     )
-    return asked[1] or "float32"
+    return requested[1] or "float32"

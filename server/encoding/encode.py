@@ -1,4 +1,4 @@
-"""An encode job in flight: admitted, run, counted."""
+"""An encode job: admitted, run, counted."""
 
 import asyncio
 from typing import Literal
@@ -25,7 +25,7 @@ async def encode(
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
     is the kind of answer that the model gives.
 
-    Raises APIError or EngineError where admission or the engine refuses the job, or it fails.
+    Raises APIError or EngineError if admission or the engine refuses the job, or it fails.
     """
     tokens = items.size + _query_size(query, len(items))
     with service.admission.admit(rows=len(items), tokens=tokens):
@@ -48,13 +48,13 @@ async def texts_cut_to(
     query: str | None = None,
     side: Literal["left", "right"] = "right",
 ) -> Tokenization:
-    """The tokenization that cuts each text to `max_tokens` tokens of its own, or to what the model
-    takes beside special tokens and `query`, which stays whole.
+    """The tokenization that cuts each text to `max_tokens` tokens of its own, or to the model's
+    limit less special tokens and `query`, which stays whole.
 
     Raises APIError `context_length_exceeded` where the query leaves no room for a text.
     """
     around = "" if query is None else (query, "")
-    # In a thread: the tokenizer lets go of the interpreter, and a query may be long.
+    # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.
     (encoding,) = await asyncio.to_thread(model.tokenizer.raw.encode_batch_fast, [around])
     others = len(encoding.ids)
     if query is not None and others >= model.max_model_len:
@@ -71,7 +71,7 @@ async def texts_cut_to(
 
 
 def count_usage(encoded: Encoded) -> Usage:
-    """What the job cost, as the engine counted it."""
+    """The usage of a job, as the engine counted it."""
     total = sum(encoded.prompt_tokens)
     return Usage(total, total)
 

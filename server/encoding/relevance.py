@@ -25,8 +25,8 @@ from server.service.service import Service
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One query for all texts, or one for each of them.
 
-    `query_name` and `text_name` say what the request calls those of an index. `cut_texts` applies
-    to texts alone, those of pairs included, `cut_queries` to queries that are embedded.
+    `query_name` and `text_name` return the request's field of an index. `cut_texts` applies to
+    texts, also in pairs; `cut_queries` to queries that are embedded.
     """
 
     queries: list[str]
@@ -37,15 +37,15 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     cut_texts: Tokenization | None = None
 
     def name(self, row: int) -> str:
-        """What the request calls an entry of queries and texts together."""
+        """The request's field of an entry of queries and texts together."""
         texts_from = len(self.queries)
         return self.query_name(row) if row < texts_from else self.text_name(row - texts_from)
 
 
 class Relevance(msgspec.Struct, frozen=True):
-    """One score a pair, float32[N], the cost of all, and the texts of which some was cut off.
+    """One score a pair, float32[N], the usage, and the indices of texts that were cut.
 
-    `scores` are what the model's checkpoint says its scores are, `raw` what it computed,
+    `scores` are the model's scores as its checkpoint defines them, `raw` its logits,
     `probabilities` lie between 0 and 1. An embedder's similarities are all three.
     """
 
@@ -61,8 +61,8 @@ async def relevance(
 ) -> Relevance:
     """Score every pair.
 
-    Raises APIError, with the request's own field and index, or EngineError where the house or the
-    engine refuses or fails the job.
+    Raises APIError, with the request's own field and index, or EngineError if admission or the
+    engine refuses the job, or it fails.
     """
     if model.served.execution.task == "classify":
         encoded = await _encode_pairs(service, model, pairs, priority)

@@ -1,4 +1,4 @@
-"""What a request calls the rows of its job, for the engine's complaints."""
+"""The request's fields behind the rows of its job, for the engine's refusals."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 
 
 def renamed(error: EngineError, name: Callable[[int], str]) -> APIError:
-    """`error` in the request's words: `name` says what it calls a row of the job."""
+    """`error` with the request's own field; `name` returns that of a row."""
     row = _ROW.fullmatch(error.param or "")
     if row is None:
         return APIError.from_engine(error)

@@ -1,4 +1,4 @@
-"""What goes before a text that is embedded: the prompts that its model declares."""
+"""The prompt before a text that is embedded, from those that its model declares."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from server.service.registry import Model
 def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:
     """The prompt of this name or for this kind of text; without either the model's default.
 
-    A kind for which the model has no prompt goes without. Raises APIError for an unknown name or
+    A kind for which the model has no prompt gets none. Raises APIError for an unknown name or
     kind, for both at once, and where the model's pooling leaves prompts out.
     """
     if prompt_name is not None and input_type is not None:

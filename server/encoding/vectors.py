@@ -1,4 +1,4 @@
-"""Vectors as a client wants them: shorter, of length 1, of another type."""
+"""Vectors in the form that a request selects: shorter, of length 1, of another type."""
 
 from typing import Any
 

@@ -37,12 +37,12 @@ class Prompt:
         return list(accumulate(lengths[:-1], initial=0))
 
     def detokenizer(self) -> Detokenizer:
-        """For a text that goes on from this prompt."""
+        """For a text that continues this prompt."""
         context = self._ids[-CONTEXT_TOKENS:].tolist()
         return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:
-        """The text as it was sent, or, where that is not what the model saw, as its ids read."""
+        """The text as it was sent, or the text of its ids if the model saw something else."""
         as_sent = plan.prompts.texts and self._skips and plan.tokenization.truncate_to is None
         if as_sent:
             return plan.prompts.texts[position]
@@ -50,7 +50,7 @@ class Prompt:
 
 
 class Choice:
-    """What has become certain of one row: text, log-probabilities, how it ended.
+    """The certain part of one row: text, log-probabilities, how it ended.
 
     `tokens` counts every generated token: a stop token and text cut at a stop string included.
     `cached` counts the tokens of its prompt that the engine had computed before.
@@ -106,7 +106,7 @@ class Choice:
                 self._text += self._stops.flush()
 
     def next_piece(self) -> TextPiece | None:
-        """What has become certain since the last call, if anything has."""
+        """The part that has become certain since the last call, None if there is none."""
         if not self._text and self.finish_reason is None:
             return None
         plan, ids = self._plan, self._ids

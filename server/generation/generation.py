@@ -22,7 +22,7 @@ _AT_ONCE = 512
 
 
 class Generation:
-    """The choices of one job, prompt by prompt, and what they have cost so far."""
+    """The choices of one job, prompt by prompt, and their usage so far."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The one grammar that a request's text must match, from the fields that may ask for one."""
+"""The one grammar that a request's text must match, from the fields that may hold one."""
 
 from collections.abc import Iterator
 
@@ -27,10 +27,10 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
     Raises APIError, naming the field: grammars that differ, a schema that is no object, one too
     large.
     """
-    asked = list(_asked(body))
-    for grammar in asked:
-        if (grammar.kind, grammar.source) != (asked[0].kind, asked[0].source):
-            message = f"{grammar.param}: not together with {asked[0].param}"
+    requested = list(_requested(body))
+    for grammar in requested:
+        if (grammar.kind, grammar.source) != (requested[0].kind, requested[0].source):
+            message = f"{grammar.param}: not together with {requested[0].param}"
             raise APIError("invalid_request", message, grammar.param)
         if len(grammar.source) > MAX_GRAMMAR_CHARS:
             raise APIError(
@@ -39,11 +39,11 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
                 f"{MAX_GRAMMAR_CHARS}",
                 grammar.param,
             )
-    return asked[0] if asked else None
+    return requested[0] if requested else None
 
 
-def _asked(body: SamplingOptions) -> Iterator[Grammar]:
-    """What the request's fields ask for, each under all of its names."""
+def _requested(body: SamplingOptions) -> Iterator[Grammar]:
+    """The grammars in the request's fields, under all names of each."""
     yield from _from_format(body.response_format)
     outputs = body.structured_outputs or StructuredOutputs()
     yield from _from_schema(body.json_schema, "json_schema")
@@ -67,8 +67,8 @@ def _asked(body: SamplingOptions) -> Iterator[Grammar]:
             yield Grammar("choice", msgspec.json.encode(choice).decode(), param)
 
 
-def _from_format(asked: ResponseFormat | None) -> Iterator[Grammar]:
-    match asked:
+def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
+    match requested:
         case JsonObject(schema=schema):
             given = list(_from_schema(schema, "response_format.schema"))
             yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine_core.messages import Logprobs
 from server.generation.text_piece import ScoredToken
 
-# What a token of probability 0 is given: JSON, in which answers are written, has no infinity.
+# The log-probability of a token of probability 0: JSON, the form of answers, has no infinity.
 LOWEST = -9999.0
 
 

@@ -24,8 +24,8 @@ _INDICES = re.compile(r"\[[^]]*\]")
 
 
 class Body(Generic[Struct]):
-    """Reads bodies of one type. Options that the table of known ones refuses for it are refused by
-    name unless neutral."""
+    """Reads bodies of one type. Options that the table of known options refuses are refused
+    by name unless neutral."""
 
     def __init__(self, struct: type[Struct]) -> None:
         self._struct = struct
@@ -58,7 +58,7 @@ class Body(Generic[Struct]):
         return msgspec.json.Decoder(derived(self._struct, self._refused, strictly=True))
 
     def _error(self, fault: Fault) -> APIError:
-        """The decoder's complaint, as a person who wrote the field would want to read it."""
+        """The decoder's message in words for the person who wrote the field."""
         for path in _within(fault.path):
             if _INDICES.sub("", path) in self._refused:
                 message = f"{path} is known but not served here: leave it out"
@@ -80,8 +80,8 @@ def _within(path: str) -> Iterator[str]:
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
     """The raw body. Raises APIError `body_too_large`, or ClientLeftError.
 
-    What is somewhat too large is read to its end and dropped: many clients read no answer before
-    they have sent their body. What is far too large ends the connection.
+    A body that is somewhat too large is read to its end and dropped: many clients read no answer
+    before they have sent their body. One that is far too large ends the connection.
     """
     hopeless = max_bytes * _DROPPED_BODIES
     if int(request.headers.get("content-length", 0)) > hopeless:

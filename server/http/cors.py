@@ -1,4 +1,4 @@
-"""Which pages of other origins a browser lets call the daemon: none, unless asked for."""
+"""Pages of other origins that a browser lets call the daemon: none by default."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from starlette.types import ASGIApp
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """`app`, which the pages of `origins` may call; `*` means all pages.
 
-    A preflight is answered here, without an API key: browsers send none with it. Cookies are not
-    asked for.
+    A preflight is answered here, without an API key: browsers send none with it. No cookies are
+    used.
     """
     if not origins:
         return app

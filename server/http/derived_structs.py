@@ -1,4 +1,4 @@
-"""Body types made from those of the schemas: with refused options, without unknown ones."""
+"""Body types derived from the schemas: with refused options, without unknown fields."""
 
 import types
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def derived(
     """A subclass of `struct` that also takes the `added` fields (dotted path -> type), null if left
     out, and if `strictly` no others, at any depth; `struct` itself where nothing changes.
 
-    What a field leaves undecoded (`msgspec.Raw`) or takes whole (a dict) stays as open as it is.
+    Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
     """
     added = added or {}
     fields: list[Any] = [(name, kind, None) for name, kind in added.items() if "." not in name]
@@ -41,7 +41,7 @@ def derived(
 
 
 def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What is added to the structs in the field `name`."""
+    """The fields added to the structs in the field `name`."""
     prefix = f"{name}."
     return {
         path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)

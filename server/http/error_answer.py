@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorAnswer(Response):
-    """The answer that `error` stands for; `status` and `body` where an API has its own for it.
+    """The answer to `error`; `status` and `body` override those of OpenAI's API.
 
     A failure of the server's own (500) is logged when it is sent.
     """

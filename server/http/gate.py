@@ -1,9 +1,8 @@
-"""The application's door: request id, API key, counts, the endpoint's handler, and a last answer if
-that breaks.
+"""The ASGI application: request id, API key, metrics, the endpoint's handler, and an answer if the
+handler breaks.
 
-Handlers are looked up and called here. A framework's middleware, routing and dependencies are code
-that has left the processor's caches by the next request: they took a third of the time from a
-request to its job.
+Handlers are looked up and called here: a framework's middleware, routing and dependencies took a
+third of the time from a request to its job.
 """
 
 import re
@@ -29,7 +28,7 @@ class Gate:
     """The whole ASGI application."""
 
     def __init__(self, service: Service, table: RouteTable, others: ASGIApp) -> None:
-        """What is not in `table` goes to `others`."""
+        """`others` answers paths that are not in `table`."""
         self._service = service
         self._table = table
         self._others = others
@@ -68,7 +67,7 @@ class Gate:
                 await ErrorAnswer(APIError.internal(error))(scope, receive, send_with_id)
             elif not complete:
                 log_failure(scope, APIError.internal(error))
-                raise  # the head is out: the HTTP server cuts the connection
+                raise  # the status is out: the HTTP server cuts the connection
         finally:
             seconds = time.perf_counter() - started
             self._service.metrics.answered(self._table.endpoint(scope), status, seconds)

@@ -22,8 +22,8 @@ def operation(
     chunk: type[msgspec.Struct] | None = None,
     parameters: tuple[str, ...] = (),
 ) -> Operation:
-    """An endpoint's answer and body. `chunk` is what an answer that may be streamed consists of;
-    `parameters` are texts in the path."""
+    """An endpoint's answer and body. A streamed answer consists of `chunk`s; `parameters` are texts
+    in the path."""
     content = {"application/json": {"schema": ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}

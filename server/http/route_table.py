@@ -38,7 +38,7 @@ class RouteTable:
             self._fixed[method, route.path] = route.endpoint
 
     def find(self, scope: Scope) -> Handler | None:
-        """The handler for `scope`, in which it notes the path's parameters."""
+        """The handler for `scope`, which gets the path's parameters."""
         handler = self._fixed.get((scope["method"], scope["path"]))
         if handler is not None:
             return handler
@@ -51,14 +51,14 @@ class RouteTable:
         return None
 
     def methods(self, scope: Scope) -> set[str]:
-        """What is served at the path of `scope`: none where there is nothing."""
+        """The methods that are served at the path of `scope`, none for an unknown path."""
         patterns = {
             method for method, route in self._patterns if route.path_regex.match(scope["path"])
         }
         return patterns | {method for method, path in self._fixed if path == scope["path"]}
 
     def endpoint(self, scope: Scope) -> str:
-        """The path as metrics know it, whatever the method: with parameters written `{name}`."""
+        """The path in metrics, whatever the method: with parameters written `{name}`."""
         if scope["path"] in self._paths:
             return scope["path"]
         route = scope.get("route")

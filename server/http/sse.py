@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of byte strings, each written to the socket as it comes."""
+"""Server-sent events: a stream of byte strings, each written to the socket at once."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -36,9 +36,9 @@ class EventStream(Response):
 
     @classmethod
     async def begin(cls, events: AsyncGenerator[bytes]) -> Self:
-        """Run `events` up to its first item, which is not sent: what fails there still is a status.
+        """Run `events` up to its first item, which is not sent: a failure until then is a status.
 
-        Raises what `events` raises.
+        Raises whatever `events` raises.
         """
         await anext(events)
         return cls(events)

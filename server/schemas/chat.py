@@ -10,14 +10,14 @@ from server.schemas.sampling import SamplingOptions
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message's content. Only those of type `text` are served."""
+    """A part of a message's content. Only type `text` is served."""
 
     type: str
     text: str | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant called. `arguments` is a JSON object, written out."""
+    """The function that an assistant called. `arguments` is a JSON object, written out."""
 
     name: str
     arguments: str
@@ -76,7 +76,7 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might stand here. `bytes` are its UTF-8, or its part of a character's."""
+    """A token that might be here. `bytes` are its UTF-8, or its part of a character's."""
 
     token: str
     logprob: float
@@ -84,7 +84,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A generated token and the likeliest at its place."""
+    """A generated token and the likeliest at its position."""
 
     token: str
     logprob: float
@@ -100,7 +100,7 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model said."""
+    """The model's answer."""
 
     role: str = "assistant"
     content: str
@@ -128,7 +128,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk adds to a message: its role at first, then text, nothing at last."""
+    """An addition to a message: its role at first, then text, nothing at last."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET

@@ -12,7 +12,7 @@ from server.schemas.common import INT64_MAX, INT64_MIN, TextOrIds, Usage
 class ClassifyRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids.
 
-    `use_activation` false asks for the model's logits instead of probabilities.
+    With `use_activation` false the answer holds logits instead of probabilities.
     """
 
     input: TextOrIds

@@ -55,9 +55,9 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One continuation, or its next piece in a stream. Choices are in the order of the prompts.
 
-    The fields after `finish_reason` are there if the request asks for them; in a stream the
-    prompt's ids come with a choice's first piece. `prompt_logprobs` has an entry, by token id, for
-    each token of the prompt, null for the first.
+    The fields after `finish_reason` are there if they are requested; in a stream the prompt's ids
+    come with a choice's first piece. `prompt_logprobs` has an entry, by token id, for each token of
+    the prompt, null for the first.
     """
 
     index: int

@@ -31,9 +31,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
     the tokenizer's special tokens. `truncate_prompt_tokens` -1 is the model's length. `base64`
     encodes the numbers of `embed_dtype`, little-endian. `normalize`, which vLLM has renamed
-    `use_activation` and Jina calls `normalized`, says whether vectors have length 1, whatever the
-    model's modules do. A lower `priority` goes first. The last three are Voyage's names: for
-    `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
+    `use_activation` and Jina calls `normalized`, decides whether vectors have length 1, whatever
+    the model's modules do. Jobs of a lower `priority` begin first. The last three are Voyage's
+    names for `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
     """
 
     input: TextOrIds

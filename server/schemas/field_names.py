@@ -8,8 +8,8 @@ Value = TypeVar("Value")
 
 
 def given(*named: tuple[str, Value | None]) -> tuple[str, Value | None]:
-    """What a request gives under any of a field's names, with the first that it uses; under the
-    first of all and None where it gives nothing. Raises APIError where two differ."""
+    """The first of a field's names that a request uses, with its value; the first of all names and
+    None if it uses none. Raises APIError if two values differ."""
     first, *others = [(name, value) for name, value in named if value is not None] or named
     for name, value in others:
         if value != first[1]:

@@ -1,7 +1,7 @@
-"""Every option of a request that a server or client documents, and what becomes of it here.
+"""Every option of a request that a server or client documents, and whether it is served here.
 
-The table is `known_options.toml`, whose head says how to read it. It drives what is refused; tests
-hold everything else to it.
+The table is `known_options.toml`, which begins with how to read it. Body types refuse options by
+it; tests hold everything else to it.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Fate = Literal["obeyed", "accepted", "refused"]
+Treatment = Literal["obeyed", "accepted", "refused"]
 Source = Literal[
     "OpenAI", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina", "Voyage",
     "DeepSeek", "Qwen", "penstock",
@@ -20,7 +20,7 @@ Source = Literal[
 
 class KnownOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table. `neutral` values mean the same as leaving the option out, as null does;
-    `example` is none of them, and `beside` is what a request needs for the example to matter."""
+    `example` is none of them, and `beside` holds the fields without which it has no effect."""
 
     by: list[Source]
     example: Any
@@ -38,15 +38,15 @@ class OptionGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole table; `endpoints` tells where a request of a type is sent."""
+    """The whole table; `endpoints` holds the paths for each type of request."""
 
     endpoints: dict[str, list[str]]
     groups: list[OptionGroup]
 
-    def of(self, request: str, fate: Fate) -> dict[str, KnownOption]:
-        """The options of one type of request that have this fate."""
+    def of(self, request: str, treatment: Treatment) -> dict[str, KnownOption]:
+        """The options of one type of request that are treated so."""
         groups = [group for group in self.groups if request in group.requests]
-        return {name: row for group in groups for name, row in getattr(group, fate).items()}
+        return {name: row for group in groups for name, row in getattr(group, treatment).items()}
 
 
 @cache

@@ -35,7 +35,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One document's score; `index` is its place in the request, `document` only if asked for."""
+    """One document's score; `index` is its position in the request, `document` optional."""
 
     index: int
     relevance_score: float
@@ -43,7 +43,7 @@ class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class VoyageResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The same as Voyage tells it: `document` is a text."""
+    """The same in Voyage's form: `document` is a text."""
 
     index: int
     relevance_score: float
@@ -63,13 +63,13 @@ class BilledUnits(msgspec.Struct, frozen=True):
 
 
 class InputTokens(msgspec.Struct, frozen=True):
-    """Cohere's: what `usage` says, too."""
+    """Cohere's: the number in `usage`."""
 
     input_tokens: int
 
 
 class RerankMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What Cohere's clients read beside the results. `warnings` says what was cut off."""
+    """Cohere's part of the answer. `warnings` names the documents that were cut."""
 
     api_version: APIVersion
     billed_units: BilledUnits
@@ -80,7 +80,7 @@ class RerankMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Reranking(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/rerank`: best first, equals in the order of the request.
 
-    `data` holds the results once more, for Voyage's clients.
+    `data` repeats the results for Voyage's clients.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What a request may ask of its text's form: `response_format`, and the names of other servers."""
+"""The form of a text: `response_format`, and the same under the names of other servers."""
 
 from typing import Annotated
 

@@ -14,8 +14,8 @@ Texts = str | Annotated[list[str], Meta(min_length=1)]
 class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/score`: one first text for all second ones, or as many of both.
 
-    `queries` and `documents` are other names of `text_1` and `text_2`. `use_activation` false asks
-    for what the model computed, whatever its checkpoint makes of that.
+    `queries` and `documents` are other names of `text_1` and `text_2`. With `use_activation`
+    false the answer holds the model's logits, without the activation of its checkpoint.
     """
 
     text_1: Texts | None = None

@@ -10,7 +10,7 @@ Direction = Literal["left", "right", "Left", "Right"]
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """A request of `/embed`. Without `truncate` what is too long is an error."""
+    """A request of `/embed`. Without `truncate` a text that is too long is an error."""
 
     inputs: TextOrIds
     normalize: bool | None = None
@@ -30,7 +30,7 @@ class EmbedTokensRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
-    """One sentence, and those that it is compared with."""
+    """A sentence, and the sentences that it is compared with."""
 
     source_sentence: str
     sentences: list[str]
@@ -86,7 +86,7 @@ class SparseValue(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One text's score; `index` is its place in the request, `text` only if asked for."""
+    """One text's score; `index` is its position in the request, `text` only if requested."""
 
     index: int
     text: str | None = None
@@ -115,7 +115,7 @@ class ModelType(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/info`: the model behind TEI's endpoints, and what a request may ask of it."""
+    """The answer of `/info`: the model behind TEI's endpoints, and the limits of a request."""
 
     model_id: str
     model_sha: str | None = None

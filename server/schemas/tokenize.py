@@ -10,8 +10,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A text to tokenize, as `model` would, or a chat's messages.
 
     A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose
-    template writes its own, only if it is true. `return_token_strs` asks for the
-    spelling of each token too.
+    template writes its own, only if it is true. `return_token_strs` adds each
+    token as the vocabulary writes it.
     """
 
     prompt: str | None = None
@@ -26,7 +26,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/tokenize`. `max_model_len` is the model's limit, in tokens; `token_strs`, if
-    asked for, how the vocabulary spells them."""
+    requested, are the tokens as the vocabulary writes them."""
 
     count: int
     max_model_len: int

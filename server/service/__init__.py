@@ -1,1 +1,1 @@
-"""What the handlers of one API process share: models, admission, metrics, inputs."""
+"""Shared by the handlers of one API process: models, admission, metrics, inputs."""

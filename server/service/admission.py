@@ -1,4 +1,13 @@
-"""Limits on what is in flight: whole requests are admitted, and each is released exactly once."""
+"""Limits on what is in flight in one API process: whole requests are admitted, each is released
+exactly once.
+
+Every 429 (code `overloaded`) comes from one of these:
+- here: too many requests, rows or tokens in this API process (`--max-requests` and its like)
+- `engine_core/admission/budget.py`: too many rows or tokens in the engine, from all API processes
+- `engine_core/admission/queue_bound.py`: the expected wait in the engine's queue is too long;
+  `engine_core/client/known_queue.py` repeats that refusal without asking the engine
+- `engine_core/structured/compiler_threads.py`: too many grammars are being compiled
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +21,7 @@ from server.settings.server_config import Limits
 
 
 def share(limits: Limits, processes: int) -> Limits:
-    """What one of several API processes may admit: its part, but at least one whole request."""
+    """The limits of one of several API processes: its share, but at least one whole request."""
 
     def part(total: int, one_request: int) -> int:
         return min(total, max(total // processes, one_request))
@@ -73,17 +82,17 @@ class Admission:
     def admit(self, *, rows: int, tokens: int) -> Ticket:
         """Take a whole request in.
 
-        Raises APIError: `too_large` for what could never be admitted, `overloaded` for what
-        cannot be admitted now.
+        Raises APIError: `too_large` if it could never be admitted, `overloaded` if it cannot be
+        admitted now.
         """
         limits = self._limits
-        for what, asked, limit in (
+        for unit, size, limit in (
             ("sequences", rows, limits.max_rows),
             ("tokens", tokens, limits.max_tokens),
         ):
-            if asked > limit:
+            if size > limit:
                 raise APIError(
-                    "too_large", f"the request holds {asked} {what}; this server takes {limit}"
+                    "too_large", f"the request holds {size} {unit}; this server takes {limit}"
                 )
         if (
             self.requests + 1 > limits.max_requests

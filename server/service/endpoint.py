@@ -15,22 +15,22 @@ _LAST = 1_000
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the OpenAPI description says of an endpoint: keyword arguments of FastAPI's routes, and
-    the types to which they refer by name."""
+    """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, and the types
+    to which they refer by name."""
 
     arguments: dict[str, Any]
     types: tuple[Any, ...] = ()
 
 
 class Endpoint:
-    """A method and path, what answers there, and which models serve it.
+    """A method and path, the handler that answers, and which models serve it.
 
         CLASSIFY = Endpoint("POST", "/v1/classify", operation(Labels, Texts), tasks=("classify",))
 
         @CLASSIFY.answered_by
         async def create_classifications(request: Request) -> Response: ...
 
-    The application finds all those that are declared in a module of `server.api` or `server.tei`.
+    The application finds each that a module of `server.api` or `server.tei` declares.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Endpoint:
         order: int = _LAST,
         needs_key: bool = True,
     ) -> None:
-        """Models of these `tasks` serve it, none where it is about no model; classifiers only if
-        they have `num_labels`. A variant is served by the same models in another form, and models
-        are said to serve the endpoint that it is a variant of. `order` sorts the documentation and
-        a model's endpoints. Without `needs_key` it is open to clients without an API key."""
+        """Models of these `tasks` serve it, none if it is not about a model; classifiers only if
+        they have `num_labels`. A variant is the same service in another form: the list of a model's
+        endpoints has only the original. `order` sorts the documentation and that list. Without
+        `needs_key` it is open to clients without an API key."""
         self.method = method
         self.path = path
         self.operation = operation
@@ -61,7 +61,7 @@ class Endpoint:
 
     @property
     def handler(self) -> Handler:
-        """What answers a request."""
+        """It answers a request."""
         if self._handler is None:
             raise NotImplementedError(f"{self.method} {self.path} has no handler")
         return self._handler

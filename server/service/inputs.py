@@ -1,4 +1,4 @@
-"""What a `prompt` or `input` field holds: texts, or token ids checked against the vocabulary."""
+"""The items of a `prompt` or `input` field: texts, or token ids within the vocabulary."""
 
 from array import array
 from typing import cast

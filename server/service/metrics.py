@@ -18,7 +18,7 @@ _NEXT_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1
 _HISTOGRAMS: Final = (
     (
         "penstock_http_request_seconds",
-        "From a request's head to the end of its answer.",
+        "From a request's headers to the end of its answer.",
         "endpoint",
         _REQUEST_S,
     ),
@@ -42,7 +42,7 @@ _GAUGES_DELAY_S: Final = 0.25
 
 
 class GenerationMetrics(NamedTuple):
-    """What is counted of one model's texts."""
+    """Counts of one model's generated texts."""
 
     prompt_tokens: Counter
     generated_tokens: Counter
@@ -51,7 +51,7 @@ class GenerationMetrics(NamedTuple):
 
 
 class Metrics:
-    """What this process counts, and the page that shows it.
+    """The counts of this process, and the page that shows them.
 
     With several API processes the counts live in files that the processes share (the library's
     multiprocess mode, which the supervisor switches on), and any of them shows the sum.
@@ -94,7 +94,7 @@ class Metrics:
             MultiProcessCollector(self._page)
 
     def generation(self, model: str) -> GenerationMetrics:
-        """Those of one model."""
+        """The metrics of one model."""
         found = self._of_model.get(model)
         if found is None:
             found = self._of_model[model] = GenerationMetrics(
@@ -138,7 +138,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """The engines' own counts, as their last heartbeats told them."""
+    """The engines' own counts, as of their last heartbeats."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -11,13 +11,13 @@ from server.settings.server_config import ServerConfig
 _ENOUGH = 65_536
 _OWN_FILES = 40
 _FILES_PER_MODEL = 8
-"""What an API process has open besides connections: its share, and what each model adds."""
+"""Open files of an API process besides connections: its own, and those that each model adds."""
 
 _log = logging.getLogger("penstock")
 
 
 def raise_open_files_limit() -> None:
-    """To the hard limit, 65,536 at most, for this process and those that it starts."""
+    """Raise it to the hard limit, 65,536 at most, for this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < limit:
@@ -25,7 +25,7 @@ def raise_open_files_limit() -> None:
 
 
 def warn_of_few_open_files(config: ServerConfig) -> None:
-    """Say if an API process cannot have a connection for each request that it would admit."""
+    """Warn if an API process cannot have a connection for each request that it would admit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     requests = share(config.limits, config.api_workers).max_requests
     needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)

@@ -13,12 +13,12 @@ from server.service.endpoint import Endpoint
 from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
-from server.templates.renderer import ChatRenderer
+from server.templates.template_client import TemplateClient
 from workers.contract.config import Task
 
 
 class Model:
-    """One served model: what it was started with, its tokenizer, its engine."""
+    """One served model: its configuration, its tokenizer, its engine."""
 
     def __init__(self, served: ServedModel, tokenizer: Tokenizer, client: EngineClient) -> None:
         self.served = served
@@ -30,7 +30,7 @@ class Model:
         self.token_bytes = TokenBytes(tokenizer)
         self.token_text = TokenText(self.token_bytes)
         self.client = client
-        self.chat = ChatRenderer(served.name, Path(served.path))
+        self.chat = TemplateClient(served.name, Path(served.path))
 
     def check_loaded(self) -> None:
         """Raises APIError until the engine can take a request for the first time."""
@@ -38,7 +38,7 @@ class Model:
             raise APIError("not_ready", f"model {self.name} is still loading")
 
     def check_alive(self) -> None:
-        """Raises APIError if the engine has died. The supervisor kills one that stands still."""
+        """Raises APIError if the engine has died. The supervisor kills one that hangs."""
         if self.client.dead:
             raise APIError("unhealthy", f"the engine of model {self.name} has stopped")
 
@@ -74,13 +74,13 @@ class Registry:
             model.chat.start()
 
     async def close(self) -> None:
-        """Leave every engine; what still runs fails as `draining`."""
+        """Leave every engine; running jobs fail as `draining`."""
         for model in self.models:
             model.client.close()
             await model.chat.close()
 
     def abort_all(self, error: EngineError) -> None:
-        """End everything that runs, with `error`."""
+        """End every running job with `error`."""
         for model in self.models:
             model.client.abort_all(error)
 
@@ -101,7 +101,7 @@ class Registry:
         return model
 
     def paths_of(self, model: Model) -> list[str]:
-        """The endpoints that `model` is said to serve."""
+        """The endpoints that `model` serves, without their variants."""
         return [
             endpoint.path
             for endpoint in self.endpoints

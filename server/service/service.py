@@ -1,4 +1,4 @@
-"""What the handlers of one API process share, and how it stops."""
+"""The state that the handlers of one API process share, and how it stops."""
 
 import itertools
 import secrets
@@ -17,8 +17,8 @@ from server.service.metrics import Metrics
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig
 
-# Requests that are cut at the drain's deadline need a moment to answer their clients.
-_LAST_WORDS_S = 1.0
+# Requests that are ended at the drain's deadline need a moment to answer their clients.
+_LAST_ANSWERS_S = 1.0
 
 
 class Service:
@@ -63,14 +63,14 @@ class Service:
             model.check_loaded()
 
     async def drain(self) -> None:
-        """Refuse what is new, let what runs finish, end the rest at the deadline."""
+        """Refuse new requests, let running ones finish, end the rest at the deadline."""
         self.draining = True
         if not await self.admission.empty(self.config.drain_timeout):
             self.cut()
-            await self.admission.empty(_LAST_WORDS_S)
+            await self.admission.empty(_LAST_ANSWERS_S)
 
     def cut(self) -> None:
-        """End what runs, with an answer or a last event that says so; a drain is over with it."""
+        """End all running requests, each with an answer or a last event; this ends a drain."""
         self.registry.abort_all(EngineError("draining", "the server is shutting down"))
 
 

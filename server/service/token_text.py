@@ -1,4 +1,4 @@
-"""How log-probabilities spell single tokens."""
+"""The text of single tokens in log-probabilities."""
 
 from server.service.token_bytes import TokenBytes
 
@@ -8,9 +8,9 @@ _PRINTABLE = range(0x20, 0x7F)
 class TokenText:
     r"""The text of single tokens, as they read inside a text: " the", "</s>", "ing".
 
-    A token that is only a part of a character is spelled by its bytes, as OpenAI does it:
+    A token that is only a part of a character is written as its bytes, as OpenAI does it:
     "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, the
-    vocabulary's own spelling stands.
+    vocabulary's own entry is used.
     """
 
     def __init__(self, tokens: TokenBytes, mark: str = "bytes:") -> None:
@@ -21,10 +21,10 @@ class TokenText:
     def __getitem__(self, token: int) -> str:
         text = self._known.get(token)
         if text is None:
-            text = self._known[token] = self._spell(token)
+            text = self._known[token] = self._find(token)
         return text
 
-    def _spell(self, token: int) -> str:
+    def _find(self, token: int) -> str:
         data = self._tokens[token]
         if data is None:
             return self._tokens.tokenizer.id_to_token(token)
@@ -35,7 +35,7 @@ class TokenText:
 
 
 class TokenIds:
-    """Tokens by their ids, as vLLM spells them where texts would not tell them apart:
+    """Tokens by their ids, as vLLM writes them where texts would be ambiguous:
     "token_id:17"."""
 
     def __getitem__(self, token: int) -> str:

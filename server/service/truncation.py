@@ -1,4 +1,4 @@
-"""`truncate_prompt_tokens`: what a request's prompts or texts are cut to."""
+"""`truncate_prompt_tokens`: the length to which a request's prompts or texts are cut."""
 
 from engine_core.messages import Tokenization
 from server.errors import APIError
@@ -7,7 +7,7 @@ _FIELD = "truncate_prompt_tokens"
 
 
 def truncation_limit(limit: int | None, model_len: int, *, longest: int) -> int | None:
-    """Tokens, None for no cut; -1 asks for the `longest` there can be. Raises APIError for 0, and
+    """Tokens, None for no cut; -1 means `longest`. Raises APIError for 0, and
     for more than the model's context length."""
     if limit == -1:
         return longest

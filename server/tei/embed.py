@@ -92,7 +92,7 @@ async def embed(request: Request) -> Response:
 @EMBED_SPARSE.answered_by
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
-    """What is not zero in the vector of each text, which has the size of the vocabulary."""
+    """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
     service = service_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
     model = the_sparse_embedder(service)
@@ -100,7 +100,7 @@ async def embed_sparse(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
         encoded = await _encoded(service, model, SparseCall, plan, name)
-        return json_answer(await _told(encoded.entries, encoded.counts, _sparse_values))
+        return json_answer(await _in_json(encoded.entries, encoded.counts, _sparse_values))
 
 
 @EMBED_ALL.answered_by
@@ -114,14 +114,14 @@ async def embed_all(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
         encoded = await _encoded(service, model, StatesCall, plan, name)
-        return json_answer(await _told(encoded.states, encoded.prompt_tokens, _lists))
+        return json_answer(await _in_json(encoded.states, encoded.prompt_tokens, _lists))
 
 
 @SIMILARITY.answered_by
 @tei_errors
 async def similarity(request: Request) -> Response:
-    """The similarity of a sentence's vector to those of others: the cosine, unless the model's
-    checkpoint names another."""
+    """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
+    model's checkpoint names another."""
     service = service_of(request)
     body = await _similarity_body.read(request, service.limits.max_body_bytes)
     model = the_embedder(service)
@@ -129,9 +129,9 @@ async def similarity(request: Request) -> Response:
     if not sentences:
         raise EmptyBatchError("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service.limits.max_inputs)
-    wishes = body.parameters or SimilarityParameters()
-    prompt = text_prompt(model, wishes.prompt_name, None)
-    cut = whole_cut(model, truncate=wishes.truncate, direction=wishes.truncation_direction)
+    parameters = body.parameters or SimilarityParameters()
+    prompt = text_prompt(model, parameters.prompt_name, None)
+    cut = whole_cut(model, truncate=parameters.truncate, direction=parameters.truncation_direction)
     pairs = Pairs(
         queries=[prompt + body.inputs.source_sentence],
         texts=[prompt + sentence for sentence in sentences],
@@ -167,7 +167,7 @@ def _plan(
     *,
     normalize: bool | None = None,
 ) -> EmbeddingPlan:
-    """What `body` comes to in terms of `/v1/embeddings`. Raises APIError."""
+    """`body` as a request of `/v1/embeddings`. Raises APIError."""
     if body.inputs == []:
         raise EmptyBatchError("inputs")
     request = EmbeddingRequest(
@@ -195,18 +195,18 @@ async def _encoded(
         raise renamed(error, name) from None
 
 
-async def _told(
-    vectors: FloatArray, counts: list[int], tell: Callable[[FloatArray], object]
+async def _in_json(
+    vectors: FloatArray, counts: list[int], convert: Callable[[FloatArray], object]
 ) -> list[Raw]:
-    """Each item's part of `vectors`, so many of them, as JSON, with a pause after each: they are
-    large."""
-    told: list[Raw] = []
+    """The next `counts` vectors for each item, as JSON. Other requests run in between: the answers
+    are large."""
+    items: list[Raw] = []
     first = 0
     for count in counts:
-        told.append(Raw(msgspec.json.encode(tell(vectors[first : first + count]))))
+        items.append(Raw(msgspec.json.encode(convert(vectors[first : first + count]))))
         first += count
         await asyncio.sleep(0)
-    return told
+    return items
 
 
 def _lists(vectors: FloatArray) -> list[list[float]]:

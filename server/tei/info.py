@@ -18,7 +18,7 @@ INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 @INFO.answered_by
 @tei_errors
 async def get_info(request: Request) -> Response:
-    """The model that answers, and what a request may ask of it."""
+    """The model that answers, and the limits of a request."""
     service = service_of(request)
     return json_answer(_info(described(service), service))
 

@@ -36,20 +36,20 @@ _body = Body(PredictRequest)
 
 
 class Sequences(msgspec.Struct, frozen=True):
-    """What is to be classified: one or two texts each."""
+    """The items to classify: one or two texts each."""
 
     items: list[list[str]]
     in_batch: bool
 
     def name(self, index: int) -> str:
-        """What the request calls an item."""
+        """The field of an item."""
         return f"inputs[{index}]" if self.in_batch else "inputs"
 
 
 @PREDICT.answered_by
 @tei_errors
 async def predict(request: Request) -> Response:
-    """The labels of a text, a pair, or each of a list, those of the highest score first."""
+    """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
     service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(None, CLASSIFY)
@@ -64,7 +64,7 @@ async def predict(request: Request) -> Response:
 
 
 def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:
-    """A text, a pair, or a list of lists. Raises APIError for what is none of them."""
+    """A text, a pair, or a list of lists. Raises APIError for anything else."""
     if isinstance(inputs, str):
         found = Sequences([[inputs]], in_batch=False)
     elif not inputs:
@@ -90,17 +90,17 @@ async def _logits(
     """float32[N, L]: single texts are one job, pairs another."""
     logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
     for size in (1, 2):
-        places = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
-        if not places:
+        indices = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
+        if not indices:
             continue
-        items = [sequences.items[place] for place in places]
+        items = [sequences.items[index] for index in indices]
         query = [first for first, _ in items] if size == 2 else None
         last = text_items([texts[-1] for texts in items])
         try:
             encoded = await encode(service, model, ScoresCall, last, query=query, tokenization=cut)
         except EngineError as error:
-            raise renamed(error, lambda row, at=places: sequences.name(at[row])) from None
-        logits[places] = encoded.logits
+            raise renamed(error, lambda row, at=indices: sequences.name(at[row])) from None
+        logits[indices] = encoded.logits
     return logits
 
 

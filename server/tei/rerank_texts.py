@@ -39,7 +39,7 @@ _kind = msgspec.json.Decoder(_Kind)
 
 @RERANK_TEXTS.answered_by
 async def rerank(request: Request) -> Response:
-    """Score texts against a query, for the clients of TEI and for those of Cohere and others."""
+    """Score texts against a query, for clients of TEI, Cohere and others."""
     service = service_of(request)
     raw = await read_bytes(request, service.limits.max_body_bytes)
     if _has_texts(raw):
@@ -49,7 +49,7 @@ async def rerank(request: Request) -> Response:
 
 
 def _has_texts(raw: bytes) -> bool:
-    """Whether a body is TEI's. What cannot be read is not: that is told in our own words."""
+    """Whether a body is TEI's. One that cannot be read is not: it gets our own error."""
     try:
         kind = _kind.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

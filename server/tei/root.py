@@ -1,4 +1,4 @@
-"""`POST /`: what the daemon's model does, for clients that know nothing but an address."""
+"""`POST /`: the task of the daemon's model, for clients that know only an address."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
 @ROOT.answered_by
 @tei_errors
 async def answer(request: Request) -> Response:
-    """`/embed` where there is an embedder, or else `/embed_sparse`, `/predict` or, of a reranker,
-    `/rerank`."""
+    """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
+    and `/predict` for any other classifier."""
     model = described(service_of(request))
     if model.served.execution.task == "embed":
         return await embed(request)

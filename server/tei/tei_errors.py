@@ -37,7 +37,7 @@ class EmptyBatchError(APIError):
 
 
 def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
-    """`handler`, whose errors are answered as TEI answers them."""
+    """`handler` with TEI's answers to errors."""
 
     @functools.wraps(handler)
     async def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
@@ -52,12 +52,12 @@ def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitab
 
 
 def _answer(error: APIError) -> Response:
-    """The answer that `error` stands for."""
+    """TEI's answer to `error`."""
     if isinstance(error, EmptyBatchError):
         status, kind = 400, "Empty"
     else:
         status, kind = _KINDS.get(error.code, _BACKEND)
-    # What `/v1/embeddings` calls `input` is `inputs` here.
+    # The field `input` of `/v1/embeddings` is `inputs` here.
     message = re.sub(r"^input(?=[\[: ])", "inputs", error.message)
     body = msgspec.json.encode(TEIError(message, kind))
     return ErrorAnswer(error, status=status, body=body)

@@ -1,4 +1,4 @@
-"""How TEI's endpoints cut what is too long."""
+"""How TEI's endpoints cut texts that are too long."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ from server.service.registry import Model
 
 
 def side(direction: Direction | None) -> Literal["left", "right"]:
-    """The end at which what is too long is cut."""
+    """The side on which a text is cut."""
     return "left" if direction in ("left", "Left") else "right"
 
 
 def whole_cut(model: Model, *, truncate: bool | None, direction: Direction | None) -> Tokenization:
-    """The tokenization that cuts to the model's length, or nothing."""
+    """The tokenization that cuts to the model's length if `truncate`."""
     limit = model.max_model_len if truncate else None
     return Tokenization(truncate_to=limit, truncation_side=side(direction))

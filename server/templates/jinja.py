@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.templates.protocol import ChatTemplate, Conversation
 
-# No text of more bytes is ever admitted.
+# No request may hold a text of more bytes.
 MAX_CHARS = 16 * 1024 * 1024
 
 
@@ -54,9 +54,9 @@ def render(compiled: Template, template: ChatTemplate, conversation: Conversatio
 def _render_open_ended(
     compiled: Template, template: ChatTemplate, conversation: Conversation
 ) -> str:
-    """The prompt up to the end of the last message's text, which a mark finds again."""
+    """The prompt up to the end of the last message's text, found by a mark in it."""
     *before, last = conversation.messages
-    # The blank tells whether the template strips what it is given.
+    # The blank shows whether the template strips contents.
     word = f"end-{secrets.token_hex(8)}"
     marked = {**last, "content": f"{last['content']}{word} "}
     text = render(
@@ -76,7 +76,7 @@ def _render_open_ended(
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`, by which training finds what the assistant said: here a mere scope."""
+    """`{% generation %}`, which marks the assistant's text for training: here only a scope."""
 
     tags = {"generation"}  # noqa: RUF012 -- Jinja's own declaration
 
@@ -94,7 +94,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes what HTML would read as markup.
+    # Jinja's own filter escapes HTML's markup.
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

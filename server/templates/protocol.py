@@ -1,4 +1,4 @@
-"""What the API process and a template's process say to each other: frames of JSON over a socket."""
+"""Messages between the API process and a template's process: frames of JSON over a socket."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import msgspec
 
 LENGTH_BYTES = 4
 
-# For one conversation: of the processor, and by the clock, which also counts while others have the
-# processor.
+# The limits of one conversation: processor time, and time by the clock, which also passes while
+# other processes run.
 CPU_SECONDS = 2.0
 WALL_SECONDS = 6.0
 
@@ -21,7 +21,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
-    """What a template is rendered with. `variables` are the request's own, by any other name."""
+    """The variables of a template. `variables` are the request's own, by any other name."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
@@ -30,20 +30,20 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Asks for a sign of life: an empty `Rendered`."""
+    """Checks that the process is alive; answered by an empty `Rendered`."""
 
 
 Question = Conversation | Ping
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """The prompt; of a template that has just been compiled the empty text."""
+    """The prompt; empty after compiling the template."""
 
     text: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Why there is none: the template's own words, or what is wrong with it."""
+    """The reason for no prompt: the template's own message, or its fault."""
 
     reason: str
 
@@ -57,6 +57,6 @@ def frame(message: ChatTemplate | Question | Answer) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-def frame_size(head: bytes | bytearray) -> int:
+def frame_size(length: bytes | bytearray) -> int:
     """The bytes that follow the first LENGTH_BYTES of a frame."""
-    return int.from_bytes(head, "little")
+    return int.from_bytes(length, "little")

@@ -27,12 +27,12 @@ _Written = str | list[_NamedTemplate] | dict[str, str] | None
 
 
 class NoChatTemplateError(ValueError):
-    """A model has no chat template to use; one line says why."""
+    """A model has no usable chat template; the message says why, in one line."""
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
-    """The template of a folder's model: a file of its own before one inside JSON, and of named ones
-    that called `default`.
+    """The template of a folder's model: a file of its own before one inside JSON; if there are
+    several by name, `default`.
 
     Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
     """
@@ -57,7 +57,7 @@ def _read(folder: Path) -> ChatTemplate:
 
 
 def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
-    """Each file that may hold templates, with what it holds of them, the foremost first."""
+    """Each file that may hold templates with its templates, in order of precedence."""
     own = folder / "chat_template.jinja"
     if own.exists():
         yield own.name, own.read_text("utf-8")
@@ -69,7 +69,7 @@ def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
 
 
 def _by_name(found: object) -> dict[str, str]:
-    """Templates by name, whichever way they were written down."""
+    """Templates by name, in whichever form the file has them."""
     written: _Written = msgspec.convert(found, _Written)
     if isinstance(written, str):
         written = {_DEFAULT: written}
@@ -79,14 +79,14 @@ def _by_name(found: object) -> dict[str, str]:
 
 
 def _special_tokens(folder: Path) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like, as a template is to write them."""
+    """`bos_token`, `eos_token` and the like, as templates write them."""
     raw = _json(folder / "special_tokens_map.json") | _json(folder / _CONFIG)
     named = {key: value for key, value in raw.items() if key.endswith("_token")}
-    spelled = {key: _spelling(value) for key, value in named.items()}
-    return {key: text for key, text in spelled.items() if text is not None}
+    texts = {key: _text(value) for key, value in named.items()}
+    return {key: text for key, text in texts.items() if text is not None}
 
 
-def _spelling(token: object) -> str | None:
+def _text(token: object) -> str | None:
     try:
         known = msgspec.convert(token, str | _AddedToken)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""A template's process as the API process sees it: started, asked, ended."""
+"""A template's process, seen from the API process: started, asked, ended."""
 
 import asyncio
 import signal
@@ -21,9 +21,9 @@ _FAULTS = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -si
 
 
 class ProcessEndedError(Exception):
-    """The process is gone; the message says why, of a template: "its process was killed ...".
+    """The process has ended; the message says why: "its process was killed ...".
 
-    `status` is None for one that could not be started, or that we killed because it stood still.
+    `status` is None for one that could not be started, or that was killed because it hung.
     """
 
     def __init__(self, reason: str, status: int | None = None) -> None:
@@ -32,7 +32,7 @@ class ProcessEndedError(Exception):
 
     @property
     def is_own_doing(self) -> bool:
-        """What it was asked has ended it, by a limit or a crash, and not somebody else."""
+        """Its question has ended it, by a limit or a crash, and not another process."""
         status = self.status
         return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
 
@@ -65,7 +65,7 @@ class TemplateProcess:
                 return _ANSWER.decode(await self._receive(size))
         except TimeoutError:
             await self.close()
-            reason = f"its process stood still for {seconds:g} s, and was killed"
+            reason = f"its process hung for {seconds:g} s, and was killed"
             raise ProcessEndedError(reason) from None
         except (EOFError, ConnectionError):
             await self.close()

@@ -1,15 +1,15 @@
 """Fewer system calls: a write to a socket is the dearest part of a short answer, and uvicorn writes
-head and body apart."""
+headers and body apart."""
 
 import asyncio
 from typing import Any
 
-_HEAD = b"HTTP/"
+_STATUS_LINE = b"HTTP/"
 
 
 class CoalescingTransport:
-    """Holds the head of an answer back until its body begins, or until the turn of the event loop
-    ends. What follows the head is sent at once: a token does not wait for those of other streams.
+    """Holds the headers of an answer back until its body begins, or until the iteration of the
+    event loop ends. The body is sent at once: a token does not wait for those of other streams.
 
     Everything else is the wrapped transport's.
     """
@@ -23,20 +23,20 @@ class CoalescingTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send `data`, behind the head if one is held; hold it if it is one."""
-        if self._held or not data.startswith(_HEAD):
+        """Hold `data` back if it is headers; otherwise send it, after the headers that are held."""
+        if self._held or not data.startswith(_STATUS_LINE):
             self._send(data)
         else:
             self._held = data
             self._loop.call_soon(self._send)
 
     def write_eof(self) -> None:
-        """Send what is held, then say that nothing more follows."""
+        """Send what is held back, then close for writing."""
         self._send()
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Send what is held, then close."""
+        """Send what is held back, then close."""
         self._send()
         self._transport.close()
 

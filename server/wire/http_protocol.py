@@ -1,5 +1,5 @@
-"""HTTP/1.x on one connection: uvicorn's protocol, with bounds on what a client may make it hold and
-for how long, and with what else it leaves out.
+"""HTTP/1.x on one connection: uvicorn's protocol, with bounds on the bytes and the time that a
+client may make it spend without progress, and stricter parsing.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from server.wire.unframed import unframe
 class WireProtocol(HttpToolsProtocol):
     """A connection with one client.
 
-    A read *gets on* if it ends a head or brings some of a body. After `max_head_bytes` or
-    `timeout_s` of a request without getting on the connection ends: that bounds heads, trailers
-    and what stands between requests.
+    A read *makes progress* if it completes the headers or brings some of a body. The connection
+    ends after `max_header_bytes` or `progress_timeout_s` of a request without progress: that bounds
+    headers, trailers and anything sent between requests.
     """
 
-    max_head_bytes = 64 << 10
-    timeout_s = 60.0
+    max_header_bytes = 64 << 10
+    progress_timeout_s = 60.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
@@ -32,7 +32,7 @@ class WireProtocol(HttpToolsProtocol):
         log_if_last(transport)
         self._refused = False
         self._stalled_bytes = self._read_bytes = 0
-        self._deadline: float | None = self.loop.time() + self.timeout_s
+        self._deadline: float | None = self.loop.time() + self.progress_timeout_s
         self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -46,7 +46,7 @@ class WireProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         self._read_bytes = len(data)
-        self._got_on = self._whole = False
+        self._progressed = self._whole = False
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -62,13 +62,13 @@ class WireProtocol(HttpToolsProtocol):
                 return
             except httptools.HttpParserUpgrade as offer:
                 end = offer.args[0]
-            # Out of the handler: an error's context is to be what a callback has raised.
+            # Outside the handler, so that an error's context is the exception of a callback.
             data = memoryview(data)[end:]
             self._parse_without_offer()
 
     def _parse_without_offer(self) -> None:
-        """Parse the last head again, less its offer of another protocol, which is declined: behind
-        an offer the parser reads no body. Raises HttpParserError."""
+        """Parse the last headers again without their offer of another protocol, which is declined:
+        after an offer the parser reads no body. Raises HttpParserError."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT is for proxies")
@@ -79,8 +79,8 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def on_headers_complete(self) -> None:
-        """Raises APIError for a head that is too large, or names no host or nothing to get."""
-        if self._stalled_bytes + self._read_bytes > self.max_head_bytes:
+        """Raises APIError for headers that are too large or name no host, and for a bad target."""
+        if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
             self._check_size()
         if self.parser.should_upgrade():
             return
@@ -100,15 +100,15 @@ class WireProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         if self.scope["http_version"] != "1.1":
             unframe(self.cycle)
-        self._got_on = True
+        self._progressed = True
 
     def on_body(self, body: bytes) -> None:
         """Some of a body."""
         super().on_body(body)
-        self._got_on = True
+        self._progressed = True
 
     def on_message_complete(self) -> None:
-        """The end of a request; the body behind an offer is still to come."""
+        """The end of a request; the body after an offer is still to come."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._whole = True
@@ -119,11 +119,11 @@ class WireProtocol(HttpToolsProtocol):
 
     def _check_size(self) -> None:
         fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
-        if len(self.url) + fields > self.max_head_bytes:
+        if len(self.url) + fields > self.max_header_bytes:
             raise self._too_large()
 
     def _too_large(self) -> APIError:
-        message = f"request line and headers are larger than {self.max_head_bytes} bytes"
+        message = f"request line and headers are larger than {self.max_header_bytes} bytes"
         return APIError("head_too_large", message)
 
     def _refuse(self, error: APIError) -> None:
@@ -133,30 +133,31 @@ class WireProtocol(HttpToolsProtocol):
         refuse(self, error)
 
     def _follow(self) -> None:
-        """Move or clear the deadline by what this read brought."""
+        """Set the deadline by what has been read."""
         if self._whole:
             self._stalled_bytes = 0
             self._deadline = None
-        elif self._got_on:
+        elif self._progressed:
             self._stalled_bytes = 0
-            self._deadline = self.loop.time() + self.timeout_s
+            self._deadline = self.loop.time() + self.progress_timeout_s
         else:
             self._stalled_bytes += self._read_bytes
-            if self._stalled_bytes > self.max_head_bytes:
+            if self._stalled_bytes > self.max_header_bytes:
                 self._refuse(self._too_large())
             elif self._deadline is None:
-                self._deadline = self.loop.time() + self.timeout_s
+                self._deadline = self.loop.time() + self.progress_timeout_s
 
     def _check_deadline(self) -> None:
-        """Close if it has passed and it is not the client that waits: for an answer, or to be read.
+        """Close if it has passed, unless the client waits for us: for an answer, or to be read.
 
         One timer a connection, which follows the deadline: setting one for each request is dearer.
         """
         now = self.loop.time()
-        look = now + self.timeout_s
+        look = now + self.progress_timeout_s
         if self._deadline is not None:
             if self._keeps_waiting():
-                self._deadline = look + self.timeout_s  # all of it, should the wait end meanwhile
+                # The whole timeout, should the wait end in between.
+                self._deadline = look + self.progress_timeout_s
             elif now >= self._deadline:
                 self.transport.close()
                 return
@@ -170,14 +171,14 @@ class WireProtocol(HttpToolsProtocol):
 
 
 def _with_path(url: bytes) -> bytes:
-    """A URL may end with its host (RFC 9112, 3.2.2), but uvicorn wants a path. Raises
+    """A URL may end with its host (RFC 9112, 3.2.2), but uvicorn needs a path. Raises
     HttpParserInvalidURLError."""
     parsed = httptools.parse_url(url)
     return url if parsed.path else b"/?" + (parsed.query or b"")
 
 
 def _reason(error: httptools.HttpParserError) -> APIError:
-    """What a callback has raised, or the parser's complaint."""
+    """The exception of a callback, or the parser's own."""
     if not isinstance(error, httptools.HttpParserCallbackError):
         return APIError("invalid_request", f"this is not HTTP/1.1: {error}")
     if isinstance(error.__context__, APIError):

@@ -1,4 +1,4 @@
-"""The last answer on a connection: to what cannot be read as a request."""
+"""The last answer on a connection: to bytes that cannot be read as a request."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +19,9 @@ _LINGER_S = 2
 
 
 def refuse(connection: HttpToolsProtocol, error: APIError) -> None:
-    """Answer with `error`, in its turn behind the requests that came before, and close.
+    """Answer with `error`, after the answers to earlier requests, and close.
 
-    The caller drops what is received from now on.
+    The caller drops everything received from now on.
     """
     last = cast("RequestResponseCycle | None", connection.cycle)
     end = partial(_end, connection, error)

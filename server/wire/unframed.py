@@ -1,4 +1,4 @@
-"""Answers to clients of HTTP/1.0, which know no chunks: a body without a length ends with its
+"""Answers to clients of HTTP/1.0, which do not know chunks: a body without a length ends with its
 connection (RFC 9112, 6.3)."""
 
 from typing import Any
@@ -7,7 +7,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 def unframe(cycle: RequestResponseCycle) -> None:
-    """Answer `cycle`, whose application has not begun, as HTTP/1.0 asks for."""
+    """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
     cycle.keep_alive = False
     cycle.waiting_for_100_continue = False
     cycle.send = _Unframed(cycle).send
@@ -22,7 +22,7 @@ class _Unframed:
         self._has_length = False
 
     async def send(self, message: Any) -> None:
-        """The cycle takes each part for the whole of what was announced."""
+        """Each part is announced to the cycle as the whole body."""
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}
             self._has_length = b"content-length" in names

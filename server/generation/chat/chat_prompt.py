@@ -9,11 +9,11 @@ from server.service.service import Service
 async def chat_prompt(
     service: Service, model: Model, messages: list[ChatMessage], options: ChatOptions
 ) -> str:
-    """The text that the model is to go on from; its special tokens are spelled out in it.
+    """The text for the model to continue, special tokens written out.
 
-    Raises APIError: a message at fault, a house that is full, a template that refuses.
+    Raises APIError: a message at fault, too much in flight, a template that refuses.
     """
     chat = conversation(messages, options, model.chat.template)
     size = sum(len(message.get("content", "")) for message in chat.messages)
     with service.admission.admit(rows=1, tokens=size):
-        return await model.chat.render(chat)
+        return await model.chat.prompt_of(chat)

@@ -1,4 +1,4 @@
-"""From a request's messages to what a template is given."""
+"""From a request's messages to the conversation that a template renders."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -103,12 +103,12 @@ def _part(part: ContentPart, field: str) -> str:
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """Templates want the arguments as an object."""
+    """A tool call with its arguments as an object, as templates take them."""
     name = f"{field}.function.arguments"
     try:
         arguments = _ARGUMENTS.decode(call.function.arguments or "{}")
     except (msgspec.MsgspecError, RecursionError) as error:
         raise APIError("invalid_request", f"{name}: no JSON object: {error}", name) from None
     function = {"name": call.function.name, "arguments": arguments}
-    told: dict[str, Any] = {"type": "function", "function": function}
-    return told if call.id is None else {"id": call.id, **told}
+    converted: dict[str, Any] = {"type": "function", "function": function}
+    return converted if call.id is None else {"id": call.id, **converted}

@@ -72,7 +72,7 @@ def test_a_stop_token_waits_for_the_least_length(demo: Daemon) -> None:
     assert waits["token_ids"][:2] == ids[:2]
 
 
-def test_cached_tokens_are_told(demo: Daemon) -> None:
+def test_cached_tokens_are_reported(demo: Daemon) -> None:
     prompt = "The server waits for the client to close the connection. " * 8
     salt = str(time.time())
     first = complete(demo, prompt=prompt, max_tokens=1, cache_salt=salt)["usage"]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.schemas.known_options import Fate, known_options
+from server.schemas.known_options import Treatment, known_options
 from tests.e2e.daemon import running
 from tests.workers.checkpoints import save_bert, save_masked_lm
 
@@ -105,12 +105,12 @@ def placed(body: JSON, path: str, *value: object) -> JSON:
     return body | {name: placed(inner or {}, rest, *value)} if inner or value else body
 
 
-def cases(fate: Fate) -> list[tuple[str, str, str]]:
+def cases(treatment: Treatment) -> list[tuple[str, str, str]]:
     """Endpoint, type of request, path of the option."""
     return [
         (endpoint, request, path)
         for request, endpoints in TABLE.endpoints.items()
-        for path in TABLE.of(request, fate)
+        for path in TABLE.of(request, treatment)
         for endpoint in endpoints
     ]
 

@@ -220,7 +220,7 @@ def test_a_template_that_hangs_holds_up_nobody_else(house):
     assert post(house, model="endless").status_code == 200
 
 
-def test_a_renderer_that_is_killed_is_replaced(house):
+def test_a_template_process_that_is_killed_is_replaced(house):
     assert error(house, model="endless", messages=[{"role": "user", "content": "grow"}])
     for _ in range(3):
         assert post(house, model="endless").status_code == 200

@@ -20,7 +20,7 @@ def reasons(body: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-def test_of_best_of_the_likeliest_are_told(house, say, logprobs):
+def test_best_of_returns_the_likeliest(house, say, logprobs):
     ids = say(FOX)
     house.engines["writer"].script.chances = [-3.0, -1.0, -2.0]
     body = complete(house, prompt=["a", "b"], n=2, best_of=3, logprobs=logprobs, max_tokens=100)
@@ -43,7 +43,7 @@ def test_best_of_as_many_as_are_told_changes_nothing(house):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_may_be_told(house, say, streamed):
+def test_a_stop_string_may_be_included(house, say, streamed):
     say(FOX)
     fields = {"prompt": "a", "max_tokens": 100, "stop": ["wn f"]}
     fields["include_stop_str_in_output"] = True
@@ -82,7 +82,7 @@ def test_no_stop_string_ends_a_text_before_its_least_length(house, say):
         assert "abab abab abab abab".startswith(texts(body)[0])
 
 
-def test_special_tokens_may_be_told(house, tokenizer):
+def test_special_tokens_may_be_included(house, tokenizer):
     ids = tokenizer.raw.encode("so", add_special_tokens=False).ids
     house.engines["writer"].script.tokens = [*ids, 0, *ids]
     size = 2 * len(ids) + 1

@@ -44,7 +44,7 @@ def test_any_key_opens(guarded: House, key: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/nothing", "/health/"])
-def test_without_a_key_nothing_is_told(guarded: House, path: str) -> None:
+def test_without_a_key_nothing_is_answered(guarded: House, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS", "HEAD"):
         answer = guarded.http.request(method, path)
         assert answer.status_code == 401

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from server.errors import APIError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation
-from server.templates.renderer import ChatRenderer
+from server.templates.template_client import TemplateClient
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, write_template
 
@@ -153,33 +153,33 @@ def test_why_a_model_cannot_chat(tmp_path, config, reason):
         read_chat_template(tmp_path)
 
 
-def renderer(folder: Path, source: str) -> ChatRenderer:
+def template_client(folder: Path, source: str) -> TemplateClient:
     (folder / "chat_template.jinja").write_text(source)
-    return ChatRenderer("writer", folder)
+    return TemplateClient("writer", folder)
 
 
 def said(text: str) -> Conversation:
     return Conversation(messages=[{"role": "user", "content": text}])
 
 
-async def refusal(chat: ChatRenderer, text: str = "x") -> str:
+async def refusal(chat: TemplateClient, text: str = "x") -> str:
     with pytest.raises(APIError) as caught:
-        await chat.render(said(text))
+        await chat.prompt_of(said(text))
     assert caught.value.status == 400
     assert caught.value.param == "messages"
     return caught.value.message
 
 
 async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
-    chat = renderer(tmp_path, ENDLESS)
+    chat = template_client(tmp_path, ENDLESS)
     chat.start()
-    assert await chat.render(said("fine")) == "fine"
+    assert await chat.prompt_of(said("fine")) == "fine"
     before = time.monotonic()
     assert "takes more than" in await refusal(chat, "hang")
     assert time.monotonic() - before < 20
-    assert await chat.render(said("again")) == "again"
+    assert await chat.prompt_of(said("again")) == "again"
     assert "characters" in await refusal(chat, "grow")
-    assert await chat.render(said("still")) == "still"
+    assert await chat.prompt_of(said("still")) == "still"
     assert not caplog.messages  # it is the conversation's doing, and no failure of the process
     await chat.close()
 
@@ -200,7 +200,7 @@ async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
     ],
 )
 async def test_what_a_template_may_not_do(tmp_path, source, reason):
-    chat = renderer(tmp_path, source)
+    chat = template_client(tmp_path, source)
     chat.start()
     for _ in range(2):
         message = await refusal(chat)
@@ -210,11 +210,11 @@ async def test_what_a_template_may_not_do(tmp_path, source, reason):
 
 
 async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, caplog):
-    chat = renderer(tmp_path, "{% for x in %}\n{{ y")
+    chat = template_client(tmp_path, "{% for x in %}\n{{ y")
     chat.start()
     for _ in range(2):
         with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
-            await chat.render(said("x"))
+            await chat.prompt_of(said("x"))
         assert caught.value.param == "model"
     assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
     chat.check()
@@ -224,13 +224,13 @@ async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, cap
 async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     slow = "{% if messages[0].content == 'left' %}{% for i in range(300) %}"
     slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
-    chat = renderer(tmp_path, slow + "{{ messages[0].content }}")
+    chat = template_client(tmp_path, slow + "{{ messages[0].content }}")
     chat.start()
-    assert await chat.render(said("first")) == "first"
-    left = asyncio.create_task(chat.render(said("left")))
+    assert await chat.prompt_of(said("first")) == "first"
+    left = asyncio.create_task(chat.prompt_of(said("left")))
     await asyncio.sleep(0.005)
     left.cancel()
-    texts = await asyncio.gather(*(chat.render(said(str(i))) for i in range(20)))
+    texts = await asyncio.gather(*(chat.prompt_of(said(str(i))) for i in range(20)))
     assert texts == [str(i) for i in range(20)]
     assert left.cancelled()
     await chat.close()

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from server.errors import APIError
-from server.templates import renderer
+from server.templates import template_client
 from server.templates.protocol import Conversation
-from server.templates.renderer import ChatRenderer
+from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
 from tests.server.chat_templates import ENDLESS, chat_house
 from tests.server.conftest import House
@@ -27,10 +27,10 @@ SLOW = """\
 
 
 @asynccontextmanager
-async def started(folder: Path, source: str = ENDLESS) -> AsyncIterator[ChatRenderer]:
-    """A renderer whose process has been started, but may not be up yet."""
+async def started(folder: Path, source: str = ENDLESS) -> AsyncIterator[TemplateClient]:
+    """A client whose process has been started, but may not be up yet."""
     (folder / "chat_template.jinja").write_text(source)
-    chat = ChatRenderer("writer", folder)
+    chat = TemplateClient("writer", folder)
     chat.start()
     await asyncio.sleep(0)
     yield chat
@@ -50,9 +50,9 @@ async def pid() -> int:
     return found[0]
 
 
-def ask(chat: ChatRenderer, text: str) -> asyncio.Task[str]:
+def ask(chat: TemplateClient, text: str) -> asyncio.Task[str]:
     message = {"role": "user", "content": text}
-    return asyncio.create_task(chat.render(Conversation(messages=[message])))
+    return asyncio.create_task(chat.prompt_of(Conversation(messages=[message])))
 
 
 async def gone(pid: int, seconds: float) -> None:
@@ -90,7 +90,7 @@ async def test_killed_during_a_render_the_conversation_is_rendered_by_the_next(t
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_killed_or_stopped_while_it_starts(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(renderer, "_START_S", 5.0)
+    monkeypatch.setattr(template_client, "_START_S", 5.0)
     async with started(tmp_path) as chat:
         first = await pid()
         os.kill(first, number)
@@ -109,7 +109,7 @@ async def test_stopped_while_idle_it_is_noticed_within_10_s(tmp_path, caplog):
         os.kill(first, signal.SIGSTOP)
         await gone(first, 10)
         assert await ask(chat, "two") == "two"
-    assert "its process stood still for 4 s, and was killed; starting" in caplog.text
+    assert "its process hung for 4 s, and was killed; starting" in caplog.text
 
 
 async def test_stopped_during_a_render_it_is_killed_and_the_next_renders(tmp_path, caplog):
@@ -119,7 +119,7 @@ async def test_stopped_during_a_render_it_is_killed_and_the_next_renders(tmp_pat
         await asyncio.sleep(0.02)
         os.kill(await pid(), signal.SIGSTOP)
         assert await asyncio.gather(slow, after) == ["slow", "after"]
-    assert "its process stood still for 7 s, and was killed; starting" in caplog.text
+    assert "its process hung for 7 s, and was killed; starting" in caplog.text
 
 
 async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):
@@ -136,13 +136,13 @@ async def test_a_conversation_that_cannot_be_sent_disturbs_nobody(tmp_path):
     async with started(tmp_path) as chat:
         odd = Conversation(messages=[], variables={"text": "\ud800"})
         with pytest.raises(UnicodeEncodeError):
-            await chat.render(odd)
+            await chat.prompt_of(odd)
         assert await ask(chat, "one") == "one"
 
 
 async def test_killed_20_times_in_a_row_it_is_started_ever_later(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(renderer, "_FIRST_DELAY_S", 0.05)
-    monkeypatch.setattr(renderer, "_MAX_DELAY_S", 0.2)
+    monkeypatch.setattr(template_client, "_FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(template_client, "_MAX_DELAY_S", 0.2)
     async with started(tmp_path) as chat:
         begun = time.monotonic()
         for _ in range(20):
@@ -166,7 +166,7 @@ async def test_killed_20_times_in_a_row_it_is_started_ever_later(tmp_path, monke
     assert again.endswith("is rendered again")
 
 
-async def answers(chat: ChatRenderer) -> bool:
+async def answers(chat: TemplateClient) -> bool:
     with suppress(APIError):
         return await ask(chat, "one") == "one"
     return False

@@ -112,7 +112,7 @@ def read_timeout() -> float:
 @pytest.fixture
 async def connect(app: App, read_timeout: float) -> AsyncGenerator[Connect]:
     class ShortTimeout(WireProtocol):
-        timeout_s = read_timeout
+        progress_timeout_s = read_timeout
 
     config = uvicorn.Config(cast("Any", app), http=ShortTimeout, ws="none", log_config=None)
     config.load()

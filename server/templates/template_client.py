@@ -1,4 +1,4 @@
-"""From conversations to prompts, by the template of one model, in a process of its own."""
+"""From conversations to prompts: the process that renders one model's template, kept alive."""
 
 import asyncio
 import logging
@@ -28,10 +28,10 @@ _RENDER_S = CPU_SECONDS + 5.0
 _PING = frame(Ping())
 _PING_EVERY_S = 3.0
 _PING_S = 4.0
-"""With the time between two pings: an idle process that stands still is noticed within 10 s."""
+"""Together with the time between two pings: an idle process that hangs is noticed within 10 s."""
 
 _STEADY_S = 10.0
-"""A process that has lived for so long has started well, and its end is a first one."""
+"""After so long a process has started well, and failures are counted from 0 again."""
 _MAX_FAILURES = 3
 _FIRST_DELAY_S = 0.25
 _MAX_DELAY_S = 5.0
@@ -40,21 +40,21 @@ _log = logging.getLogger(__name__)
 
 
 class _Question(NamedTuple):
-    """A conversation's frame, and its answer to be, which is cancelled when the client leaves."""
+    """A conversation's frame, and its future answer, which is cancelled when the client leaves."""
 
     frame: bytes
     answer: asyncio.Future[Answer]
 
 
-class ChatRenderer:
+class TemplateClient:
     """One template's process, started with the server and again whenever it ends.
 
-    A task owns the process and hands it one conversation at a time. It also takes the answers that
-    nobody waits for any more, so that no request gets another's.
+    A task owns the process and sends it one conversation at a time. It also reads answers that
+    nobody waits for any more, so that no request gets the answer of another.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
-        """Reads the template. A model without one that works is served all the same."""
+        """Reads the template. A model without a working template is served all the same."""
         self._model = model
         self._questions: deque[_Question] = deque()
         self._wake = asyncio.Event()
@@ -73,19 +73,19 @@ class ChatRenderer:
 
     @property
     def template(self) -> ChatTemplate:
-        """Raises APIError, naming `model`, where there is none that can be used."""
+        """Raises APIError, naming `model`, if there is none that can be used."""
         if self._template is None:
             raise self._no_template()
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template; a fault of the template is logged."""
+        """Start the process, if there is a template; the log gets what is wrong with it."""
         if self._template is not None:
             self._keeper = asyncio.create_task(self._keep())
 
-    async def render(self, conversation: Conversation) -> str:
-        """The prompt. Raises APIError: no template, one that refuses these messages, or no process
-        to ask."""
+    async def prompt_of(self, conversation: Conversation) -> str:
+        """The prompt. Raises APIError: no template, one that refuses these messages, or no
+        running process."""
         _ = self.template
         if self._is_down:
             raise APIError("template_unavailable", self._outage)
@@ -130,7 +130,7 @@ class ChatRenderer:
         return APIError("invalid_request", message, "model")
 
     async def _keep(self) -> None:
-        """Run process after process, unless the template turns out not to compile."""
+        """Run process after process, unless the template does not compile."""
         while self._template is not None:
             started = time.monotonic()
             failure = None
@@ -168,8 +168,8 @@ class ChatRenderer:
         self._fail_all(self._no_template())
 
     async def _serves_next(self, process: TemplateProcess) -> bool:
-        """Answer a question, or see that the process lives; False if a conversation has ended it.
-        Raises ProcessEndedError for any other end."""
+        """Answer a question, or check that the process is alive; False if a conversation has ended
+        it. Raises ProcessEndedError for any other end."""
         question = await self._next(process)
         if question is None:
             await process.ask(_PING, _PING_S)
@@ -203,8 +203,8 @@ class ChatRenderer:
     async def _back_off(self) -> None:
         """Wait before the next start, for longer each time."""
         if self._failures == 1:
-            what = "the chat template of model %s: %s; starting it again"
-            _log.warning(what, self._model, self._last_end)
+            message = "the chat template of model %s: %s; starting it again"
+            _log.warning(message, self._model, self._last_end)
             return
         if self._failures == _MAX_FAILURES:
             _log.error("%s; %d times in a row, trying on", self._outage, self._failures)
