@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs, on_device
-from tests.workers.tensors import packed_step
+from tests.workers.step_tensors import packed_step
 from workers.attention import backend_selection
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.naive import NaiveBackend

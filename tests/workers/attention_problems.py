@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from tests.workers.tensors import PagedRow, paged_step
+from tests.workers.step_tensors import PagedRow, paged_step
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.tensors import packed_step
+from tests.workers.step_tensors import packed_step
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.tensors import packed_step
+from tests.workers.step_tensors import packed_step
 from workers.attention.backends.flash_attn2 import FlashAttention2Backend
 from workers.attention.backends.flash_attn3 import FlashAttention3Backend
 from workers.attention.backends.flash_attn4 import FlashAttention4Backend

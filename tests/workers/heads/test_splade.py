@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm, worker_config
 from tests.workers.stages import EncoderStages, dense
 from tests.workers.step_maker import encoder_step
-from tests.workers.tensors import Stages as ModelStages
-from tests.workers.tensors import packed_step
+from tests.workers.step_tensors import Stages as ModelStages
+from tests.workers.step_tensors import packed_step
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.messages import EmbedSparseOutput
 from workers.contract.model_config import ModelConfigError, SpladeConfig

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.workers.checkpoints import BERT, save_bert
-from tests.workers.tensors import Stages, packed_step
+from tests.workers.step_tensors import Stages, packed_step
 
 TEXTS = [
     random.Random(row).choices(range(BERT["vocab_size"]), k=length)

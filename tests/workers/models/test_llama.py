@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.workers.checkpoints import LLAMA, save_llama
-from tests.workers.tensors import Stages
+from tests.workers.step_tensors import Stages
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -1,17 +1,13 @@
-"""Step messages -> tensors, on steps small enough to be worked out by hand."""
+"""Decode steps -> tensors, on steps small enough to be worked out by hand."""
 
 import msgspec
-import numpy as np
-import pytest
 import torch
 
-from tests.workers.step_maker import encoder_step, int32
+from tests.workers.step_maker import int32
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.sampling_parameters import TokenSampling
-from workers.device.transfer import to_device
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInputBuilder
-from workers.step.packed_step import PackedStep
 from workers.step.slot_table import SlotTable
 
 CPU = torch.device("cpu")
@@ -172,51 +168,3 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
     assert sampling is not None
     assert sampling.rows.index.tolist() == [4]
     assert batch.requested.scoring is None
-
-
-def test_an_encoder_step_starts_every_row_at_0() -> None:
-    message = encoder_step([[5, 6], [7]], token_types=[[0, 1], [1]])
-    step = PackedStep.of(message, CPU)
-    assert step.tokens.tolist() == [5, 6, 7, 0]
-    assert step.positions.tolist() == [0, 1, 0, 0]
-    assert step.token_types is not None
-    assert step.token_types.tolist() == [0, 1, 1, 0]
-    assert step.query_starts.tolist() == [0, 2, 3]
-    assert step.row_lens.tolist() == step.query_lens.tolist() == [2, 1]
-    assert step.output_indices is None
-    assert PackedStep.of(encoder_step([[5]]), CPU).token_types is None
-
-
-def test_token_states_are_picked_beside_pooled_vectors() -> None:
-    message = msgspec.structs.replace(encoder_step([[5, 6], [7], [8, 9]]), token_states=b"\1\0\1")
-    indices = PackedStep.of(message, CPU).output_indices
-    assert indices is not None
-    assert indices.tolist() == [3 + 0, 3 + 1, 1, 3 + 3, 3 + 4]
-
-
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-            ],
-        ),
-    ],
-)
-def test_arrays_of_any_shape_and_type_reach_the_device(device: str) -> None:
-    arrays = [
-        np.arange(5, dtype=np.int32),
-        np.arange(6, dtype=np.int64).reshape(2, 3),
-        np.array([1, 2, 3], np.uint8),
-        np.zeros((0, 4), np.int32),
-        np.array([0.5, np.nan], np.float32),
-    ]
-    tensors = to_device(arrays, torch.device(device))
-    for array, tensor in zip(arrays, tensors, strict=True):
-        assert tensor.device.type == device
-        assert tensor.shape == array.shape
-        np.testing.assert_array_equal(tensor.cpu().numpy(), array, strict=True)
