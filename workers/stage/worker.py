@@ -1,4 +1,4 @@
-"""The life of one stage: load, allocate, connect, warm up, then run step after step."""
+"""The life of a worker: load, allocate, connect, warm up, then run step after step."""
 
 import logging
 import os
@@ -45,17 +45,17 @@ _EXPLAINED = (
     PipelineError,
     UnknownArchitectureError,
 )
-"""Errors whose own message is fit for a person."""
+"""Errors whose message needs no exception type in front."""
 
 LINGER_MS = 1000
-"""How long a failed worker tries to tell its engine core."""
+"""Milliseconds in which a failed worker tries to send the failure to its engine core."""
 
 _logger = logging.getLogger(__name__)
 
 
 def run_worker(config: WorkerConfig) -> None:
-    """Serve steps until the process is killed. Returns only after a failure, which by then is
-    logged and reported to the engine core."""
+    """Serve steps until the process is killed. Returns only after a failure, which is then logged
+    and sent to the engine core."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
     try:
@@ -69,7 +69,7 @@ def run_worker(config: WorkerConfig) -> None:
 def _serve(
     config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
 ) -> None:
-    # Whatever the environment says: float32 is float32, not TF32.
+    # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     with explained("loading the weights", "use more --pipeline-stages, or a model that is smaller"):
         loaded = load_model(config)
@@ -96,8 +96,8 @@ def _serve(
             stage.run(message)
 
 
-# What samples, captures graphs and keeps a KV cache is imported for generators alone: an encoder
-# starts faster without it.
+# Sampling, CUDA graphs and the decoder's runner are imported for generators alone, so that an
+# encoder starts faster.
 
 
 def _runner(
@@ -149,7 +149,7 @@ def _announcement(
 
 
 def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
-    """Bytes for the KV cache: what the configuration says, or what the device has left."""
+    """Bytes for the KV cache: as configured, or what is left of the device's share."""
     if not config.execution.memory_share_bytes:
         return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
@@ -167,7 +167,7 @@ def _block_bytes(config: WorkerConfig) -> int:
 
 
 def _explain(error: Exception) -> str:
-    """Log a failure, and put it in one line."""
+    """Log a failure, and return it as one line."""
     line = " ".join(str(error).split())
     message = line if isinstance(error, _EXPLAINED) else f"{type(error).__name__}: {line}"
     _logger.debug("traceback of the failure", exc_info=error)
@@ -176,7 +176,7 @@ def _explain(error: Exception) -> str:
 
 
 def _end_process(error: Exception) -> None:
-    """A failure outside the main thread, which may itself be waiting for something that will now
-    never come."""
+    """Log a failure of another thread and end the process: the main thread may be waiting for a
+    message that will now never come."""
     _explain(error)
     os._exit(1)
