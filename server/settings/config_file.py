@@ -7,7 +7,8 @@ tags. Relative paths are relative to the file.
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
 
@@ -159,9 +160,17 @@ def _choices(struct: type[msgspec.Struct], key: str) -> list[str]:
         for field in msgspec.structs.fields(struct)
         if field.name == key
         for kind in (field.type, *get_args(field.type))
-        if get_origin(kind) is Literal
-        for text in get_args(kind)
+        for text in _texts(kind)
     ]
+
+
+def _texts(kind: Any) -> Sequence[str]:
+    """The texts of a literal or enumeration type; none for other types."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return [member.value for member in kind]
+    return ()
 
 
 def _beside(folder: Path, settings: Settings) -> Settings:

@@ -19,7 +19,8 @@ from server.settings.argument_types import (
 )
 from server.settings.server_config import API_KEY_VARIABLE, Limits
 from server.settings.settings import LogLevel
-from workers.contract.config import AttentionBackendName, Dtype, LoadFormat
+from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.config import Dtype, LoadFormat
 
 
 def _group(  # noqa: ANN202 (argparse's own)
@@ -87,10 +88,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--attention-backend",
-        choices=get_args(AttentionBackendName),
+        choices=[name.value for name in AttentionBackendName],
         metavar="NAME",
-        help="flash_attn, triton, flashinfer, xformers, sdpa, or naive, which is slow and simple "
-        "and there to compare with (default: auto, the fastest that works here)",
+        help=f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, to compare with "
+        "(default: auto, the fastest that works here)",
     )
     _add_capacity_flags(parser)
 

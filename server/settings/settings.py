@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import Limits
-from workers.contract.config import AttentionBackendName, Dtype, LoadFormat
+from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.config import Dtype, LoadFormat
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -37,7 +38,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     dtype: Dtype | Literal["auto"] = "auto"
     load_format: LoadFormat = "auto"
-    attention_backend: AttentionBackendName = "auto"
+    attention_backend: AttentionBackendName = AttentionBackendName.AUTO
     pipeline_stages: Positive = 1
     max_model_len: Positive | None = None
     max_running: Positive | None = None

@@ -22,6 +22,7 @@ from tests.workers.attention_problems import attention_needs
 from tests.workers.equivalence import DEMO
 from workers.attention import backend_selection
 from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.contract.attention_backends import AttentionBackendName
 
 pytestmark = pytest.mark.gpu
 
@@ -62,7 +63,10 @@ def test_running_out_of_memory_says_what_to_lower_and_by_how_much(
 ) -> None:
     # Of 20 GiB the cache takes what 6,400 sequences of 1,024 tokens need: 15.6.
     options = EngineOptions(
-        device="cuda", attention_backend="triton", kv_cache_memory=20 * GIB, max_running=6400
+        device="cuda",
+        attention_backend=AttentionBackendName.TRITON,
+        kv_cache_memory=20 * GIB,
+        max_running=6400,
     )
     with only_free(4 * GIB):
         line = failed_start(options, capfd)
@@ -75,7 +79,9 @@ def test_running_out_of_memory_says_what_to_lower_and_by_how_much(
 def test_a_share_that_the_model_fills_says_by_how_much_to_raise_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    options = EngineOptions(device="cuda", attention_backend="triton", memory_share=0.005)
+    options = EngineOptions(
+        device="cuda", attention_backend=AttentionBackendName.TRITON, memory_share=0.005
+    )
     line = failed_start(options, capfd)
     assert re.search(r"no room for a KV cache: .* raise --memory-share, .* by at least", line), line
 

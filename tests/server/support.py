@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from engine_core.config import EngineConfig
 from server.settings.api_keys import digests
 from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
+from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
 
@@ -85,7 +86,7 @@ def _engine(
         device="cpu",
         dtype="float32",
         load_format="auto",
-        attention_backend="sdpa",
+        attention_backend=AttentionBackendName.SDPA,
         num_stages=1,
         threads=1,
         max_model_len=2048,

@@ -21,6 +21,7 @@ from server.settings.settings import (
     flag,
 )
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
+from workers.contract.attention_backends import AttentionBackendName
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ EVERY_ENGINE_SETTING = EngineSettings(
     device="cuda:1",
     pipeline_stages=2,
     threads=3,
-    attention_backend="naive",
+    attention_backend=AttentionBackendName.NAIVE,
     max_running=4,
     max_step_tokens=55,
     kv_cache_memory=3 << 29,

@@ -17,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
 
@@ -104,7 +105,7 @@ def worker_config(
         device=device,
         dtype=dtype,
         load_format=load_format,
-        attention_backend="auto",
+        attention_backend=AttentionBackendName.AUTO,
         num_stages=num_stages,
         threads=1,
         max_model_len=model.max_model_len,

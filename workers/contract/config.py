@@ -8,15 +8,13 @@ from typing import Literal
 
 import msgspec
 
+from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.model_config import ModelConfig
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
-AttentionBackendName = Literal[
-    "auto", "flash_attn", "triton", "flashinfer", "xformers", "sdpa", "naive"
-]
 
 
 class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ perhaps not the fastest.
 
 from typing import NamedTuple
 
-# CUDA graphs. H200, 8b Llama, a531c42 (decode steps), 8773772 (prompts), 8ad2c40 (mixed steps).
+# CUDA graphs. H200, 8B Llama, a531c42 (decode steps), 8773772 (prompts), 8ad2c40 (mixed steps).
 
 DECODE_GRAPH_ROWS = (1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16))
 """Rows of the decode steps that are captured, every number while a graph is cheap."""
@@ -135,3 +135,9 @@ SILU_MUL_BLOCK = 1024
 
 WARM_LM_HEAD_ROWS = 64
 """cuBLAS has separate kernels for each number of rows up to this one; warm-up loads them."""
+
+# Memory. H200, a531c42.
+
+OUTSIDE_ALLOCATOR_BYTES = 1 << 30
+"""Bytes of the CUDA context, loaded kernels and library workspaces. Fixed, because the memory that
+a device reports as used includes that of other processes."""

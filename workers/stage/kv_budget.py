@@ -8,14 +8,11 @@ from workers.attention.base import AttentionBackend
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.sampling_parameters import TokenSampling
+from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.memory import GIB, DeviceMemoryError, explained
-
-_OUTSIDE_ALLOCATOR = 1 << 30
-"""Bytes of the CUDA context, of loaded kernels and of library workspaces. Fixed, because what the
-device reports as used includes what its neighbours use."""
 
 
 def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
@@ -34,7 +31,7 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
         runner.run_alone(largest_step(config))
         peak = torch.cuda.max_memory_allocated() - allocated
         graphs = _graph_bytes(config, runner)
-    budget = config.memory_share_bytes - held - peak - graphs - _OUTSIDE_ALLOCATOR
+    budget = config.memory_share_bytes - held - peak - graphs - OUTSIDE_ALLOCATOR_BYTES
     if budget <= 0:
         raise DeviceMemoryError(
             f"no room for a KV cache: the share of {config.memory_share_bytes / GIB:.1f} GiB goes "

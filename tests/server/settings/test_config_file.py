@@ -8,6 +8,7 @@ import pytest
 
 from server.settings.config_file import read_config_file
 from server.settings.settings import ModelSettings, Settings, SettingsError
+from workers.contract.attention_backends import AttentionBackendName
 
 EVERYTHING = """
 host: 0.0.0.0
@@ -99,7 +100,7 @@ def everything(folder: Path) -> Settings:
                 device="cuda:1",
                 dtype="bfloat16",
                 load_format="dummy",
-                attention_backend="triton",
+                attention_backend=AttentionBackendName.TRITON,
                 pipeline_stages=2,
                 max_model_len=1000,
                 max_running=16,
