@@ -1,9 +1,11 @@
 """How a token is sampled from its logits: the one place where a sampling parameter is declared.
 
-A request's body names the parameters (`server.schemas.sampling`), a model's
-`generation_config.json` gives defaults; both become a `TokenSampling`, which travels as it is to
-the workers' table of slots (`workers.sampling.sampling_table`), whose columns are its fields. The
-samplers (`workers.sampling.cpu`, `workers.sampling.cuda`) read those columns by name.
+Requests (`server.schemas.sampling`, which has the ranges) and a model's `generation_config.json`
+set parameters by name. The resulting `TokenSampling` travels unchanged to the workers' table of
+slots (`workers.sampling.sampling_table`), whose columns are its fields; the samplers
+(`workers.sampling.cpu`, `workers.sampling.cuda` and its kernels) read them by name. So a new
+parameter is a field here, a field and a row in `known_options.toml` for requests, and its effect in
+the samplers.
 """
 
 from typing import Any, Self

@@ -67,9 +67,9 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
     found by the value drawn.
     """
     given = rows.parameters
-    top_k = np.where(given["top_k"] > 0, np.minimum(given["top_k"], width), width)
-    top_p = np.where(given["top_p"] < 1, given["top_p"], np.float32(np.inf))
-    last_kept = top_k.astype(np.int64) - 1
+    top_k, top_p = given["top_k"], given["top_p"]
+    last_kept = np.where(top_k > 0, np.minimum(top_k, width), width).astype(np.int64) - 1
+    top_p = np.where(top_p < 1, top_p, np.float32(np.inf))
     columns = [given["temperature"], top_p, given["min_p"], rows.uniforms(), last_kept]
     temperature, share, min_p, uniform, last = to_device(
         [column[:, None] for column in columns], logits.device

@@ -37,16 +37,16 @@ def sample(
     if adjustments is not None:
         given = _adjusted(logits, adjustments, counts, mask)
     parameters = rows.parameters
-    drawing = parameters["temperature"] > 0
+    temperature, top_k = parameters["temperature"], parameters["top_k"]
+    drawing = temperature > 0
     if not drawing.any():
         return best_tokens(given)
     vocabulary = logits.shape[1]
-    top_k = np.where(parameters["top_k"] < vocabulary, parameters["top_k"], 0)
+    top_k = np.where(top_k < vocabulary, top_k, 0)
     top_p = np.where(drawing, parameters["top_p"], np.float32(1))
     min_p = np.where(drawing, parameters["min_p"], np.float32(0))
     top_k = np.where(drawing, top_k, np.int32(1))
-    above_zero = np.maximum(parameters["temperature"], _COLDEST)
-    temperature = np.where(drawing, above_zero, np.float32(1))
+    temperature = np.where(drawing, np.maximum(temperature, _COLDEST), np.float32(1))
     columns = [1 / temperature, rows.uniforms(), top_p, min_p, top_k]
     truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
     sent = DrawParameters(*to_device(columns, logits.device))
