@@ -61,7 +61,7 @@ def _serve(config: EngineConfig) -> None:
         return
     tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
-    workflow = workflow_for(execution.model.architecture)
+    workflow = workflow_for(execution.task)
     preprocessor = workflow.preprocessor(execution, tokenizer)
     capacity = executor.start()
     if capacity.num_blocks:

@@ -6,7 +6,6 @@ from typing import Literal
 import msgspec
 
 from engine_core.config import EngineConfig
-from engine_core.workflows import workflow_for
 from server.models.devices import available_cores, cuda_memory, resolve_device
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
@@ -14,6 +13,7 @@ from server.settings.server_config import Limits, ServedModel
 from server.settings.settings import EngineSettings, flag
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype, ExecutionConfig, Task
+from workers.contract.families import family_of
 from workers.contract.model_config import ModelConfig
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -54,7 +54,7 @@ def set_up_model(
     or DeviceError.
     """
     model = read_model_config(folder)
-    task = workflow_for(model.architecture).task
+    task = family_of(model.architecture).task
     check_checkpoint(model, options.load_format)
     if options.pipeline_stages > model.num_layers:
         raise SetupError(

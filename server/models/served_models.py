@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TokenizerError
-from engine_core.workflows import UnknownArchitectureError
 from server.models.devices import DeviceError, resolve_device
 from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
@@ -20,6 +19,7 @@ from server.settings.settings import (
     SettingsError,
     Spelling,
 )
+from workers.contract.families import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)

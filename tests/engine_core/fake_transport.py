@@ -16,6 +16,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
+from workers.contract.families import family_of
 from workers.contract.messages import (
     EmbedOutput,
     EncodeStep,
@@ -142,7 +143,7 @@ class Engine:
             simulated = SimulatedModel(num_blocks, execution.block_size, execution.max_running)
             runner = SimulatedPipeline(simulated)
         self.executor = executor or FakeExecutor(runner)
-        workflow = workflow_for(architecture)
+        workflow = workflow_for(family_of(architecture).task)
         self._now = 0.0
         self.core = EngineCore(
             self.config,

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from workers.contract.conventions import CONVENTIONS, Conventions, Neutral, check_neutral
+from workers.contract.conventions import Conventions, Neutral, check_neutral
+from workers.contract.families import FAMILIES
 from workers.contract.model_config import (
     EmbeddingConfig,
     ModelConfig,
@@ -57,10 +58,10 @@ def _model_config(file: Path, raw: dict[str, Any]) -> ModelConfig:
     modules, transformer = read_modules(folder), read_transformer_file(folder)
     model = read_model_file(folder)
     architecture = _architecture(architectures[0], modules)
-    conventions = CONVENTIONS.get(architecture)
-    if conventions is not None:
-        _check(file, raw, modules, conventions)
-    usual = conventions or CONVENTIONS["BertModel"]
+    family = FAMILIES.get(architecture)
+    if family is not None:
+        _check(file, raw, modules, family.conventions)
+    usual = (family or FAMILIES["BertModel"]).conventions
     hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     max_position = int(raw["max_position_embeddings"])
     return ModelConfig(

@@ -11,6 +11,7 @@ from workers.attention.backend_selection import AttentionBackendError, select_ba
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
 from workers.contract.config import WorkerConfig
+from workers.contract.families import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     DecodeStep,
@@ -24,7 +25,6 @@ from workers.links.activations import Neighbours, PipelineError, connect
 from workers.links.engine_link import EngineLink
 from workers.models.base import StageModel
 from workers.models.partition import stage_layers
-from workers.models.registry import UnknownArchitectureError
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.heartbeat import beating
 from workers.stage.memory import DeviceMemoryError, explained, release_cached

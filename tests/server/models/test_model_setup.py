@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from engine_core.workflows import UnknownArchitectureError
 from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from workers.contract.families import UnknownArchitectureError
 
 GIB = 1 << 30
 

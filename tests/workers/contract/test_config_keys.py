@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from transformers import BertConfig, LlamaConfig
 
+from engine_core.workflows import workflow_for
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.conventions import CONVENTIONS
+from workers.contract.families import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError, RopeConfig
-from workers.models.registry import UnknownArchitectureError, model_class
+from workers.models.registry import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
 LLAMA3 = {
@@ -136,8 +137,14 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
         assert read_model_config(tmp_path) == whole
 
 
-def test_every_architecture_has_its_conventions() -> None:
-    with pytest.raises(UnknownArchitectureError, match=f" {', '.join(CONVENTIONS)}$"):
+def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
+    for architecture, family in FAMILIES.items():
+        assert model_class(architecture).__name__ == architecture
+        assert workflow_for(family.task).task == family.task
+
+
+def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
+    with pytest.raises(UnknownArchitectureError, match=f" {', '.join(FAMILIES)}$"):
         model_class("unknown")
 
 

@@ -19,11 +19,12 @@ from tests.workers.checkpoints import (
     worker_config,
 )
 from workers.contract.config import WorkerConfig
+from workers.contract.families import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 from workers.layers.activation import activation
 from workers.layers.placement import Placement
 from workers.models.partition import stage_layers
-from workers.models.registry import UnknownArchitectureError, model_class
+from workers.models.registry import model_class
 from workers.weights import loader
 from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
