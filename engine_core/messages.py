@@ -111,11 +111,11 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
 
 
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
-    """One row per item: embed each, or score it, alone, against `query` or against one of its own;
-    or, with `token_states`, return the last hidden state of each of its tokens.
+    """One row per item, which is embedded or scored: alone, against `query`, or against its own
+    entry of `query`. With `token_states` each token's last hidden state is returned.
 
     Items are either `texts`, tokenized by `tokenization`, or, to embed only, `ids` (int32 bytes),
-    which are only cut. Jobs of a lower `priority` go first.
+    which may be truncated. Jobs of a lower `priority` begin first.
     """
 
     texts: list[str] = []
@@ -181,13 +181,12 @@ class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
 
 
 class RowOutput(msgspec.Struct, array_like=True, frozen=True):
-    """One row's update from one step: at most one token, its log-probabilities, its end.
+    """One row's update in one step: at most one token, its log-probabilities, its end.
 
-    `token` is -1 where there is none. The token that comes with `finish` "stop" is the stop token
-    itself: it counts as generated and is not part of the text. `scored` arrives in pieces, in
+    `token` is -1 if there is none. The token that comes with `finish` "stop" is the stop token
+    itself: it counts as generated and is not part of the text. `scored` arrives in chunks, in
     order, up to the row's first token; together they hold one entry for each prompt token but the
-    first. `cached` counts the prompt tokens that came from the prefix cache, on a row's first
-    update.
+    first. A row's first update counts in `cached` the prompt tokens found in the prefix cache.
     """
 
     job: int

@@ -43,12 +43,12 @@ class EngineClient:
         self._dealer: AsyncDealer | None = None
 
     async def start(self) -> None:
-        """Connect and introduce ourselves; the engine need not be up yet."""
+        """Connect and send `Hello`; the engine need not be up yet."""
         self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
         self.send(Hello())
 
     def close(self) -> None:
-        """Leave. Jobs that still run fail here; the engine aborts them when it notices."""
+        """Disconnect. Running jobs fail here, and are aborted in the engine."""
         if self._dealer is not None:
             self.abort_all(EngineError("draining", "the server is shutting down"))
             self._dealer.close()
@@ -103,8 +103,8 @@ class EngineClient:
         tokenization: Tokenization | None = None,
         priority: int = 0,
     ) -> AnswerT:
-        """Embed the items, or score each text, alone, against `query` or against one of its own;
-        waits for all of them. `kind` is the kind of answer that the model gives.
+        """Embed or score the items and wait for all of them. Each text is scored alone, against
+        `query`, or against its own entry of `query`. `kind` is the kind of the answer.
 
         Raises EngineError if the engine refused or failed the job. Cancelling aborts it.
         """
@@ -130,21 +130,20 @@ class EngineClient:
         return call.result(accepted)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send unless the engine is gone: then every job has its answer already."""
+        """Send unless the engine is gone: then every job has failed already."""
         if self._dealer is not None and not self.dead:
             self._dealer.send(message)
 
     def reset_cache(self) -> None:
-        """Empty the engine's prefix cache of what no running request holds, before any job that is
-        submitted later."""
+        """Forget every cached prefix that no running request uses, before later jobs begin."""
         self.send(ResetCache())
 
     def forget(self, job: int) -> None:
-        """Ignore what else comes for this job."""
+        """Ignore further updates of this job."""
         self._jobs.pop(job, None)
 
     def abort_all(self, error: EngineError) -> None:
-        """End every job here with `error`, and in the engine; what is submitted later as well."""
+        """Fail every job with `error`, and every later one; abort them in the engine."""
         self._over = error
         jobs, self._jobs = self._jobs, {}
         if jobs:
@@ -206,7 +205,7 @@ class EngineClient:
             if call is not None and not isinstance(call, GenerateStream) and call.push(part):
                 self.forget(part.job)
         for failed in outputs.failed:
-            # The engine says so with its last breath; its socket closes only a moment later.
+            # A dying engine fails its jobs first; its socket closes only a moment later.
             self.dead |= failed.code == "engine_dead"
             if (job := jobs.pop(failed.id, None)) is not None:
                 error = EngineError(failed.code, failed.message, failed.param, failed.retry_after)

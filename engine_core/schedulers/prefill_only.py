@@ -30,8 +30,7 @@ class EncoderRows:
     """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
     not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N].
 
-    `offsets` is a list of N + 1: steps look at few of them at a time, which is where an array is
-    slow.
+    `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -60,11 +59,10 @@ class EncoderRows:
 
 
 class PrefillOnlyScheduler:
-    """Jobs of the lowest priority value go first; a step that they do not fill takes of the next.
+    """Jobs of the lowest priority value go first; later priorities fill the rest of the step.
 
-    Among equals every job gets an even share of what there is, in order of arrival; what one job
-    leaves goes to the earliest. So a large job never delays a small one by more than a step, and
-    never starves.
+    Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
+    So a large job never delays a small one by more than a step, and never starves.
     """
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
@@ -165,7 +163,7 @@ class _Packer:
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
     def fill(self, jobs: Collection[Job]) -> None:
-        """Give every job an even share of what is left, then what they leave to the first."""
+        """Give every job an even share of the budget left, then the remainder to the first."""
         for limit in (self.left // len(jobs), self.left):
             for job in jobs:
                 if self.left <= 0:
@@ -173,7 +171,7 @@ class _Packer:
                 self._take(job, self._rows[job], limit)
 
     def _take(self, job: Job, rows: EncoderRows, limit: int) -> None:
-        """Add the job's next rows: up to `limit` tokens, and at least one row if it fits what is
+        """Add the job's next rows: up to `limit` tokens, and at least one row if it fits the budget
         left (or if the step is still empty)."""
         count = rows.fitting(min(limit, self.left))
         if count == 0 and rows.num_left and (rows.fitting(self.left) or not self._parts):

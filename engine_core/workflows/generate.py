@@ -132,17 +132,17 @@ class DecoderProcessor:
 
     def _checked_len(self, max_tokens: int | None, prompt_len: int, param: str) -> int:
         limit = min(self._max_model_len, self._kv_tokens)
-        what = "context length" if limit == self._max_model_len else "KV cache"
-        # Without max_tokens there must be room for one token at least.
-        wanted = prompt_len + (1 if max_tokens is None else max_tokens)
-        if wanted > limit:
-            asked = "" if max_tokens is None else f" and {max_tokens} to generate"
+        bound = "context length" if limit == self._max_model_len else "KV cache"
+        # Without max_tokens there must be room for at least one token.
+        needed = prompt_len + (1 if max_tokens is None else max_tokens)
+        if needed > limit:
+            requested = "" if max_tokens is None else f" and {max_tokens} to generate"
             raise RefusalError(
                 "context_length_exceeded",
-                f"this model's {what} is {limit} tokens; {param} has {prompt_len}{asked}",
+                f"this model's {bound} is {limit} tokens; {param} has {prompt_len}{requested}",
                 param if prompt_len >= limit or max_tokens is None else "max_tokens",
             )
-        return limit if max_tokens is None else wanted
+        return limit if max_tokens is None else needed
 
 
 WORKFLOW = Workflow(
