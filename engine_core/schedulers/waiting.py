@@ -46,9 +46,10 @@ class WaitingQueue(Generic[ItemT]):
         if priority not in self._groups:
             self._groups[priority] = OrderedDict()
             insort(self._priorities, priority)
-        self._groups[priority][item] = 0
+        self._groups[priority][item] = tokens
         self._priority_of[item] = priority
-        self.recount(item, tokens)
+        self._group_tokens[priority] += tokens
+        self.num_tokens += tokens
 
     def put_back(self, item: ItemT, tokens: int) -> None:
         """A preempted item: before all others, which began later or have not begun."""

@@ -25,7 +25,7 @@ _MAX_CACHED_CHARS = 1024 * 1024
 _Key = tuple[GrammarKind, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CompiledJob:
     """A tokenized job with its grammar, if it has one; or the reason why it is refused."""
 

@@ -1,6 +1,6 @@
 """A workflow: everything that differs between kinds of models, in one record."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -81,18 +81,18 @@ class Workflow:
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        for operation in _required(message):
+        for operation in _required_by(message):
             if operation not in self.operations:
                 reason = f"this model does not {operation} (its task: {self.task})"
                 raise RefusalError("invalid_request", reason)
 
 
-def _required(message: GenerateJob | EncodeJob) -> Iterator[Operation]:
+def _required_by(message: GenerateJob | EncodeJob) -> list[Operation]:
     if isinstance(message, GenerateJob):
-        yield "generate text"
-        return
-    yield "encode texts"
+        return ["generate text"]
+    operations: list[Operation] = ["encode texts"]
     if message.query is not None:
-        yield "score pairs"
+        operations.append("score pairs")
     if message.token_states:
-        yield "return token states"
+        operations.append("return token states")
+    return operations
