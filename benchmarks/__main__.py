@@ -36,7 +36,7 @@ _CASES = {
     "round_trips": _Case("links", "Between processes"),
     "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
     "overload": _Case(
-        "http", "HTTP: a daemon on one core that is asked for 2 and 10 times what it can do"
+        "http", "HTTP: a daemon on one core under 2 and 10 times the load that it can serve"
     ),
     "start_up": _Case(
         "daemon", "penstock serve with the demo models: start-up from warm files, and memory"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -38,6 +39,13 @@ def running_command(
     finally:
         process.kill()
         process.communicate()
+
+
+def pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    """Standard input and output of a process that has both as pipes."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
 
 
 @contextmanager

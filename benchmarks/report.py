@@ -12,12 +12,13 @@ class NotMeasuredError(Exception):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The bound that DESIGN or the issue sets: the figure should be at most (or at least) it."""
+    """The bound of a figure: at most `limit`, or at least."""
 
     limit: float
     at_least: bool = False
 
     def is_met(self, value: float) -> bool:
+        """Whether `value` is within it; the bound itself is."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:

@@ -25,8 +25,8 @@ _HEADER = """\
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("held", type=Path, help="constraints on what the file holds")
-    parser.add_argument("file", type=Path, help="what is written")
+    parser.add_argument("held", type=Path, help="constraints that are kept as they are")
+    parser.add_argument("file", type=Path, help="the file to write")
     arguments = parser.parse_args()
     found = {python: _resolve(python, arguments.held) for python in _PYTHONS}
     arguments.file.write_text(_HEADER + "".join(f"{line}\n" for line in lines(found)))

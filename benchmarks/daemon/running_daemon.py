@@ -23,23 +23,23 @@ class RunningDaemon:
         """Raises RuntimeError, with the log, if it ends before it is ready."""
         self.pid, self.url, self.seconds = process.pid, "", 0.0
         self._process, self._log = process, ""
-        self._started_or_ended = threading.Event()
+        self._ready_or_ended = threading.Event()
         reader = threading.Thread(target=self._read, args=(started,), daemon=True)
         reader.start()
-        self._started_or_ended.wait()
+        self._ready_or_ended.wait()
         if not self.url:
             raise RuntimeError(f"penstock serve did not become ready:\n{self._log}")
 
     def _read(self, started: float) -> None:
-        """Its log, to the end: it must never wait for a reader."""
+        """Read its log to the end: it must never wait for a reader."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._log += line
             if (ready := _READY.search(line)) is not None:
                 self.seconds = time.monotonic() - started
                 self.url = ready[1]
-                self._started_or_ended.set()
-        self._started_or_ended.set()
+                self._ready_or_ended.set()
+        self._ready_or_ended.set()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`penstock serve` with the demo models: how long until it is ready, and what it then occupies."""
+"""`penstock serve` with the demo models: seconds until it is ready, and its memory then."""
 
 from statistics import median
 

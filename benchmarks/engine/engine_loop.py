@@ -48,7 +48,7 @@ def measure() -> list[Figure]:
 
 
 def _generating(rows: int) -> InMemoryCore:
-    """A core in which `rows` sequences generate, a job each, their blocks ending in turn."""
+    """A core in which `rows` sequences generate, a job each. Not all fill a block at once."""
     core = _core(rows)
     for row in range(rows):
         core.put(_job(row, _PROMPT + row % 16))

@@ -49,7 +49,7 @@ class _Clients:
 
 
 class _Executor:
-    """Stands for the stages: encodes each step. `poll` gives what is put into `finished`."""
+    """Stands for the stages: encodes each step. `poll` returns what is put into `finished`."""
 
     def __init__(self) -> None:
         self.results = os.eventfd(1)

@@ -52,5 +52,5 @@ class Stopwatch:
         return float(np.median(self._laps[part])) / 1e3
 
     def total(self, part: str) -> float:
-        """Over all laps, in µs."""
+        """The sum over all laps, in µs."""
         return sum(self._laps[part]) / 1e3

@@ -1,7 +1,7 @@
 """The demo generator through the engine client: one stream against transformers, 16 against one.
 
-The speed of a machine wanders, so what is compared is run in turn, round after round, and each
-ratio is taken within a round.
+The speed of a machine drifts, so the compared runs alternate, round after round, and each ratio is
+taken within a round.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from benchmarks.processes import running_module
+from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
@@ -47,7 +47,7 @@ class Done(msgspec.Struct, frozen=True):
 
 class _Round(msgspec.Struct, frozen=True):
     """Tokens a second: transformers, one stream of ours, 16 streams together; and whether the
-    first two said the same."""
+    first two gave the same tokens."""
 
     transformers: float
     one: float
@@ -105,11 +105,10 @@ async def _continue(client: EngineClient, prompt: bytes) -> list[int]:
 
 
 def _ask(peer: subprocess.Popen[str], task: Task) -> Done:
-    assert peer.stdin is not None
-    assert peer.stdout is not None
-    peer.stdin.write(msgspec.json.encode(task).decode() + "\n")
-    peer.stdin.flush()
-    return msgspec.json.decode(peer.stdout.readline(), type=Done)
+    stdin, stdout = pipes(peer)
+    stdin.write(msgspec.json.encode(task).decode() + "\n")
+    stdin.flush()
+    return msgspec.json.decode(stdout.readline(), type=Done)
 
 
 def _figures(rounds: list[_Round], threads: int) -> list[Figure]:

@@ -33,11 +33,11 @@ def main() -> None:
 def _generate(model, task: Task) -> Done:
     prompt = torch.tensor([task.prompt])
     started = time.perf_counter()
-    whole = model.generate(
+    generated = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=task.new_tokens
     )
     seconds = time.perf_counter() - started
-    return Done(whole[0, len(task.prompt) :].tolist(), seconds)
+    return Done(generated[0, len(task.prompt) :].tolist(), seconds)
 
 
 if __name__ == "__main__":

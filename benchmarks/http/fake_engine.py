@@ -40,17 +40,17 @@ _IDLE_SECONDS = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A row to generate: whose it is, how many tokens it is to say, how many it has said."""
+    """A row to generate: its client and job, how many tokens it gets, how many it has."""
 
     client: bytes
     job: int
     row: int
     max_tokens: int
-    said: int = 0
+    generated: int = 0
 
 
 class FakeEngine:
-    """One endpoint. What there is to say to a client between two waits is one message."""
+    """One endpoint. All updates of a client between two waits are one message."""
 
     def __init__(
         self, endpoint: str, task: Task, step_seconds: float, tokens: Sequence[int]
@@ -76,7 +76,7 @@ class FakeEngine:
                 self._handle(client, self._decoder.decode(frame))
             if self._rows and time.monotonic() >= self._due:
                 self._due += self._step_seconds
-                self._rows = [row for row in self._rows if not self._say(row)]
+                self._rows = [row for row in self._rows if not self._generate_token(row)]
             for client, outputs in self._outputs.items():
                 self._clients.send(client, outputs)
             self._outputs.clear()
@@ -101,18 +101,18 @@ class FakeEngine:
         rows = [_Row(client, job.id, row, limit) for row in range(count * job.n)]
         if not self._step_seconds:
             for row in rows:
-                while not self._say(row):
+                while not self._generate_token(row):
                     pass
             return
         if not self._rows:
             self._due = time.monotonic() + self._step_seconds
         self._rows += rows
 
-    def _say(self, row: _Row) -> bool:
+    def _generate_token(self, row: _Row) -> bool:
         """The row's next token; True if that was its last."""
-        token = self._tokens[row.said % len(self._tokens)]
-        row.said += 1
-        last = row.said == row.max_tokens
+        token = self._tokens[row.generated % len(self._tokens)]
+        row.generated += 1
+        last = row.generated == row.max_tokens
         output = RowOutput(row.job, row.row, token, "length" if last else None)
         self._outputs[row.client].rows.append(output)
         return last

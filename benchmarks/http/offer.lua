@@ -1,6 +1,6 @@
 -- wrk: POST the body given after `--`, at moments that do not wait for answers: after each a
 -- connection pauses for up to twice the milliseconds given behind the body. When done, one line of
--- JSON for benchmarks/http/wrk.py. The server says each request's id again: here, when it was sent.
+-- JSON for benchmarks/http/wrk.py. The server returns each request's id: here, the time when it was sent.
 
 local ffi = require("ffi")
 ffi.cdef [[

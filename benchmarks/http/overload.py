@@ -1,4 +1,4 @@
-"""More than a daemon can do: what it takes, how long that waits, and what a refusal takes."""
+"""A daemon under overload: how much it serves, how long requests wait, how fast it refuses."""
 
 import os
 from statistics import median
@@ -22,7 +22,7 @@ _BODY = {"input": _TEXT}
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """One load: what wrk saw, and the CPU seconds of all of the daemon's processes."""
+    """One load: what wrk measured, and the CPU seconds of all of the daemon's processes."""
 
     offer: wrk.Offer
     cpu: float

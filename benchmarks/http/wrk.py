@@ -15,7 +15,7 @@ _TIMEOUT_S = 60
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What one run of wrk saw. `failed` counts answers other than 2xx and 3xx, and lost ones."""
+    """Results of a run of wrk. `failed` counts answers other than 2xx and 3xx, and lost ones."""
 
     requests: int
     microseconds: int
@@ -30,8 +30,8 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What one run of wrk saw of a server that may answer 429: how many it took and how many it
-    refused. `failed` counts all other answers, and lost ones."""
+    """The results of one run of wrk on a server that may answer 429: how many requests it took and
+    how many it refused. `failed` counts all other answers, and lost ones."""
 
     microseconds: int
     taken: int
@@ -55,7 +55,7 @@ _ResultT = TypeVar("_ResultT", Load, Offer)
 
 
 def post(url: str, body: Mapping[str, object], *, connections: int, seconds: int) -> Load:
-    """Ask the same over and over, on each connection as soon as it has its answer.
+    """Send the same request again and again, on each connection as soon as it has its answer.
 
     Raises NotMeasuredError if wrk is not installed, RuntimeError if a request failed.
     """
@@ -70,7 +70,8 @@ def offer(
     seconds: int,
     pause_ms: int,
 ) -> Offer:
-    """Ask the same over and over, on each connection `pause_ms` after its answer, on average.
+    """Send the same request again and again, on each connection `pause_ms` (on average) after its
+    answer.
 
     Raises as `post` does; a 429 is no failure.
     """

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.engine.in_memory_core import engine_config
-from benchmarks.processes import running_module
+from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
@@ -104,8 +104,8 @@ def _run_stages(files: list[Path], rows: int) -> Hops:
             )
             for file in files
         ]
-        assert first.stdout is not None
-        return msgspec.json.decode(first.stdout.readline(), type=Hops)
+        _, stdout = pipes(first)
+        return msgspec.json.decode(stdout.readline(), type=Hops)
 
 
 def _median(times: list[float]) -> float:

@@ -1,8 +1,7 @@
 """Worker on CUDA: how long the GPU takes for a step of an 8B Llama's shape, by attention backend.
 
-The worker alone, whose weights, keys and values are made up. What a case says goes for steps of its
-kind in a server too, as long as the GPU is not at its power limit: the rounds are short, and pauses
-stand between them.
+The worker alone, with dummy weights, keys and values. A step takes as long in a server, unless the
+GPU is at its power limit there: here rounds are short, with pauses between them.
 """
 
 import sys
@@ -40,7 +39,7 @@ _ROUNDS, _STEPS, _PAUSE_SECONDS = 5, 10, 0.2
 
 
 class Rows(NamedTuple):
-    """Rows of one context, the last `queries` tokens of which are the step's."""
+    """Rows with equal contexts; the last `queries` tokens of each are in the step."""
 
     count: int
     context: int
@@ -90,8 +89,8 @@ def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> lis
 
 def _figure(runner: DecodeRunner, name: str, rows: Sequence[Rows]) -> Figure:
     """The median of some rounds of steps, each queued while the one before runs."""
-    _run(runner, _message(rows, first=True))
-    step = _message(rows, first=False)
+    _run(runner, _step_of(rows, first=True))
+    step = _step_of(rows, first=False)
     times: list[float] = []
     launched: list[float] = []
     for _ in range(_ROUNDS):
@@ -115,8 +114,8 @@ def _run(runner: DecodeRunner, message: DecodeStep) -> None:
     runner.run_head(step, runner.forward(step, None)).to_host()
 
 
-def _message(rows: Sequence[Rows], *, first: bool) -> DecodeStep:
-    """The step; the `first` one tells of the rows' blocks and parameters. All are sampled."""
+def _step_of(rows: Sequence[Rows], *, first: bool) -> DecodeStep:
+    """The step; the `first` one brings the rows' blocks and parameters. All rows are sampled."""
     each = [Rows(1, row.context, row.queries) for row in rows for _ in range(row.count)]
     updates: list[tuple[int, int, int]] = []
     tokens: list[int] = []

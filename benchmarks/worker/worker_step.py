@@ -14,7 +14,7 @@ import zmq
 
 from benchmarks.engine.in_memory_core import InMemoryCore, engine_config
 from benchmarks.engine.stopwatch import Stopwatch
-from benchmarks.processes import running_module
+from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
@@ -50,7 +50,7 @@ _SAMPLING = {
 
 
 def measure() -> list[Figure]:
-    """For each number of rows: the step outside the model's math, and the whole of it."""
+    """For each number of rows: the step outside the model's math, and the whole step."""
     seat = EngineSeat(prefix="", num_engines=1)
     model = set_up_model("model", demo_models()[GENERATOR_NAME], _OPTIONS, Limits(), seat)
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
@@ -59,8 +59,8 @@ def measure() -> list[Figure]:
     with running_module(
         "benchmarks.worker.worker_step", environment=worker.environment, piped=True
     ) as process:
-        assert process.stdout is not None
-        return msgspec.json.decode(process.stdout.read(), type=list[Figure])
+        _, stdout = pipes(process)
+        return msgspec.json.decode(stdout.read(), type=list[Figure])
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 class _MemoryLink(EngineLink):
-    """Keeps what the stage says last, encoded as for its engine core."""
+    """Keeps the stage's last message, encoded as for its engine core."""
 
     def __init__(self) -> None:
         self.sent = b""

@@ -1,1 +1,1 @@
-"""`penstock bench`: the headline workloads, beside what others reach and what we aim for."""
+"""`penstock bench`: the headline workloads, beside goals, vLLM's figures and floors."""

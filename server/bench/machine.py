@@ -73,11 +73,11 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str:
     """The short commit, marked where the working tree differs from it."""
-    head = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
-    if not head:
+    commit = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
+    if not commit:
         return "unknown"
     changed = _output_of("git", "-C", str(SOURCE), "status", "--porcelain")
-    return head + (" with changes" if changed else "")
+    return commit + (" with changes" if changed else "")
 
 
 def _gpus() -> list[str]:

@@ -48,8 +48,8 @@ class OfflineRunner:
 
     async def warm_up(self, case: OfflineCase) -> None:
         """The beginning of a workload of the same lengths and other contents, at most 131,072
-        tokens (but one prompt at least) and 16 outputs each: compiles and loads what starting did
-        not. Raises what `measure` raises."""
+        tokens (but one prompt at least) and 16 outputs each: compiles and loads everything
+        that starting did not. Raises BenchError, EngineError."""
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]

@@ -1,4 +1,4 @@
-"""What was measured, beside what it is compared with: as a table, as JSON, and as a picture."""
+"""The figures beside their targets: as a table, as JSON, and as a picture."""
 
 import importlib
 from collections.abc import Mapping, Sequence

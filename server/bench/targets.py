@@ -1,4 +1,4 @@
-"""What figures are compared with: our goals, what vLLM reaches, the hardware's floor.
+"""The values that figures are compared with: our goals, vLLM's figures, the hardware's floors.
 
 They stand in `benchmarks/targets.toml` of the source checkout. An installed wheel has no such file;
 its reports show our own figures only.
@@ -20,7 +20,7 @@ Values = tuple[float, ...]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one figure of a workload is compared with."""
+    """The values that one figure of a workload is compared with."""
 
     goal: Values = ()
     vllm: Values = ()
@@ -31,7 +31,7 @@ NO_TARGET = Target()
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that figures are compared with: case -> figure -> target."""
+    """The targets of all cases: case -> figure -> target."""
 
     vllm_version: str
     cases: dict[str, dict[str, Target]]

@@ -38,7 +38,7 @@ class StartError(Exception):
 
 
 START_ERRORS = (StartError, DemoModelMissingError, SettingsError, DeviceError, *MODEL_ERRORS)
-"""Everything that is found before a process starts; each message is one line."""
+"""Everything that prevents a start; each message is one line."""
 
 
 def serve(command: ServeCommand) -> int:

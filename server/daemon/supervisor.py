@@ -16,7 +16,7 @@ from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
-"""When nothing is left that could finish a request: for the API processes to say so."""
+"""For the API processes to answer every client once no engine can finish a request."""
 _CAUSE_S = 0.2
 """Until a worker that somebody has killed is noticed: its core ends too, maybe noticed first."""
 _LAST_WORDS_S = 1.0
@@ -82,7 +82,7 @@ class Supervisor:
         return 128 + self._forced_by if self._forced_by else code
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """The first asks to finish what runs, whatever goes on; a second one cuts it off."""
+        """The first finishes the requests in flight and stops; a second one stops at once."""
         if self._stop.is_set():
             self._forced_by = number
             self._force.set()
@@ -127,7 +127,7 @@ class Supervisor:
         return next(child for child in self._children if child.exit.done())
 
     async def _serve(self) -> int:
-        """Until someone asks to stop or a part dies; then what still runs is finished."""
+        """Until a signal comes or a part dies; then the requests in flight are finished."""
         self._serving = True
         watch = asyncio.create_task(self._watch())
         for child in self._children:
