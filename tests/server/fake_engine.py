@@ -1,4 +1,4 @@
-"""A peer that speaks engine_core.messages and computes nothing: what it is told, it says."""
+"""A peer that speaks engine_core.messages and computes nothing: it answers with scripted tokens."""
 
 import itertools
 import threading
@@ -36,7 +36,7 @@ from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 
 LENGTH = 4.0
-"""Of the vectors that the engine tells: an exact multiple of `vector_of`."""
+"""Of the vectors that the engine returns: an exact multiple of `vector_of`."""
 
 
 def vector_of(item: str | bytes, size: int) -> np.ndarray:
@@ -241,13 +241,13 @@ class FakeEngine:
         self._send(client, Outputs(accepted=[Accepted(message.id, lengths, ids)]))
 
     def _ids(self, message: GenerateJob | EncodeJob) -> list[bytes]:
-        wishes = message.tokenization
-        special = wishes.add_special_tokens
+        options = message.tokenization
+        special = options.add_special_tokens
         ids = message.ids or self._tokenizer.encode(message.texts, add_special_tokens=special)
-        if wishes.truncate_to is None:
+        if options.truncate_to is None:
             return ids
-        size = 4 * wishes.truncate_to
-        return [part[-size:] if wishes.truncation_side == "left" else part[:size] for part in ids]
+        size = 4 * options.truncate_to
+        return [part[-size:] if options.truncation_side == "left" else part[:size] for part in ids]
 
     def _step(self) -> None:
         outputs: dict[bytes, Outputs] = {}
@@ -257,20 +257,20 @@ class FakeEngine:
             part = self._encoded(message)
             outputs.setdefault(client, Outputs([], [], [], [])).encoded.append(part)
         self._waiting.clear()
-        for client, news in outputs.items():
-            self._send(client, news)
+        for client, own in outputs.items():
+            self._send(client, own)
 
-    def _say(self, job: _Job, news: Outputs) -> None:
+    def _say(self, job: _Job, outputs: Outputs) -> None:
         message, params = job.message, job.message.params
         if job.said == self.script.fail_after:
-            news.failed.append(Failed(message.id, "row_failed", "no finite result"))
+            outputs.failed.append(Failed(message.id, "row_failed", "no finite result"))
             del self._jobs[job.client, message.id]
             return
         if job.said == 0 and params.prompt_logprobs is not None:
-            news.rows.extend(self._scored(job, params.prompt_logprobs))
+            outputs.rows.extend(self._scored(job, params.prompt_logprobs))
         if params.max_tokens == 0:
             for row in list(job.open_rows):
-                news.rows.append(RowOutput(message.id, row, finish="length"))
+                outputs.rows.append(RowOutput(message.id, row, finish="length"))
                 self._close_row(job, row)
             return
         token = self.script.tokens[job.said % len(self.script.tokens)]
@@ -284,7 +284,7 @@ class FakeEngine:
             chance = self.script.chances[row % len(self.script.chances)]
             width = params.logprobs
             sampled = None if width is None else logprobs_of([token], width, chance)
-            news.rows.append(RowOutput(message.id, row, token, finish, sampled, cached=cached))
+            outputs.rows.append(RowOutput(message.id, row, token, finish, sampled, cached=cached))
             if finish is not None:
                 self._close_row(job, row)
 

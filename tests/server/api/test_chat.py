@@ -1,4 +1,4 @@
-"""Chat over HTTP, before engines that say what they are told."""
+"""Chat over HTTP, before engines that generate scripted tokens."""
 
 import json
 import re
@@ -144,9 +144,9 @@ def test_logprobs(house, say, tokenizer, streamed):
     fields = {"logprobs": True, "top_logprobs": 3}
     if streamed:
         choices = [choice for chunk in chunks_of(house, **fields) for choice in chunk["choices"]]
-        told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
-        entries = [entry for logprobs in told for entry in logprobs["content"]]
-        assert all(logprobs["refusal"] is None for logprobs in told)
+        parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        entries = [entry for logprobs in parts for entry in logprobs["content"]]
+        assert all(logprobs["refusal"] is None for logprobs in parts)
     else:
         logprobs = chat(house, **fields)["choices"][0]["logprobs"]
         assert logprobs["refusal"] is None

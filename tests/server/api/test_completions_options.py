@@ -30,8 +30,8 @@ def test_best_of_returns_the_likeliest(house, say, logprobs):
     if logprobs is None:
         assert all(choice["logprobs"] is None for choice in body["choices"])
     else:
-        told = [choice["logprobs"]["token_logprobs"][0] for choice in body["choices"]]
-        assert told == [-1.0, -2.0] * 2
+        first = [choice["logprobs"]["token_logprobs"][0] for choice in body["choices"]]
+        assert first == [-1.0, -2.0] * 2
     assert body["usage"]["completion_tokens"] == 6 * (len(ids) + 1)
 
 
@@ -175,8 +175,8 @@ def test_no_token_wanted_scores_a_prompt(house, say, echo):
     assert texts(body) == ["The quick" if echo else ""]
     assert reasons(body) == ["length"]
     assert body["usage"]["completion_tokens"] == 0
-    told = body["choices"][0]["logprobs"]["token_logprobs"]
-    assert len(told) == (body["usage"]["prompt_tokens"] if echo else 0)
+    logprobs = body["choices"][0]["logprobs"]["token_logprobs"]
+    assert len(logprobs) == (body["usage"]["prompt_tokens"] if echo else 0)
     chunks = stream(house, **fields)
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == ["length"]
     (job, _) = house.engines["writer"].received
@@ -278,11 +278,11 @@ def test_tokens_spelled_by_their_ids(house, say, tokenizer):
     ids = say("naïve cafés")
     fields = {"prompt": "a", "max_tokens": 50, "logprobs": 2, "echo": True}
     (choice,) = complete(house, **fields, return_tokens_as_token_ids=True)["choices"]
-    told = choice["logprobs"]
+    logprobs = choice["logprobs"]
     prompt = tokenizer.raw.encode("a").ids
-    assert told["tokens"] == [f"token_id:{id_}" for id_ in [*prompt, *ids, 1]]
-    assert all(key.startswith("token_id:") for top in told["top_logprobs"][1:] for key in top)
+    assert logprobs["tokens"] == [f"token_id:{id_}" for id_ in [*prompt, *ids, 1]]
+    assert all(key.startswith("token_id:") for top in logprobs["top_logprobs"][1:] for key in top)
     (plain,) = complete(house, **fields)["choices"]
     assert plain["text"] == choice["text"]
-    assert plain["logprobs"]["text_offset"] == told["text_offset"]
-    assert plain["logprobs"]["token_logprobs"] == told["token_logprobs"]
+    assert plain["logprobs"]["text_offset"] == logprobs["text_offset"]
+    assert plain["logprobs"]["token_logprobs"] == logprobs["token_logprobs"]

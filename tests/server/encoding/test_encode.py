@@ -38,9 +38,9 @@ def count(tokenizer: Tokenizer, text: str) -> int:
 async def test_a_text_keeps_so_many_tokens_of_its_own(
     model: Model, tokenizer: Tokenizer, query: str | None, limit: int, side
 ) -> None:
-    wishes = await texts_cut_to(model, limit, query=query, side=side)
+    tokenization = await texts_cut_to(model, limit, query=query, side=side)
     threads = TokenizingThreads(tokenizer)
-    job = Job(b"", EncodeJob(1, tokenization=wishes), 1, 0)
+    job = Job(b"", EncodeJob(1, tokenization=tokenization), 1, 0)
     threads.put(job, [TEXT if query is None else (query, TEXT)])
     assert select.select([threads.fileno()], [], [], 10)[0]
     ((done,),) = [finished.tokenized for finished in threads.take()]

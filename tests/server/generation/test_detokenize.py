@@ -61,11 +61,11 @@ def test_a_stop_string_that_is_included_holds_nothing_back(text, stops, cuts):
     matcher = StopStrings(tuple(stops), included=True)
     said = ""
     for piece in pieces_of(text, cuts):
-        told = matcher.push(piece)
-        said += told
+        certain = matcher.push(piece)
+        said += certain
         if matcher.found:
             break
-        assert told == piece
+        assert certain == piece
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     assert said + matcher.flush() == text[: min(ends, default=None)]
 

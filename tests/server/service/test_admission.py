@@ -17,24 +17,24 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = (0, 0, 0)
-        self.admission = Admission(LIMITS, self.tell)
+        self.counted = (0, 0, 0)
+        self.admission = Admission(LIMITS, self.count)
         self.inside: list[Ticket] = []
         self.left: list[Ticket] = []
 
-    def tell(self, *counts: int) -> None:
-        self.told = counts
+    def count(self, *counts: int) -> None:
+        self.counted = counts
 
     @rule(rows=st.integers(1, 12), tokens=st.integers(0, 120))
     def come(self, rows, tokens):
-        before = self.told
+        before = self.counted
         fits = before[0] < 4 and before[1] + rows <= 10 and before[2] + tokens <= 100
         try:
             self.inside.append(self.admission.admit(rows=rows, tokens=tokens))
             assert fits
         except APIError as error:
             assert not fits
-            assert self.told == before, "a refused request leaves no trace"
+            assert self.counted == before, "a refused request leaves no trace"
             hopeless = rows > 10 or tokens > 100
             assert error.code == ("too_large" if hopeless else "overloaded")
 
@@ -62,7 +62,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         rows = sum(ticket.rows for ticket in self.inside)
         tokens = sum(ticket.tokens for ticket in self.inside)
         counts = (self.admission.requests, self.admission.rows, self.admission.tokens)
-        assert counts == (len(self.inside), rows, tokens) == self.told
+        assert counts == (len(self.inside), rows, tokens) == self.counted
 
 
 def test_what_is_in_the_house_is_always_counted_right():

@@ -25,7 +25,7 @@ Answers = list[tuple[int, Any]]
 
 
 class App:
-    """Answers with what it was sent: `/now` at once, `/later` when told to, `/parts` in parts."""
+    """Answers with what it was sent: `/now` at once, `/later` when allowed, `/parts` in parts."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
