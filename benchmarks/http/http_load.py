@@ -20,7 +20,7 @@ from benchmarks.report import Budget, Figure
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.parts import daemon_parts
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.models.model_setup import EngineOptions, EngineSeat, set_up_model
+from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
 from workers.contract.config import Task
 
@@ -143,8 +143,8 @@ def _server_config(models: Sequence[ServedModel]) -> ServerConfig:
 
 def _served(name: str, folder: str) -> ServedModel:
     model = demo_models()[_ENGINES[name][0]]
-    seat = EngineSeat(prefix=f"{folder}/{name}", num_engines=1)
-    return set_up_model(name, model, EngineOptions(device="cpu"), Limits(), seat)
+    placement = EnginePlacement(prefix=f"{folder}/{name}", num_engines=1)
+    return set_up_model(name, model, EngineOptions(device="cpu"), Limits(), placement)
 
 
 def _fake_engine(model: ServedModel):

@@ -38,7 +38,7 @@ class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     log_level: str = "info"
 
 
-class EngineSeat(msgspec.Struct, frozen=True, kw_only=True):
+class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's place in the daemon: its sockets' common prefix, and how many engines it has."""
 
     prefix: str
@@ -46,7 +46,7 @@ class EngineSeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def set_up_model(
-    name: str, folder: Path, options: EngineOptions, limits: Limits, seat: EngineSeat
+    name: str, folder: Path, options: EngineOptions, limits: Limits, placement: EnginePlacement
 ) -> ServedModel:
     """Read the checkpoint's configuration and decide everything that the options leave open.
 
@@ -61,9 +61,9 @@ def set_up_model(
             "pipeline_stages",
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
-    execution = _execution_config(name, model, task, options, seat.prefix)
+    execution = _execution_config(name, model, task, options, placement.prefix)
     if execution.device != "cpu":
-        share = _memory_share(execution, options.memory_share, seat.num_engines)
+        share = _memory_share(execution, options.memory_share, placement.num_engines)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_share_bytes=share)
     elif task == "generate" and not options.kv_cache_memory:
@@ -74,7 +74,7 @@ def set_up_model(
         max_pending_rows=limits.max_rows,
         max_pending_tokens=limits.max_tokens,
         max_queue_seconds=limits.max_queue_seconds,
-        client_endpoint=f"ipc://{seat.prefix}.client",
+        client_endpoint=f"ipc://{placement.prefix}.client",
         stall_timeout=options.stall_timeout,
     )
     generation = read_generation_defaults(folder)

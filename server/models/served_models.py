@@ -9,7 +9,7 @@ import msgspec
 from engine_core.tokenization.tokenizer import TokenizerError
 from server.models.devices import DeviceError, resolve_device
 from server.models.memory_shares import SharesError, Tenant, divide
-from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
 from server.settings.server_config import Limits, ServedModel
 from server.settings.settings import (
@@ -42,11 +42,11 @@ def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tupl
             stall_timeout=settings.stall_timeout,
             log_level=settings.log_level,
         )
-        seat = EngineSeat(prefix=str(folder / str(index)), num_engines=1)
+        placement = EnginePlacement(prefix=str(folder / str(index)), num_engines=1)
         name, *aliases = names[index]
-        with _told(spelling, index):
+        with _named_in_errors(spelling, index):
             source = model_folder(model.model, model.load_format)
-            served = set_up_model(name, source, options, _limits(settings, model), seat)
+            served = set_up_model(name, source, options, _limits(settings, model), placement)
         resolved.append(msgspec.structs.replace(served, aliases=tuple(aliases)))
     return tuple(resolved)
 
@@ -59,7 +59,7 @@ def _limits(settings: Settings, model: ModelSettings) -> Limits:
 
 
 @contextmanager
-def _told(spelling: Spelling, index: int) -> Generator[None]:
+def _named_in_errors(spelling: Spelling, index: int) -> Generator[None]:
     """Complaints about the model say which it is, and which of its keys is at fault."""
     try:
         yield
@@ -96,7 +96,7 @@ def _default_name(source: str) -> str:
 def _memory_shares(settings: Settings, spelling: Spelling) -> list[float]:
     tenants: list[Tenant] = []
     for index, model in enumerate(settings.models):
-        with _told(spelling, index):
+        with _named_in_errors(spelling, index):
             devices = _devices(model)
         tenants.append(Tenant(devices=devices, share=model.memory_share))
     try:

@@ -1,6 +1,6 @@
-"""The flags of `penstock serve`: each sets the setting of its name, and tells the default.
+"""The flags of `penstock serve`: each sets the setting of its name; its help has the default.
 
-One that is not given leaves no trace, so that a default can be told from a wish.
+One that is not given leaves no trace, so that defaults and choices differ.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_http_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the daemon listens, whom it lets in and what it admits."""
+    """Where the daemon listens, who may call it and what it admits."""
     group = _group(parser, "HTTP")
     group.add_argument("--host", help="(default: 127.0.0.1)")
     group.add_argument("--port", type=port, help="0 takes any that is free (default: 8000)")
@@ -196,7 +196,7 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
         "--max-requests",
         type=positive,
         metavar="N",
-        help="requests in the house of the whole daemon; more are answered with 429 "
+        help="requests in flight in the whole daemon; more are answered with 429 "
         f"(default: {limits.max_requests})",
     )
     group.add_argument(
@@ -228,7 +228,7 @@ def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_life_flags(parser: argparse.ArgumentParser) -> None:
-    """How long starting and stopping may take, and what is told."""
+    """How long starting and stopping may take, and what is logged."""
     group = _group(
         parser,
         "start and stop",

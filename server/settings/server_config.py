@@ -13,7 +13,7 @@ API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon lets into the house at once, and what one request may ask for.
+    """What the daemon admits at once, and what one request may ask for.
 
     `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
     tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected

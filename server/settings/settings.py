@@ -62,7 +62,7 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon: what it serves, where it listens, whom it lets in, how much it admits.
+    """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
     `memory_share` is what all engines without one of their own take of a CUDA device, together
     with those that have one. Times are in seconds, sizes in bytes.
@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def limits(self) -> Limits:
-        """What the daemon lets into the house, and what one request may ask for."""
+        """What the daemon admits, and what one request may ask for."""
         return Limits(
             max_requests=self.max_requests,
             max_rows=self.max_sequences,

@@ -165,7 +165,7 @@ def _labels(raw: dict[str, Any]) -> tuple[str, ...]:
 def _sigmoid_scores(file: Path, raw: dict[str, Any], declared: str | None) -> bool:
     """Whether each label has a probability of its own.
 
-    One label, by sentence-transformers' rule, unless its activation is the identity. Of several
+    One label, by sentence-transformers' rule, unless its activation is the identity. Several
     labels, if their activation is the sigmoid, or the checkpoint says that any number of them may
     hold. `declared` goes before what earlier versions of the library wrote into `config.json`.
     """

@@ -7,7 +7,7 @@ from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.sampling_parameters import GREEDY, TokenSampling
 
 MAX_TOKENS = 64
-"""Of the longest step: enough to take every path."""
+"""Tokens of the longest step: enough to take every path."""
 
 
 def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:

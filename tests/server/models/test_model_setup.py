@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.models.devices import DeviceError
-from server.models.model_setup import EngineOptions, EngineSeat, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 from workers.contract.families import UnknownArchitectureError
@@ -30,8 +30,8 @@ def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: An
     path = folder / "model"
     if not path.exists():
         write_checkpoint(path, config)
-    seat = EngineSeat(prefix=str(folder / "0"), num_engines=engines)
-    return set_up_model("m", path, EngineOptions(**options), Limits(), seat)
+    placement = EnginePlacement(prefix=str(folder / "0"), num_engines=engines)
+    return set_up_model("m", path, EngineOptions(**options), Limits(), placement)
 
 
 def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
