@@ -14,13 +14,14 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(C
 HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench constraints test-newest
+.PHONY: help run test check coverage bench constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the whole test suite"
-	@echo "make check        ruff, pyright and the import rules"
+	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
+	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
 	@echo "make bench        measure the daemon on this machine (needs wrk)"
 	@echo "make constraints  write constraints.txt anew: newest releases, but of torch, triton and numpy"
 	@echo "make test-newest  \`make test\` with such releases, in an environment of its own"
@@ -40,6 +41,12 @@ check: $(TEST_READY)
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.budget
+
+# Only where tests run the code in their own process: other folders start daemons.
+coverage: $(TEST_READY)
+	$(BIN)/coverage run -m pytest -q tests/server tests/engine_core
+	$(BIN)/coverage report
 
 bench: $(RUN_READY)
 	@$(BIN)/python -m benchmarks
