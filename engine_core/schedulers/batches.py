@@ -1,4 +1,4 @@
-"""The rows of one step, as a scheduler chose them."""
+"""The rows of one step, chosen by a scheduler."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ class DecodeBatch:
     `scored` are each row's positions whose next prompt token gets its log-probability.
     `updates` are the block-table entries that are new since the request's last step, flat
     (slot, index, block); `after` the newest step whose sampled token a row takes as input.
-    The first `num_decodes` rows take nothing else.
+    The first `num_decodes` rows are decode rows.
     """
 
     step: int

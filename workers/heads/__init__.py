@@ -1,1 +1,1 @@
-"""What the last stage makes of hidden states: tokens, vectors, scores."""
+"""The last stage's end: from hidden states to tokens, vectors or scores."""

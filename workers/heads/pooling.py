@@ -7,7 +7,7 @@ from workers.step.packed_step import PackedStep
 
 
 def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-    """`hidden` [T', D] -> float32[R, D], of any length; what is not finite stays in its row."""
+    """`hidden` [T', D] -> float32[R, D], not normalised; NaN stays in its row."""
     if config.mode == "cls":
         return first_tokens(hidden, step).float()
     if config.mode == "last":

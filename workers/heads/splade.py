@@ -15,8 +15,8 @@ megabytes."""
 
 @dataclass(frozen=True, slots=True)
 class SparseVectors:
-    """What is not zero in R vectors: entries float32[E, 2] are pairs of an index and a value, row
-    after row, indices ascending; counts int32[R] how many are each row's.
+    """R sparse vectors: entries float32[E, 2] are the index and value of each number that is not
+    zero, row after row, indices ascending; counts int32[R] are the entries of each row.
 
     float32 holds every integer up to 2**24, more than a vocabulary has.
     """
@@ -31,10 +31,10 @@ def sparse_vectors(
     logits: Callable[[torch.Tensor], torch.Tensor],
     config: SpladeConfig,
 ) -> SparseVectors:
-    """Pool rows of `lens` tokens, whose final states `hidden` [T', D] begins with; `logits` maps
+    """Pool rows of `lens` tokens, the first of the final states `hidden` [T', D]; `logits` maps
     [N, D] -> [N, V]. NaN stays in its row, as an entry.
 
-    On CUDA the host waits: how much of a vector is zero is known only once it is computed.
+    On CUDA the host waits: the number of entries is known only once they are computed.
     """
     parts: list[SparseVectors] = []
     start = 0
@@ -48,7 +48,7 @@ def sparse_vectors(
 
 
 def _groups(lens: Sequence[int]) -> Iterator[list[int]]:
-    """Rows in order, as many together as TOKENS_AT_ONCE has room for, but at least one."""
+    """Rows in order, in groups of at most TOKENS_AT_ONCE tokens, or of one row."""
     group: list[int] = []
     room = TOKENS_AT_ONCE
     for length in lens:
@@ -84,7 +84,7 @@ def _pooled(
         index = row_of_token[piece, None].expand_as(weights)
         vectors.scatter_reduce_(0, index, weights, "sum" if sums else "amax")
     assert vectors is not None, "a row has at least one token"
-    # Activations are monotonic: of the maximum one is enough.
+    # Activations are monotonic: the maximum alone needs one.
     return vectors if sums else _activate(vectors, config)
 
 
@@ -95,7 +95,6 @@ def _activate(logits: torch.Tensor, config: SpladeConfig) -> torch.Tensor:
 
 
 def _without_zeros(vectors: torch.Tensor) -> SparseVectors:
-    places = vectors.nonzero()
-    values = vectors[places[:, 0], places[:, 1]]
-    entries = torch.stack([places[:, 1].float(), values], dim=1)
+    rows, indices = vectors.nonzero(as_tuple=True)
+    entries = torch.stack([indices.float(), vectors[rows, indices]], dim=1)
     return SparseVectors(vectors.count_nonzero(dim=1).int(), entries)

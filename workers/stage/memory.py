@@ -30,6 +30,6 @@ def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
 
 
 def release_cached() -> None:
-    """Give what is no longer used back to the device."""
+    """Return memory that is no longer used to the device."""
     gc.collect()
     torch.cuda.empty_cache()
