@@ -1,4 +1,27 @@
-"""Every error that a client can get: one table from code to HTTP status, type and advice."""
+"""Every error that a client can get: one table from code to HTTP status, type and advice.
+
+The errors of the project, by the moment at which they end something:
+
+    before a process starts (`server.daemon.daemon.START_ERRORS`): one line, exit code 1
+        StartError                  server.daemon.daemon      the machine: address, folders
+        SettingsError               server.settings.settings  a flag or a key of the file
+        SetupError                  server.models.model_setup becomes a SettingsError
+        DeviceError                 server.models.devices     no such device
+        DemoModelMissingError       server.demo
+        ModelSourceError            server.models.model_source
+        ModelConfigError            workers.contract.model_config
+        UnknownArchitectureError    workers.contract.families
+        TokenizerError              engine_core.tokenization.tokenizer
+    while a worker starts or runs: WorkerFailed is sent, the engine ends
+        CheckpointError             workers.weights.checkpoint
+        DeviceMemoryError           workers.stage.memory
+        PipelineError               workers.links.activations
+        WorkerLostError             engine_core.executor.base
+    a request
+        RefusalError                engine_core.job           the engine refuses a job
+        EngineError                 engine_core.client        what its client gets for that
+        APIError                    here                      what an HTTP client gets
+"""
 
 import math
 from http import HTTPStatus

@@ -1,1 +1,1 @@
-"""Submit and poll over the stages of a model."""
+"""The stages of a model: steps are submitted to them, results polled from them."""

@@ -8,6 +8,7 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.executor.capacity import kv_blocks
 from engine_core.executor.watch import StageWatch
 from engine_core.transport import is_readable, open_router
 from workers.contract.messages import (
@@ -46,7 +47,7 @@ class LocalExecutor:
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
         seconds = max(stage.seconds for stage in loaded)
         log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", seconds)
-        num_blocks = self._num_blocks(loaded)
+        num_blocks = kv_blocks(self._execution, loaded)
         self._send(AllocateKV(num_blocks), self._stages)
         for _ in self._stages:
             self._await(WorkerReady)
@@ -78,30 +79,6 @@ class LocalExecutor:
         self.losses.close(0)
         self.results.close(0)
 
-    def _num_blocks(self, loaded: list[WorkerLoaded]) -> int:
-        """As many blocks as the tightest stage can hold, and no more than could ever be used."""
-        stages = [stage for stage in loaded if stage.kv_block_bytes]
-        if not stages:
-            return 0
-        size, longest = self._execution.block_size, self._execution.max_model_len
-        tightest = min(stages, key=_blocks_that_fit)
-        blocks = _blocks_that_fit(tightest)
-        if blocks < 1:
-            raise WorkerLostError(
-                f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
-                f"{tightest.kv_block_bytes:,}: raise --kv-cache-memory"
-            )
-        if blocks * size < longest:
-            log.warning(
-                "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
-                "of %s: longer requests are refused (--kv-cache-memory: %s bytes hold one)",
-                f"{tightest.kv_budget_bytes:,}",
-                f"{blocks * size:,}",
-                f"{longest:,}",
-                f"{-(-longest // size) * tightest.kv_block_bytes:,}",
-            )
-        return min(blocks, self._execution.max_running * -(-longest // size))
-
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
         poller = zmq.Poller()
@@ -132,7 +109,3 @@ class LocalExecutor:
                 return message
             self._watch.heard(message)
         return None
-
-
-def _blocks_that_fit(stage: WorkerLoaded) -> int:
-    return stage.kv_budget_bytes // stage.kv_block_bytes

@@ -1,7 +1,6 @@
 """From a model's folder and the command line's options to the configuration of its engine."""
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -9,6 +8,7 @@ from engine_core.config import EngineConfig
 from server.models.devices import available_cores, cuda_memory, resolve_device
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
+from server.settings import defaults
 from server.settings.server_config import Limits, ServedModel
 from server.settings.settings import EngineSettings, flag
 from workers.contract.checkpoint_config import read_model_config
@@ -18,7 +18,6 @@ from workers.contract.model_config import ModelConfig
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIB = 1 << 30
-_CPU_KV_BYTES = _GIB
 
 
 class SetupError(ValueError):
@@ -33,9 +32,9 @@ class SetupError(ValueError):
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     """How an engine is run. `memory_share` is that of all engines of its devices together."""
 
-    memory_share: float = 0.9
-    stall_timeout: float = 60.0
-    log_level: str = "info"
+    memory_share: float = defaults.MEMORY_SHARE
+    stall_timeout: float = defaults.STALL_TIMEOUT
+    log_level: str = defaults.LOG_LEVEL
 
 
 class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,30 +98,25 @@ def _execution_config(
         model=model,
         task=task,
         device=device,
-        dtype=_dtype(options.dtype, on_cpu, model),
+        dtype=(
+            defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
+            if options.dtype == "auto"
+            else options.dtype
+        ),
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         num_stages=stages,
-        threads=options.threads or (max(1, available_cores() // stages) if on_cpu else 1),
+        threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
         max_model_len=_max_model_len(name, options.max_model_len, model),
-        max_running=options.max_running or (64 if on_cpu else 1024),
-        max_step_tokens=options.max_step_tokens or _max_step_tokens(on_cpu, task),
-        block_size=options.block_size or (16 if on_cpu else 128),
+        max_running=options.max_running or defaults.max_running(on_cpu=on_cpu),
+        max_step_tokens=options.max_step_tokens or defaults.max_step_tokens(task, on_cpu=on_cpu),
+        block_size=options.block_size or defaults.block_size(on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
         log_level=options.log_level,
     )
-
-
-def _dtype(asked: Dtype | Literal["auto"], on_cpu: bool, model: ModelConfig) -> Dtype:
-    """`auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
-    if asked != "auto":
-        return asked
-    if on_cpu:
-        return "float32"
-    return "float16" if model.checkpoint_dtype == "float16" else "bfloat16"
 
 
 def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
@@ -133,17 +127,6 @@ def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
     return asked or model.max_model_len
 
 
-def _max_step_tokens(on_cpu: bool, task: Task) -> int:
-    """A step's tokens: enough to keep the device busy, few enough to keep decoding smooth.
-
-    8,448 are 66 tiles of 128. Where a layer's outputs make an even number of tiles, as they mostly
-    do, all of them spread evenly over the 132 processors of an H100 or H200.
-    """
-    if on_cpu:
-        return 512 if task == "generate" else 2048
-    return 8448 if task == "generate" else 16_384
-
-
 def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
     """Bytes of each stage's cache: what full use needs, within reason."""
     model = execution.model
@@ -151,7 +134,7 @@ def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
     blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
     item = ITEM_BYTES[execution.dtype]
     needed = blocks * execution.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
-    return min(_CPU_KV_BYTES, needed)
+    return min(defaults.CPU_KV_CACHE_BYTES, needed)
 
 
 def _memory_share(execution: ExecutionConfig, share: float, num_engines: int) -> int:

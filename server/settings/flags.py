@@ -6,6 +6,7 @@ One that is not given leaves no trace, so that defaults and choices differ.
 import argparse
 from typing import get_args
 
+from server.settings import defaults
 from server.settings.argument_types import (
     api_key,
     device,
@@ -17,7 +18,7 @@ from server.settings.argument_types import (
     seconds,
     size,
 )
-from server.settings.server_config import API_KEY_VARIABLE, Limits
+from server.settings.server_config import API_KEY_VARIABLE
 from server.settings.settings import LogLevel
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import Dtype, LoadFormat
@@ -102,7 +103,9 @@ def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
         "--max-running",
         type=positive,
         metavar="N",
-        help="sequences that generate at once (default: 64 on a CPU, 1024 on CUDA)",
+        help="sequences that generate at once "
+        f"(default: {defaults.max_running(on_cpu=True)} on a CPU, "
+        f"{defaults.max_running(on_cpu=False)} on CUDA)",
     )
     group.add_argument(
         "--max-step-tokens",
@@ -122,22 +125,26 @@ def _add_capacity_flags(parser: argparse.ArgumentParser) -> None:
         "--block-size",
         type=positive,
         metavar="TOKENS",
-        help="unit in which the cache is given out and shared (default: 16 on a CPU, 128 on CUDA)",
+        help="unit in which the cache is given out and shared "
+        f"(default: {defaults.block_size(on_cpu=True)} on a CPU, "
+        f"{defaults.block_size(on_cpu=False)} on CUDA)",
     )
     group.add_argument(
         "--memory-share",
         type=fraction,
         metavar="SHARE",
         help="of each CUDA device, taken by all engines together: weights, cache and the rest "
-        "(default: 0.9)",
+        f"(default: {defaults.MEMORY_SHARE})",
     )
 
 
 def add_http_flags(parser: argparse.ArgumentParser) -> None:
     """Where the daemon listens, who may call it and what it admits."""
     group = _group(parser, "HTTP")
-    group.add_argument("--host", help="(default: 127.0.0.1)")
-    group.add_argument("--port", type=port, help="0 takes any that is free (default: 8000)")
+    group.add_argument("--host", help=f"(default: {defaults.HOST})")
+    group.add_argument(
+        "--port", type=port, help=f"0 takes any that is free (default: {defaults.PORT})"
+    )
     group.add_argument(
         "--api-workers",
         type=positive,
@@ -191,38 +198,37 @@ def _add_access_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_limit_flags(parser: argparse.ArgumentParser) -> None:
     group = _group(parser, "limits")
-    limits = Limits()
     group.add_argument(
         "--max-requests",
         type=positive,
         metavar="N",
         help="requests in flight in the whole daemon; more are answered with 429 "
-        f"(default: {limits.max_requests})",
+        f"(default: {defaults.MAX_REQUESTS})",
     )
     group.add_argument(
         "--max-sequences",
         type=positive,
         metavar="N",
         help="their prompts, inputs and documents together; more are answered with 429 "
-        f"(default: {limits.max_rows})",
+        f"(default: {defaults.MAX_SEQUENCES})",
     )
     group.add_argument(
         "--max-queue-seconds",
         type=seconds,
         metavar="SECONDS",
         help="longest expected wait until a request begins, for each model; more are answered with "
-        f"429 (default: {limits.max_queue_seconds:g}; 0: no limit)",
+        f"429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
     )
     group.add_argument(
         "--max-body-size",
         type=size,
         metavar="SIZE",
-        help=f"of a request (default: {limits.max_body_bytes >> 20}MiB)",
+        help=f"of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
     )
     for what, default in (
-        ("inputs", f"prompts or inputs of a request (default: {limits.max_inputs})"),
-        ("documents", f"documents of a rerank (default: {limits.max_documents})"),
-        ("n", f"choices for each prompt (default: {limits.max_n})"),
+        ("inputs", f"prompts or inputs of a request (default: {defaults.MAX_INPUTS})"),
+        ("documents", f"documents of a rerank (default: {defaults.MAX_DOCUMENTS})"),
+        ("n", f"choices for each prompt (default: {defaults.MAX_N})"),
     ):
         group.add_argument(f"--max-{what}", type=positive, metavar="N", help=default)
 
@@ -239,25 +245,26 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
         "--startup-timeout",
         type=seconds,
         metavar="SECONDS",
-        help="give up if not ready by then (default: 600)",
+        help=f"give up if not ready by then (default: {defaults.STARTUP_TIMEOUT:g})",
     )
     group.add_argument(
         "--drain-timeout",
         type=seconds,
         metavar="SECONDS",
         help="on SIGTERM or Ctrl-C, or when a part has died, time to finish what runs; a second "
-        "signal ends at once (default: 30)",
+        f"signal ends at once (default: {defaults.DRAIN_TIMEOUT:g})",
     )
     group.add_argument(
         "--stall-timeout",
         type=seconds,
         metavar="SECONDS",
         help="end if a step of a model, or an API process, stands still for so long; 0, for "
-        "debuggers: never, and idle engines and workers are not watched either (default: 60)",
+        "debuggers: never, and idle engines and workers are not watched either "
+        f"(default: {defaults.STALL_TIMEOUT:g})",
     )
     group.add_argument(
         "--log-level",
         choices=get_args(LogLevel),
         metavar="LEVEL",
-        help="debug, info, warning or error (default: info)",
+        help=f"debug, info, warning or error (default: {defaults.LOG_LEVEL})",
     )

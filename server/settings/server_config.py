@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from engine_core.config import EngineConfig
+from server.settings import defaults
 from workers.contract.config import ExecutionConfig
 from workers.contract.sampling_parameters import TokenSampling
 
@@ -20,14 +21,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     wait; the other bounds hold for each request.
     """
 
-    max_requests: int = 4096
-    max_rows: int = 16_384
+    max_requests: int = defaults.MAX_REQUESTS
+    max_rows: int = defaults.MAX_SEQUENCES
     max_tokens: int = 16 * 1024 * 1024
-    max_queue_seconds: float = 30.0
-    max_body_bytes: int = 8 * 1024 * 1024
-    max_inputs: int = 2048
-    max_documents: int = 1000
-    max_n: int = 128
+    max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
+    max_body_bytes: int = defaults.MAX_BODY_BYTES
+    max_inputs: int = defaults.MAX_INPUTS
+    max_documents: int = defaults.MAX_DOCUMENTS
+    max_n: int = defaults.MAX_N
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +77,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls: TLS | None = None
     cors_origins: tuple[str, ...] = ()
     strict_fields: bool = False
-    startup_timeout: float = 600.0
+    startup_timeout: float = defaults.STARTUP_TIMEOUT
     drain_timeout: float
-    stall_timeout: float = 60.0
+    stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str
     limits: Limits
     models: tuple[ServedModel, ...]

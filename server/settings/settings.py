@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from server.settings import defaults
 from server.settings.server_config import Limits
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import Dtype, LoadFormat
@@ -19,7 +20,6 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_LIMITS = Limits()
 _FLAGS = {
     "api_key_files": "--api-key-file",
     "cors_origins": "--cors-origin",
@@ -39,7 +39,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Dtype | Literal["auto"] = "auto"
     load_format: LoadFormat = "auto"
     attention_backend: AttentionBackendName = AttentionBackendName.AUTO
-    pipeline_stages: Positive = 1
+    pipeline_stages: Positive = defaults.PIPELINE_STAGES
     max_model_len: Positive | None = None
     max_running: Positive | None = None
     max_step_tokens: Positive | None = None
@@ -69,26 +69,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
-    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 8000
-    api_workers: Positive = 1
+    host: Annotated[str, Meta(min_length=1)] = defaults.HOST
+    port: Annotated[int, Meta(ge=0, le=65_535)] = defaults.PORT
+    api_workers: Positive = defaults.API_WORKERS
     api_key_files: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
     cors_origins: tuple[str, ...] = ()
     strict_fields: bool = False
-    max_requests: Positive = _LIMITS.max_requests
-    max_sequences: Positive = _LIMITS.max_rows
-    max_queue_seconds: Seconds = _LIMITS.max_queue_seconds
-    max_body_size: Bytes = _LIMITS.max_body_bytes
-    max_inputs: Positive = _LIMITS.max_inputs
-    max_documents: Positive = _LIMITS.max_documents
-    max_n: Positive = _LIMITS.max_n
-    memory_share: Share = 0.9
-    startup_timeout: Seconds = 600.0
-    drain_timeout: Seconds = 30.0
-    stall_timeout: Seconds = 60.0
-    log_level: LogLevel = "info"
+    max_requests: Positive = defaults.MAX_REQUESTS
+    max_sequences: Positive = defaults.MAX_SEQUENCES
+    max_queue_seconds: Seconds = defaults.MAX_QUEUE_SECONDS
+    max_body_size: Bytes = defaults.MAX_BODY_BYTES
+    max_inputs: Positive = defaults.MAX_INPUTS
+    max_documents: Positive = defaults.MAX_DOCUMENTS
+    max_n: Positive = defaults.MAX_N
+    memory_share: Share = defaults.MEMORY_SHARE
+    startup_timeout: Seconds = defaults.STARTUP_TIMEOUT
+    drain_timeout: Seconds = defaults.DRAIN_TIMEOUT
+    stall_timeout: Seconds = defaults.STALL_TIMEOUT
+    log_level: LogLevel = defaults.LOG_LEVEL
 
     @property
     def limits(self) -> Limits:

@@ -1,4 +1,5 @@
-"""How much of a CUDA device's memory is left for the KV cache."""
+"""How much of a CUDA device's memory is left for the KV cache. From the stages' budgets
+`engine_core/executor/capacity.py` takes the number of blocks."""
 
 import numpy as np
 import numpy.typing as npt
