@@ -226,7 +226,7 @@ def test_broken_checkpoints(llama: Path, capsys: pytest.CaptureFixture[str]) -> 
     (llama / "tokenizer.json").write_text('{"model"')
     assert f"{llama / 'tokenizer.json'} cannot be read" in refused([str(llama)], capsys)
     write_json(llama / "config.json", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
-    assert "GPT2LMHeadModel is not supported" in refused([str(llama)], capsys)
+    assert "'GPT2LMHeadModel' is not supported" in refused([str(llama)], capsys)
     (llama / "config.json").write_text("{")
     assert f"{llama / 'config.json'} cannot be read" in refused([str(llama)], capsys)
 

@@ -81,8 +81,8 @@ def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixtu
     shape = write_shape(tmp_path / "odd", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
     assert bench("--case", "one", "dec", "--shape", shape) == 1
     said = capsys.readouterr()
-    assert "one: FAILED: architecture GPT2LMHeadModel is not supported" in said.out
-    assert "dec: FAILED: architecture GPT2LMHeadModel is not supported" in said.out
+    assert "one: FAILED: architecture 'GPT2LMHeadModel' is not supported" in said.out
+    assert "dec: FAILED: architecture 'GPT2LMHeadModel' is not supported" in said.out
     assert "not measured: one, dec" in said.err
 
 
