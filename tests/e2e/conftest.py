@@ -5,7 +5,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.e2e.daemon import Daemon, running
-from tests.e2e.full_house import KEY, write_models
+from tests.e2e.full_daemon import KEY, write_models
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ def demo() -> Generator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def full_house(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
+def full_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
     """A generator that chats, an embedder and a classifier, for those who have the key."""
     models = write_models(tmp_path_factory.mktemp("models"))
     names = [word for name in models for word in ("--served-model-name", name)]

@@ -166,7 +166,7 @@ def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine
     assert cached == [0, 8, 0]
 
 
-def test_a_full_house_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
+def test_a_full_engine_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     decoder.executor.allowed = 0
     decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
     decoder.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=5))

@@ -13,15 +13,15 @@ class CannedServer:
     def __init__(self, pieces: list[bytes], *, pause: float = 0.0, cut: bool = False) -> None:
         self.requests: list[bytes] = []
         self.connections = 0
-        house = self
+        deployment = self
 
         class Handler(socketserver.StreamRequestHandler):
             disable_nagle_algorithm = True
 
             def handle(self) -> None:
-                house.connections += 1
+                deployment.connections += 1
                 while request := self._request():
-                    house.requests.append(request)
+                    deployment.requests.append(request)
                     for index, piece in enumerate(pieces):
                         time.sleep(pause if index else 0)
                         self.wfile.write(piece)

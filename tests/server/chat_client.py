@@ -5,40 +5,40 @@ import json
 import httpx
 
 from engine_core.messages import GenerateJob
-from tests.server.conftest import House
+from tests.server.conftest import Deployment
 from tests.server.fake_engine import Script
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def say_little(house: House) -> House:
+def say_little(deployment: Deployment) -> Deployment:
     """Every engine says two tokens and ends: without `max_tokens`, chat would go on to the model's
     length."""
-    for engine in house.engines.values():
+    for engine in deployment.engines.values():
         engine.script = Script(tokens=[40, 41, 1])
         engine.received.clear()
-    return house
+    return deployment
 
 
-def post(house: House, **fields) -> httpx.Response:
-    return house.post(PATH, {"model": "writer", "messages": HELLO, **fields})
+def post(deployment: Deployment, **fields) -> httpx.Response:
+    return deployment.post(PATH, {"model": "writer", "messages": HELLO, **fields})
 
 
-def chat(house: House, **fields) -> dict:
-    response = post(house, **fields)
+def chat(deployment: Deployment, **fields) -> dict:
+    response = post(deployment, **fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def error(house: House, **fields) -> dict:
-    response = post(house, **fields)
+def error(deployment: Deployment, **fields) -> dict:
+    response = post(deployment, **fields)
     assert response.status_code == 400, response.text
     return response.json()["error"]
 
 
-def chunks_of(house: House, **fields) -> list[dict]:
-    response = post(house, stream=True, **fields)
+def chunks_of(deployment: Deployment, **fields) -> list[dict]:
+    response = post(deployment, stream=True, **fields)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     *events, done, rest = response.text.split("\n\n")
@@ -46,7 +46,7 @@ def chunks_of(house: House, **fields) -> list[dict]:
     return [json.loads(line.removeprefix("data: ")) for line in events]
 
 
-def job_of(house: House, model: str = "writer") -> GenerateJob:
-    (job,) = house.engines[model].received
+def job_of(deployment: Deployment, model: str = "writer") -> GenerateJob:
+    (job,) = deployment.engines[model].received
     assert isinstance(job, GenerateJob)
     return job

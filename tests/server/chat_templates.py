@@ -1,4 +1,4 @@
-"""Chat templates in the manners of real models, and houses whose models have them."""
+"""Chat templates in the manners of real models, and builder whose models have them."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from tests.server.conftest import House, HouseBuilder
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import served_model, server_config, write_tokenizer
 
 TOKENS = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
@@ -90,11 +90,11 @@ def write_template(folder: Path, template: object, **config: object) -> None:
 
 
 @contextmanager
-def chat_house(tokenizer: Tokenizer, templates: dict[str, object]) -> Iterator[House]:
-    """A house with a generator for each template, by its name; None is a model without one."""
+def chat_deployment(tokenizer: Tokenizer, templates: dict[str, object]) -> Iterator[Deployment]:
+    """A deployment with a generator for each template, by its name; None is a model without one."""
     with TemporaryDirectory(prefix="penstock-") as name:
         root = Path(name)
-        houses = HouseBuilder(root, tokenizer)
+        builder = DeploymentBuilder(root, tokenizer)
         models = []
         for index, (model, template) in enumerate(templates.items()):
             folder = root / str(index)
@@ -105,5 +105,5 @@ def chat_house(tokenizer: Tokenizer, templates: dict[str, object]) -> Iterator[H
             endpoint = f"ipc://{root}/{index}.client"
             size = tokenizer.raw.get_vocab_size()
             models.append(served_model(model, "generate", folder, endpoint, vocab_size=size))
-        yield houses.open(server_config(*models))
-        houses.close()
+        yield builder.open(server_config(*models))
+        builder.close()

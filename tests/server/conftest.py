@@ -1,4 +1,4 @@
-"""A real API process before fake engines: one house for all tests that leave it as it was."""
+"""A real API process before fake engines: one deployment for all tests that leave it as it was."""
 
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ settings.load_profile("busy")
 
 
 @dataclass
-class House:
+class Deployment:
     """A running API process (`api`), its engines by model name, an HTTP client."""
 
     api: ApiServer
@@ -48,8 +48,8 @@ def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-class HouseBuilder:
-    """Opens houses in one folder, and closes them."""
+class DeploymentBuilder:
+    """Opens builder in one folder, and closes them."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder = folder
@@ -57,14 +57,14 @@ class HouseBuilder:
         self._open = ExitStack()
 
     def model(self, name: str, task: Task, labels: tuple[str, ...] = ("relevant",)) -> ServedModel:
-        """A model of this house; a classifier has `labels`."""
+        """A model of this deployment; a classifier has `labels`."""
         endpoint = f"ipc://{self._folder}/{name}"
         vocab_size = self._tokenizer.raw.get_vocab_size()
         return served_model(
             name, task, self._folder, endpoint, vocab_size=vocab_size, labels=labels
         )
 
-    def open(self, config: ServerConfig, *, ready: bool = True) -> House:
+    def open(self, config: ServerConfig, *, ready: bool = True) -> Deployment:
         """Start the engines of `config`, then the API process."""
         engines = {
             model.name: self._open.enter_context(
@@ -82,54 +82,54 @@ class HouseBuilder:
         if ready:
             api.wait_ready()
         http = self._open.enter_context(httpx.Client(base_url=api.url, timeout=20))
-        return House(api, engines, http)
+        return Deployment(api, engines, http)
 
     def close(self) -> None:
         self._open.close()
 
 
 @pytest.fixture
-def builder(tokenizer: Tokenizer) -> Iterator[HouseBuilder]:
-    """For a house of one's own."""
+def builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
+    """For a deployment of one's own."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         write_tokenizer(Path(name))
-        houses = HouseBuilder(Path(name), tokenizer)
-        yield houses
-        houses.close()
+        builder = DeploymentBuilder(Path(name), tokenizer)
+        yield builder
+        builder.close()
 
 
 @pytest.fixture(scope="session")
-def shared_house(folder: Path, tokenizer: Tokenizer) -> Iterator[House]:
-    houses = HouseBuilder(folder, tokenizer)
+def shared_deployment(folder: Path, tokenizer: Tokenizer) -> Iterator[Deployment]:
+    builder = DeploymentBuilder(folder, tokenizer)
     models = [
-        houses.model("writer", "generate"),
-        houses.model("embedder", "embed"),
-        houses.model("ranker", "classify"),
+        builder.model("writer", "generate"),
+        builder.model("embedder", "embed"),
+        builder.model("ranker", "classify"),
     ]
-    yield houses.open(server_config(*models))
-    houses.close()
+    yield builder.open(server_config(*models))
+    builder.close()
 
 
 @pytest.fixture
-def house(shared_house: House) -> Iterator[House]:
+def deployment(shared_deployment: Deployment) -> Iterator[Deployment]:
     """A generator, an embedder and a reranker; a test may change what the engines say."""
-    for engine in shared_house.engines.values():
+    for engine in shared_deployment.engines.values():
         engine.script = Script()
         engine.received.clear()
         engine.aborted.clear()
         engine.ended_rows.clear()
-    yield shared_house
-    for engine in shared_house.engines.values():
+    yield shared_deployment
+    for engine in shared_deployment.engines.values():
         engine.script = Script()
 
 
 @pytest.fixture
-def say(house: House, tokenizer: Tokenizer):
+def say(deployment: Deployment, tokenizer: Tokenizer):
     """Make the generator say a text, then end it."""
 
     def set_text(text: str, *, end: bool = True) -> list[int]:
         ids = tokenizer.raw.encode(text, add_special_tokens=False).ids
-        house.engines["writer"].script.tokens = [*ids, 1] if end else ids
+        deployment.engines["writer"].script.tokens = [*ids, 1] if end else ids
         return ids
 
     return set_text

@@ -8,7 +8,7 @@ import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_house import KEY
+from tests.e2e.full_daemon import KEY
 
 # Stands for the text in a body, and survives json.dumps as it is.
 MARK = "<text>"
@@ -94,9 +94,9 @@ def test_any_text_is_taken(demo: Daemon, path: str, body: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize(("path", "body"), CLASSIFIED.values(), ids=CLASSIFIED)
-def test_any_text_is_classified(full_house: Daemon, path: str, body: dict[str, Any]) -> None:
+def test_any_text_is_classified(full_daemon: Daemon, path: str, body: dict[str, Any]) -> None:
     for text in TEXTS.values():
-        answer = post(full_house, path, filled(body, json.dumps(text)[1:-1]))
+        answer = post(full_daemon, path, filled(body, json.dumps(text)[1:-1]))
         assert answer.status_code == 200, answer.text
 
 

@@ -22,7 +22,7 @@ from server.schemas.rerank import RerankRequest
 from server.schemas.score import ScoreRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_house import CLASSIFIER_NAME, HEADERS
+from tests.e2e.full_daemon import CLASSIFIER_NAME, HEADERS
 
 JSON = dict[str, Any]
 Place = tuple[str, ...]
@@ -91,25 +91,25 @@ fragments = junk.map(json.dumps) | st.sampled_from(UGLY_FRAGMENTS)
 
 
 @pytest.fixture(scope="module")
-def http(full_house: Daemon) -> Generator[httpx.Client]:
-    with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+def http(full_daemon: Daemon) -> Generator[httpx.Client]:
+    with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
-def steady(full_house: Daemon) -> Generator[None]:
+def steady(full_daemon: Daemon) -> Generator[None]:
     """Another client, which asks for the same text and the same vector all the while."""
     stop = threading.Event()
     seen: list[tuple[str, list[float]]] = []
 
     def ask() -> None:
-        with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+        with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
             while not stop.is_set():
                 seen.append(ask_steadily(client))
                 stop.wait(0.1)
 
     thread = threading.Thread(target=ask)
-    with httpx.Client(base_url=full_house.url, headers=HEADERS, timeout=60) as client:
+    with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
         text, vector = ask_steadily(client)
     thread.start()
     try:

@@ -3,16 +3,16 @@
 import subprocess
 
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_house import CLIENTS_PYTHON, HEADERS
+from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS
 
 # What is valid by the description may still be refused: a model's name, a text too long for it, two
 # fields that exclude each other.
 _NOT_CHECKED = "positive_data_acceptance"
 
 
-def test_answers_are_as_described(full_house: Daemon, tmp_path) -> None:
+def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     asked = [
-        str(CLIENTS_PYTHON.with_name("schemathesis")), "run", f"{full_house.url}/openapi.json",
+        str(CLIENTS_PYTHON.with_name("schemathesis")), "run", f"{full_daemon.url}/openapi.json",
         "--header", f"Authorization: {HEADERS['Authorization']}",
         "--seed", "1", "--max-examples", "4", "--phases", "coverage,fuzzing",
         "--generation-database", "none", "--request-timeout", "30",
@@ -21,4 +21,4 @@ def test_answers_are_as_described(full_house: Daemon, tmp_path) -> None:
     ]  # fmt: skip
     ended = subprocess.run(asked, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert full_house.process.poll() is None
+    assert full_daemon.process.poll() is None

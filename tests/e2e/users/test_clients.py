@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_house import CLIENTS_PYTHON, KEY
+from tests.e2e.full_daemon import CLIENTS_PYTHON, KEY
 
 REPOSITORY = Path(__file__).parents[3]
 CLIENTS = REPOSITORY / "tests" / "clients"
@@ -31,14 +31,14 @@ def drive(python: Path, script: str, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(file.name for file in CLIENTS.glob("use_*.py")))
-def test_client(script: str, full_house: Daemon) -> None:
-    drive(CLIENTS_PYTHON, script, full_house)
+def test_client(script: str, full_daemon: Daemon) -> None:
+    drive(CLIENTS_PYTHON, script, full_daemon)
 
 
 @pytest.mark.parametrize("script", ["use_cohere.py", "use_openai.py"])
-def test_newest_release(script: str, full_house: Daemon) -> None:
+def test_newest_release(script: str, full_daemon: Daemon) -> None:
     """Of the clients that other clients hold back, the one that the daemon's tools have."""
-    drive(Path(sys.executable), script, full_house)
+    drive(Path(sys.executable), script, full_daemon)
 
 
 def test_the_documentation_names_the_releases() -> None:

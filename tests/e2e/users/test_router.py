@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from tests.e2e.daemon import Daemon, wait_for
-from tests.e2e.full_house import CLIENTS_PYTHON
+from tests.e2e.full_daemon import CLIENTS_PYTHON
 
 REQUEST = {"model": "penstock-demo", "prompt": "The file", "max_tokens": 4}
 

@@ -11,8 +11,8 @@ import pytest
 
 from engine_core.messages import Failed
 from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, post, say_little
-from tests.server.chat_templates import CHATML, LLAMA3, chat_house
-from tests.server.conftest import House
+from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
+from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
 from workers.contract.sampling_parameters import TokenSampling
 
@@ -21,19 +21,19 @@ PROMPT += "<|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
 @pytest.fixture(scope="module")
-def open_house(tokenizer) -> Iterator[House]:
-    with chat_house(tokenizer, {"writer": LLAMA3, "chatml": CHATML}) as house:
-        yield house
+def open_deployment(tokenizer) -> Iterator[Deployment]:
+    with chat_deployment(tokenizer, {"writer": LLAMA3, "chatml": CHATML}) as deployment:
+        yield deployment
 
 
 @pytest.fixture
-def house(open_house) -> House:
-    return say_little(open_house)
+def deployment(open_deployment) -> Deployment:
+    return say_little(open_deployment)
 
 
-def test_the_shape_of_an_answer(house, say):
+def test_the_shape_of_an_answer(deployment, say):
     ids = say(" world")
-    body = chat(house)
+    body = chat(deployment)
     assert re.fullmatch(r"chatcmpl-\w{20,}", body.pop("id"))
     assert abs(body.pop("created") - time.time()) < 5
     usage = body.pop("usage")
@@ -53,22 +53,22 @@ def test_the_shape_of_an_answer(house, say):
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def test_the_prompt_is_the_templates_and_gets_no_second_bos(house):
-    chat(house)
-    job = job_of(house)
+def test_the_prompt_is_the_templates_and_gets_no_second_bos(deployment):
+    chat(deployment)
+    job = job_of(deployment)
     assert job.texts == [PROMPT]
     assert not job.tokenization.add_special_tokens
     assert job.params.max_tokens is None
-    house.engines["writer"].received.clear()
-    chat(house, add_special_tokens=True)
-    assert job_of(house).tokenization.add_special_tokens
+    deployment.engines["writer"].received.clear()
+    chat(deployment, add_special_tokens=True)
+    assert job_of(deployment).tokenization.add_special_tokens
 
 
-def test_the_shape_of_a_stream(house, say):
+def test_the_shape_of_a_stream(deployment, say):
     text = "Water falls from the gate, and naïve cafés too."
     say(text)
-    house.engines["writer"].script.step_seconds = 0.005
-    *chunks, last = chunks_of(house, stream_options={"include_usage": True})
+    deployment.engines["writer"].script.step_seconds = 0.005
+    *chunks, last = chunks_of(deployment, stream_options={"include_usage": True})
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in [*chunks, last]}) == 1
     assert last["choices"] == []
@@ -87,21 +87,22 @@ def test_the_shape_of_a_stream(house, say):
     assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
 
 
-def test_usage_so_far_in_every_chunk_of_a_stream(house, say):
+def test_usage_so_far_in_every_chunk_of_a_stream(deployment, say):
     ids = say("Water falls from the gate.")
-    house.engines["writer"].script.step_seconds = 0.005
-    chunks = chunks_of(house, stream_options={"continuous_usage_stats": True})
+    deployment.engines["writer"].script.step_seconds = 0.005
+    chunks = chunks_of(deployment, stream_options={"continuous_usage_stats": True})
     used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert used == sorted(used)
     assert 0 < used[0] < used[-1] == len(ids) + 1
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_tokens_spelled_by_their_ids(house, say):
+def test_tokens_spelled_by_their_ids(deployment, say):
     ids = say("naïve cafés")
     fields = {"logprobs": True, "top_logprobs": 2}
     (texts,), (by_ids,) = (
-        chat(house, **fields, return_tokens_as_token_ids=flag)["choices"] for flag in (False, True)
+        chat(deployment, **fields, return_tokens_as_token_ids=flag)["choices"]
+        for flag in (False, True)
     )
     plain, spelled = (choice["logprobs"]["content"] for choice in (texts, by_ids))
     assert [entry["token"] for entry in spelled] == [f"token_id:{id_}" for id_ in [*ids, 1]]
@@ -113,17 +114,17 @@ def test_tokens_spelled_by_their_ids(house, say):
         assert all(top["token"].startswith("token_id:") for top in other["top_logprobs"])
 
 
-def test_usage_is_absent_from_a_stream_that_did_not_ask(house, say):
+def test_usage_is_absent_from_a_stream_that_did_not_ask(deployment, say):
     say("so")
-    assert all("usage" not in chunk for chunk in chunks_of(house))
+    assert all("usage" not in chunk for chunk in chunks_of(deployment))
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_several_answers(house, say, streamed):
+def test_several_answers(deployment, say, streamed):
     say("so")
     if streamed:
         seen: dict[int, list[dict]] = {}
-        for chunk in chunks_of(house, n=3):
+        for chunk in chunks_of(deployment, n=3):
             (choice,) = chunk["choices"]
             seen.setdefault(choice["index"], []).append(choice)
         assert sorted(seen) == [0, 1, 2]
@@ -132,23 +133,25 @@ def test_several_answers(house, say, streamed):
             assert "".join(part["delta"].get("content", "") for part in parts) == "so"
             assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["stop"]
     else:
-        choices = chat(house, n=3)["choices"]
+        choices = chat(deployment, n=3)["choices"]
         assert [choice["index"] for choice in choices] == [0, 1, 2]
         assert {choice["message"]["content"] for choice in choices} == {"so"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_logprobs(house, say, tokenizer, streamed):
+def test_logprobs(deployment, say, tokenizer, streamed):
     text = "größer 漢 then"
     ids = say(text)
     fields = {"logprobs": True, "top_logprobs": 3}
     if streamed:
-        choices = [choice for chunk in chunks_of(house, **fields) for choice in chunk["choices"]]
+        choices = [
+            choice for chunk in chunks_of(deployment, **fields) for choice in chunk["choices"]
+        ]
         parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
         entries = [entry for logprobs in parts for entry in logprobs["content"]]
         assert all(logprobs["refusal"] is None for logprobs in parts)
     else:
-        logprobs = chat(house, **fields)["choices"][0]["logprobs"]
+        logprobs = chat(deployment, **fields)["choices"][0]["logprobs"]
         assert logprobs["refusal"] is None
         entries = logprobs["content"]
     assert len(entries) == len(ids) + 1  # the end token too
@@ -164,23 +167,23 @@ def test_logprobs(house, say, tokenizer, streamed):
 
 
 @pytest.mark.parametrize("fields", [{}, {"top_logprobs": 0}, {"top_logprobs": None}])
-def test_logprobs_of_the_tokens_alone(house, say, fields):
+def test_logprobs_of_the_tokens_alone(deployment, say, fields):
     say("fox")
-    content = chat(house, logprobs=True, **fields)["choices"][0]["logprobs"]["content"]
+    content = chat(deployment, logprobs=True, **fields)["choices"][0]["logprobs"]["content"]
     assert content
     assert all(entry["top_logprobs"] == [] for entry in content)
-    assert job_of(house).params.logprobs == 0
+    assert job_of(deployment).params.logprobs == 0
 
 
-def test_twenty_alternatives(house, say):
+def test_twenty_alternatives(deployment, say):
     say("fox")
-    content = chat(house, logprobs=True, top_logprobs=20)["choices"][0]["logprobs"]["content"]
+    content = chat(deployment, logprobs=True, top_logprobs=20)["choices"][0]["logprobs"]["content"]
     assert {len(entry["top_logprobs"]) for entry in content} == {20}
 
 
-def test_what_the_request_says_reaches_the_engine(house):
+def test_what_the_request_says_reaches_the_engine(deployment):
     chat(
-        house,
+        deployment,
         max_completion_tokens=3,
         temperature=0.5,
         top_p=0.9,
@@ -196,7 +199,7 @@ def test_what_the_request_says_reaches_the_engine(house):
         cache_salt="tenant 7",
         priority=3,
     )
-    job = job_of(house)
+    job = job_of(deployment)
     params = job.params
     assert (job.n, job.cache_salt, job.priority) == (2, "tenant 7", 3)
     assert params.sampling == TokenSampling(
@@ -214,45 +217,47 @@ def test_what_the_request_says_reaches_the_engine(house):
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_max_tokens_under_either_name(house, name):
-    body = chat(house, **{name: 2})
+def test_max_tokens_under_either_name(deployment, name):
+    body = chat(deployment, **{name: 2})
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens"] == 2
-    house.engines["writer"].script.refusal = Failed(
+    deployment.engines["writer"].script.refusal = Failed(
         0, "context_length_exceeded", "too many", "max_tokens"
     )
-    assert error(house, **{name: 2})["param"] == name
+    assert error(deployment, **{name: 2})["param"] == name
 
 
-def test_max_tokens_under_both_names(house):
-    assert chat(house, max_tokens=2, max_completion_tokens=2)
-    assert error(house, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
+def test_max_tokens_under_both_names(deployment):
+    assert chat(deployment, max_tokens=2, max_completion_tokens=2)
+    assert error(deployment, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string(house, say, streamed):
+def test_a_stop_string(deployment, say, streamed):
     say("The quick brown fox", end=False)
     if streamed:
-        choices = [choice for chunk in chunks_of(house, stop=" br") for choice in chunk["choices"]]
+        choices = [
+            choice for chunk in chunks_of(deployment, stop=" br") for choice in chunk["choices"]
+        ]
         text = "".join(choice["delta"].get("content", "") for choice in choices)
     else:
-        text = chat(house, stop=" br")["choices"][0]["message"]["content"]
+        text = chat(deployment, stop=" br")["choices"][0]["message"]["content"]
     assert text == "The quick"
 
 
-def test_parts_of_text_are_joined_by_line_breaks(house):
+def test_parts_of_text_are_joined_by_line_breaks(deployment):
     parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
-    chat(house, messages=[{"role": "user", "content": parts}])
-    assert "\n\nHello\nthere<|eot_id|>" in job_of(house).texts[0]
+    chat(deployment, messages=[{"role": "user", "content": parts}])
+    assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
 
 
-def test_a_developer_is_a_system_where_the_template_knows_none(house):
+def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
     talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    chat(house, messages=talk)
-    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(house).texts[0]
+    chat(deployment, messages=talk)
+    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(deployment).texts[0]
 
 
-def test_what_an_sdk_sends_back(house):
+def test_what_an_sdk_sends_back(deployment):
     """An answer as the SDK dumps it, with tool calls of some other server."""
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     talk = [
@@ -268,26 +273,26 @@ def test_what_an_sdk_sends_back(house):
         },
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ]
-    chat(house, model="chatml", messages=talk)
-    (text,) = job_of(house, "chatml").texts
+    chat(deployment, model="chatml", messages=talk)
+    (text,) = job_of(deployment, "chatml").texts
     assert '<call>{"name": "f", "arguments": {"a": 1}}</call>' in text
     assert "None" not in text
 
 
-def test_variables_of_the_template(house):
-    chat(house, model="chatml", chat_template_kwargs={"enable_thinking": False, "x": [10**30]})
-    assert job_of(house, "chatml").texts[0].endswith("assistant\n<think></think>")
+def test_variables_of_the_template(deployment):
+    chat(deployment, model="chatml", chat_template_kwargs={"enable_thinking": False, "x": [10**30]})
+    assert job_of(deployment, "chatml").texts[0].endswith("assistant\n<think></think>")
 
 
-def test_a_message_to_be_continued(house):
+def test_a_message_to_be_continued(deployment):
     talk = [*HELLO, {"role": "assistant", "content": "The answer"}]
-    chat(house, model="chatml", messages=talk, continue_final_message=True)
-    assert job_of(house, "chatml").texts[0].endswith("<|im_start|>assistant\nThe answer")
+    chat(deployment, model="chatml", messages=talk, continue_final_message=True)
+    assert job_of(deployment, "chatml").texts[0].endswith("<|im_start|>assistant\nThe answer")
 
 
-def test_no_generation_prompt(house):
-    chat(house, add_generation_prompt=False)
-    assert job_of(house).texts[0].endswith("<|eot_id|>[1]")
+def test_no_generation_prompt(deployment):
+    chat(deployment, add_generation_prompt=False)
+    assert job_of(deployment).texts[0].endswith("<|eot_id|>[1]")
 
 
 NEUTRAL = {
@@ -312,36 +317,38 @@ NEUTRAL = {
 }
 
 
-def test_options_that_change_nothing(house):
-    chat(house)
-    chat(house, **NEUTRAL)
-    chat(house, **dict.fromkeys(NEUTRAL))
-    plain, *others = house.engines["writer"].received
+def test_options_that_change_nothing(deployment):
+    chat(deployment)
+    chat(deployment, **NEUTRAL)
+    chat(deployment, **dict.fromkeys(NEUTRAL))
+    plain, *others = deployment.engines["writer"].received
     for other in others:
         assert (other.params, other.texts) == (plain.params, plain.texts)
 
 
-def test_a_stream_that_fails_on_the_way(house, say):
+def test_a_stream_that_fails_on_the_way(deployment, say):
     say("The quick brown fox")
-    house.engines["writer"].script.fail_after = 2
-    house.engines["writer"].script.step_seconds = 0.01
-    response = post(house, stream=True)
+    deployment.engines["writer"].script.fail_after = 2
+    deployment.engines["writer"].script.step_seconds = 0.01
+    response = post(deployment, stream=True)
     assert response.status_code == 200
     *_, last, rest = response.text.split("\n\n")
     assert rest == ""
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "row_failed"
 
 
-def test_a_client_that_leaves_ends_its_job(house):
-    house.engines["writer"].script.held = True
+def test_a_client_that_leaves_ends_its_job(deployment):
+    deployment.engines["writer"].script.held = True
     with pytest.raises(httpx.ReadTimeout):
-        house.http.post(PATH, json={"model": "writer", "messages": HELLO}, timeout=0.3)
-    wait_until(lambda: house.engines["writer"].running == 0)
+        deployment.http.post(PATH, json={"model": "writer", "messages": HELLO}, timeout=0.3)
+    wait_until(lambda: deployment.engines["writer"].running == 0)
 
 
 @pytest.fixture
-def client(house) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{house.api.url}/v1", api_key="none", max_retries=0) as client:
+def client(deployment) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{deployment.api.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
@@ -370,7 +377,7 @@ def test_openai_stream(client, say):
     assert final.choices[0].finish_reason == "stop"
 
 
-def test_openai_parse(client, house, say):
+def test_openai_parse(client, deployment, say):
     pydantic = pytest.importorskip("pydantic")
 
     class Thing(pydantic.BaseModel):
@@ -379,5 +386,5 @@ def test_openai_parse(client, house, say):
     say('{"size": 3}')
     answer = client.chat.completions.parse(model="writer", messages=HELLO, response_format=Thing)
     assert answer.choices[0].message.parsed == Thing(size=3)
-    grammar = house.engines["writer"].received[-1].params.grammar
+    grammar = deployment.engines["writer"].received[-1].params.grammar
     assert grammar.kind == "json_schema"

@@ -14,13 +14,13 @@ from engine_core.messages import Failed
 from server.http.derived_structs import derived
 from server.schemas.chat import ChatMessage, ChatRequest
 from tests.server.chat_client import HELLO, PATH, chat, error, post, say_little
-from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_house
-from tests.server.conftest import House
+from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_deployment
+from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def open_house(tokenizer) -> Iterator[House]:
+def open_deployment(tokenizer) -> Iterator[Deployment]:
     templates = {
         "writer": LLAMA3,
         "chatml": CHATML,
@@ -29,13 +29,13 @@ def open_house(tokenizer) -> Iterator[House]:
         "broken": "{% if",
         "endless": ENDLESS,
     }
-    with chat_house(tokenizer, templates) as house:
-        yield house
+    with chat_deployment(tokenizer, templates) as deployment:
+        yield deployment
 
 
 @pytest.fixture
-def house(open_house) -> House:
-    return say_little(open_house)
+def deployment(open_deployment) -> Deployment:
+    return say_little(open_deployment)
 
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
@@ -65,8 +65,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ([{"role": "assistant", "refusal": "no"}], "messages[0].refusal"),
     ],
 )
-def test_messages_at_fault(house, messages, param):
-    refused = error(house, messages=messages)
+def test_messages_at_fault(deployment, messages, param):
+    refused = error(deployment, messages=messages)
     if param == "messages[0].tool_calls":
         assert refused["param"].startswith(param)
     else:
@@ -74,10 +74,10 @@ def test_messages_at_fault(house, messages, param):
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", '{"a": 1}', "[1]", "{", "1e999", "[" * 5000])
-def test_arguments_of_tool_calls(house, arguments):
+def test_arguments_of_tool_calls(deployment, arguments):
     call = {"function": {"name": "f", "arguments": arguments}}
     talk = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
-    response = post(house, model="chatml", messages=talk)
+    response = post(deployment, model="chatml", messages=talk)
     if arguments in ("", "{}", '{"a": 1}'):
         assert response.status_code == 200, response.text
     else:
@@ -110,8 +110,8 @@ def test_arguments_of_tool_calls(house, arguments):
         ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )
-def test_fields_at_fault(house, fields, param):
-    assert error(house, **fields)["param"] == param
+def test_fields_at_fault(deployment, fields, param):
+    assert error(deployment, **fields)["param"] == param
 
 
 @pytest.mark.parametrize(
@@ -127,19 +127,19 @@ def test_fields_at_fault(house, fields, param):
         + b"}}",
     ],
 )
-def test_bodies_at_fault(house, raw):
+def test_bodies_at_fault(deployment, raw):
     raw = raw.replace(b'{"messages"', b'{"model": "writer", "messages"', 1)
-    response = house.http.post(PATH, content=raw)
+    response = deployment.http.post(PATH, content=raw)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_request"
 
 
 @pytest.mark.parametrize("depth", range(400, 1400, 50))
-def test_variables_however_deep_get_an_answer(house, depth):
+def test_variables_however_deep_get_an_answer(deployment, depth):
     nested = "[" * depth + "]" * depth
     raw = f'{{"model": "chatml", "messages": {json.dumps(HELLO)}, '
     raw += f'"chat_template_kwargs": {{"x": {nested}}}}}'
-    assert house.http.post(PATH, content=raw.encode()).status_code in (200, 400)
+    assert deployment.http.post(PATH, content=raw.encode()).status_code in (200, 400)
 
 
 JUNK = st.recursive(
@@ -159,8 +159,8 @@ JUNK = st.recursive(
     field=st.sampled_from([name for name in ChatRequest.__struct_fields__ if name != "model"]),
     junk=JUNK,
 )
-def test_junk_in_any_field_is_answered_or_refused_by_name(house, field, junk):
-    response = post(house, **{"max_completion_tokens": 4, field: junk})
+def test_junk_in_any_field_is_answered_or_refused_by_name(deployment, field, junk):
+    response = post(deployment, **{"max_completion_tokens": 4, field: junk})
     if response.status_code != 200:
         assert response.status_code in (400, 404), response.text
         refused = response.json()["error"]
@@ -173,9 +173,9 @@ def test_junk_in_any_field_is_answered_or_refused_by_name(house, field, junk):
     role=st.sampled_from(["system", "developer", "user", "assistant", "tool", "wizard"]),
     junk=JUNK,
 )
-def test_junk_in_any_message_is_answered_or_refused_by_place(house, field, role, junk):
+def test_junk_in_any_message_is_answered_or_refused_by_place(deployment, field, role, junk):
     message = {"role": role, "content": "a", field: junk}
-    response = post(house, model="chatml", messages=[*HELLO, message])
+    response = post(deployment, model="chatml", messages=[*HELLO, message])
     if response.status_code != 200:
         assert response.status_code == 400, response.text
         assert response.json()["error"]["param"].startswith("messages")
@@ -188,8 +188,8 @@ def test_strict_fields_go_down_into_messages():
         body.decode(json.dumps({"messages": [{"role": "user", "content": "a", "cotent": "b"}]}))
 
 
-def test_a_template_that_refuses(house):
-    refused = error(house, model="mistral", messages=[*HELLO, *HELLO])
+def test_a_template_that_refuses(deployment):
+    refused = error(deployment, model="mistral", messages=[*HELLO, *HELLO])
     assert refused["param"] == "messages"
     assert "Roles must alternate user/assistant" in refused["message"]
 
@@ -199,54 +199,54 @@ def test_a_template_that_refuses(house):
     [("plain", "it has no chat template"), ("broken", "tokenizer_config.json): line 1")],
 )
 @pytest.mark.parametrize("path", [PATH, "/tokenize"])
-def test_models_that_cannot_chat(house, model, reason, path):
-    response = house.post(path, {"model": model, "messages": HELLO})
+def test_models_that_cannot_chat(deployment, model, reason, path):
+    response = deployment.post(path, {"model": model, "messages": HELLO})
     assert response.status_code == 400
     refused = response.json()["error"]
     assert refused["param"] == "model"
     assert reason in refused["message"]
-    assert house.post("/v1/completions", {"model": model, "prompt": "a"}).status_code == 200
+    assert deployment.post("/v1/completions", {"model": model, "prompt": "a"}).status_code == 200
 
 
-def test_a_template_that_hangs_holds_up_nobody_else(house):
+def test_a_template_that_hangs_holds_up_nobody_else(deployment):
     slow = {"model": "endless", "messages": [{"role": "user", "content": "hang"}]}
-    refused = house.post(PATH, slow).json()["error"]
+    refused = deployment.post(PATH, slow).json()["error"]
     assert "takes more than" in refused["message"]
     with pytest.raises(httpx.ReadTimeout):
-        house.http.post(PATH, json=slow, timeout=0.2)  # one who does not wait
+        deployment.http.post(PATH, json=slow, timeout=0.2)  # one who does not wait
     started = time.monotonic()
-    assert chat(house)["choices"]
+    assert chat(deployment)["choices"]
     assert time.monotonic() - started < 1.5
-    assert post(house, model="endless").status_code == 200
+    assert post(deployment, model="endless").status_code == 200
 
 
-def test_a_template_process_that_is_killed_is_replaced(house):
-    assert error(house, model="endless", messages=[{"role": "user", "content": "grow"}])
+def test_a_template_process_that_is_killed_is_replaced(deployment):
+    assert error(deployment, model="endless", messages=[{"role": "user", "content": "grow"}])
     for _ in range(3):
-        assert post(house, model="endless").status_code == 200
+        assert post(deployment, model="endless").status_code == 200
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_engine_that_refuses_is_told_in_chats_names(house, streamed):
-    house.engines["writer"].script.refusal = Failed(
+def test_an_engine_that_refuses_is_told_in_chats_names(deployment, streamed):
+    deployment.engines["writer"].script.refusal = Failed(
         0, "context_length_exceeded", "2048 tokens fit; prompt has 3000", "prompt"
     )
-    refused = error(house, stream=streamed)
+    refused = error(deployment, stream=streamed)
     assert (refused["param"], refused["code"]) == ("messages", "context_length_exceeded")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_engine_whose_queue_is_too_long(house, streamed):
-    script = house.engines["writer"].script
+def test_an_engine_whose_queue_is_too_long(deployment, streamed):
+    script = deployment.engines["writer"].script
     script.refusal = Failed(0, "overloaded", "would wait 31 s", None, 30.2)
     for _ in range(3):
-        refused = post(house, stream=streamed)
+        refused = post(deployment, stream=streamed)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")
     script.refusal = None
-    wait_until(lambda: post(house).status_code == 200)
+    wait_until(lambda: post(deployment).status_code == 200)
 
 
-def test_embedders_do_not_chat(shared_house):
+def test_embedders_do_not_chat(shared_deployment):
     body = {"model": "embedder", "messages": HELLO}
-    response = shared_house.post(PATH, body)
+    response = shared_deployment.post(PATH, body)
     assert response.json()["error"]["code"] == "wrong_endpoint"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import Failed, Tokenization
-from tests.server.conftest import House, HouseBuilder
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import logits_of
 from tests.server.support import server_config
 
@@ -13,23 +13,23 @@ TEXTS = ["a b", "a b c d", "e"]
 
 
 @pytest.fixture(scope="module")
-def open_sorting_house(folder, tokenizer) -> Iterator[House]:
-    houses = HouseBuilder(folder, tokenizer)
-    models = [houses.model("sorter", "classify", LABELS), houses.model("vectors", "embed")]
-    yield houses.open(server_config(*models))
-    houses.close()
+def open_sorting_deployment(folder, tokenizer) -> Iterator[Deployment]:
+    builder = DeploymentBuilder(folder, tokenizer)
+    models = [builder.model("sorter", "classify", LABELS), builder.model("vectors", "embed")]
+    yield builder.open(server_config(*models))
+    builder.close()
 
 
 @pytest.fixture
-def sorting_house(open_sorting_house) -> House:
-    engine = open_sorting_house.engines["sorter"]
+def sorting_deployment(open_sorting_deployment) -> Deployment:
+    engine = open_sorting_deployment.engines["sorter"]
     engine.received.clear()
     engine.script.refusal = None
-    return open_sorting_house
+    return open_sorting_deployment
 
 
-def classify(house, **fields) -> dict:
-    response = house.post("/v1/classify", fields)
+def classify(deployment, **fields) -> dict:
+    response = deployment.post("/v1/classify", fields)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -38,8 +38,8 @@ def logits(texts: list[str]) -> np.ndarray:
     return np.stack([logits_of(None, text, len(LABELS)) for text in texts])
 
 
-def test_each_text_gets_the_probabilities_of_all_labels(sorting_house):
-    body = classify(sorting_house, input=TEXTS)
+def test_each_text_gets_the_probabilities_of_all_labels(sorting_deployment):
+    body = classify(sorting_deployment, input=TEXTS)
     odds = np.exp(logits(TEXTS))
     expected = odds / odds.sum(axis=1, keepdims=True)
     assert body["id"].startswith("classify-")
@@ -51,20 +51,20 @@ def test_each_text_gets_the_probabilities_of_all_labels(sorting_house):
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 3
 
 
-def test_one_text_and_its_logits(sorting_house):
-    body = classify(sorting_house, input="a b", use_activation=False)
+def test_one_text_and_its_logits(sorting_deployment):
+    body = classify(sorting_deployment, input="a b", use_activation=False)
     np.testing.assert_allclose(body["data"][0]["probs"], logits(["a b"])[0], atol=1e-6)
 
 
-def test_a_reranker_has_one_label(house):
-    (entry,) = classify(house, model="ranker", input="a b")["data"]
+def test_a_reranker_has_one_label(deployment):
+    (entry,) = classify(deployment, model="ranker", input="a b")["data"]
     assert entry == {"index": 0, "label": "relevant", "probs": [2.0], "num_classes": 1}
 
 
 @pytest.mark.parametrize(("asked", "limit"), [(None, None), (-1, 2048), (7, 7)])
-def test_texts_are_cut_if_asked_for(sorting_house, asked, limit):
-    classify(sorting_house, input=[[5, 6]], truncate_prompt_tokens=asked, priority=-1)
-    (job,) = sorting_house.engines["sorter"].received
+def test_texts_are_cut_if_asked_for(sorting_deployment, asked, limit):
+    classify(sorting_deployment, input=[[5, 6]], truncate_prompt_tokens=asked, priority=-1)
+    (job,) = sorting_deployment.engines["sorter"].received
     assert job.tokenization == Tokenization(truncate_to=limit)
     assert (job.priority, job.query, len(job.ids)) == (-1, None, 1)
 
@@ -82,24 +82,24 @@ def test_texts_are_cut_if_asked_for(sorting_house, asked, limit):
         ({"model": "vectors"}, "model"),
     ],
 )
-def test_bad_input(sorting_house, fields, param):
-    response = sorting_house.post("/v1/classify", {"input": "a", **fields})
+def test_bad_input(sorting_deployment, fields, param):
+    response = sorting_deployment.post("/v1/classify", {"input": "a", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
 
-def test_a_classifier_of_several_labels_does_not_rerank(sorting_house):
+def test_a_classifier_of_several_labels_does_not_rerank(sorting_deployment):
     body = {"model": "sorter", "query": "a", "documents": ["b"]}
-    response = sorting_house.post("/v1/rerank", body)
+    response = sorting_deployment.post("/v1/rerank", body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "wrong_endpoint"
 
 
-def test_the_engines_complaint_is_told_in_the_requests_words(sorting_house):
-    sorting_house.engines["sorter"].script.refusal = Failed(
+def test_the_engines_complaint_is_told_in_the_requests_words(sorting_deployment):
+    sorting_deployment.engines["sorter"].script.refusal = Failed(
         0, "context_length_exceeded", "documents[1] has 9 tokens", "documents[1]"
     )
-    response = sorting_house.post("/v1/classify", {"input": ["a", "b"]})
+    response = sorting_deployment.post("/v1/classify", {"input": ["a", "b"]})
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["message"]) == ("input[1]", "input[1] has 9 tokens")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from engine_core.messages import Failed, Tokenization
-from tests.server.conftest import House
+from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
 from workers.contract.sampling_parameters import TokenSampling
 
@@ -20,22 +20,22 @@ def events_of(response) -> list[dict]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
-def stream(house: House, **fields) -> list[dict]:
-    response = house.post("/v1/completions", {"stream": True, **fields})
+def stream(deployment: Deployment, **fields) -> list[dict]:
+    response = deployment.post("/v1/completions", {"stream": True, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     return events_of(response)
 
 
-def complete(house: House, **fields) -> dict:
-    response = house.post("/v1/completions", fields)
+def complete(deployment: Deployment, **fields) -> dict:
+    response = deployment.post("/v1/completions", fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def test_the_shape_of_a_completion(house, say):
+def test_the_shape_of_a_completion(deployment, say):
     ids = say(" world")
-    body = complete(house, model="writer", prompt="Hello")
+    body = complete(deployment, model="writer", prompt="Hello")
     assert re.fullmatch(r"cmpl-\w{20,}", body.pop("id"))
     assert abs(body.pop("created") - time.time()) < 5
     assert body == {
@@ -51,11 +51,13 @@ def test_the_shape_of_a_completion(house, say):
     }
 
 
-def test_the_shape_of_a_stream(house, say):
+def test_the_shape_of_a_stream(deployment, say):
     text = "Water falls from the gate into the turbine below, and naïve cafés too."
     say(text)
-    house.engines["writer"].script.step_seconds = 0.01
-    chunks = stream(house, prompt="Hello", max_tokens=100, stream_options={"include_usage": True})
+    deployment.engines["writer"].script.step_seconds = 0.01
+    chunks = stream(
+        deployment, prompt="Hello", max_tokens=100, stream_options={"include_usage": True}
+    )
     *pieces, last = chunks
     assert len(pieces) > 2
     assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
@@ -72,11 +74,11 @@ def test_the_shape_of_a_stream(house, say):
 
 
 @pytest.mark.parametrize("at_end", [False, True])
-def test_usage_so_far_in_every_chunk_of_a_stream(house, say, at_end):
+def test_usage_so_far_in_every_chunk_of_a_stream(deployment, say, at_end):
     ids = say("Water falls from the gate.")
-    house.engines["writer"].script.step_seconds = 0.01
+    deployment.engines["writer"].script.step_seconds = 0.01
     options = {"continuous_usage_stats": True, "include_usage": at_end}
-    chunks = stream(house, prompt="Hello", n=2, max_tokens=100, stream_options=options)
+    chunks = stream(deployment, prompt="Hello", n=2, max_tokens=100, stream_options=options)
     used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert used == sorted(used)
     assert 0 < used[0] < used[-1] == 2 * (len(ids) + 1)
@@ -84,17 +86,17 @@ def test_usage_so_far_in_every_chunk_of_a_stream(house, say, at_end):
     assert [not chunk["choices"] for chunk in chunks] == [False] * (len(chunks) - 1) + [at_end]
 
 
-def test_usage_is_absent_from_a_stream_that_did_not_ask(house, say):
+def test_usage_is_absent_from_a_stream_that_did_not_ask(deployment, say):
     say("a b")
-    assert all("usage" not in chunk for chunk in stream(house, prompt="Hello"))
+    assert all("usage" not in chunk for chunk in stream(deployment, prompt="Hello"))
 
 
 @pytest.mark.parametrize("prompt", ["Hello", ["Hello", "Water falls"], [5, 6, 7], [[5, 6], [7]]])
 @pytest.mark.parametrize("n", [1, 3])
-def test_every_form_of_prompt(house, say, tokenizer, prompt, n):
+def test_every_form_of_prompt(deployment, say, tokenizer, prompt, n):
     say("so")
-    body = complete(house, prompt=prompt, n=n)
-    (job,) = house.engines["writer"].received
+    body = complete(deployment, prompt=prompt, n=n)
+    (job,) = deployment.engines["writer"].received
     count = len(prompt) if isinstance(prompt[0], str) and isinstance(prompt, list) else 1
     count = len(prompt) if isinstance(prompt[0], list) else count
     assert [choice["index"] for choice in body["choices"]] == list(range(count * n))
@@ -105,9 +107,9 @@ def test_every_form_of_prompt(house, say, tokenizer, prompt, n):
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 
 
-def test_what_the_request_says_reaches_the_engine(house):
+def test_what_the_request_says_reaches_the_engine(deployment):
     complete(
-        house,
+        deployment,
         prompt="a",
         max_tokens=3,
         temperature=0.5,
@@ -129,7 +131,7 @@ def test_what_the_request_says_reaches_the_engine(house):
         truncate_prompt_tokens=5,
         user="somebody",
     )
-    (job,) = house.engines["writer"].received
+    (job,) = deployment.engines["writer"].received
     assert (job.cache_salt, job.priority) == ("tenant 7", -3)
     assert job.tokenization == Tokenization(
         add_special_tokens=False, truncate_to=5, truncation_side="left"
@@ -151,15 +153,15 @@ def test_what_the_request_says_reaches_the_engine(house):
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
 
 
-def test_what_the_request_leaves_open(house):
+def test_what_the_request_leaves_open(deployment):
     nothing = ("max_tokens", "temperature", "n", "stop", "min_p", "presence_penalty")
     nothing += ("frequency_penalty", "repetition_penalty", "logit_bias", "cache_salt", "best_of")
     nothing += ("stop_token_ids", "include_stop_str_in_output", "min_tokens", "timeout", "echo")
     nothing += ("skip_special_tokens", "add_special_tokens", "truncate_prompt_tokens", "priority")
     nothing += ("prompt_logprobs", "return_token_ids")
     for extra in ({}, dict.fromkeys(nothing)):
-        complete(house, prompt="a", **extra)
-    first, second = house.engines["writer"].received
+        complete(deployment, prompt="a", **extra)
+    first, second = deployment.engines["writer"].received
     assert first.params == second.params
     assert first.cache_salt == second.cache_salt == ""
     assert first.params.max_tokens == 16
@@ -173,12 +175,12 @@ def test_what_the_request_leaves_open(house):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_over_several_tokens(house, say, streamed):
+def test_a_stop_string_over_several_tokens(deployment, say, streamed):
     ids = say("The quick brown fox jumps over the lazy dog.", end=False)
-    house.engines["writer"].script.step_seconds = 0.01
+    deployment.engines["writer"].script.step_seconds = 0.01
     fields = {"prompt": "a", "max_tokens": 200, "stop": ["zebra", "wn fo"], "n": 2}
     if streamed:
-        chunks = stream(house, **fields)
+        chunks = stream(deployment, **fields)
         texts = ["", ""]
         for chunk in chunks:
             (choice,) = chunk["choices"]
@@ -186,52 +188,52 @@ def test_a_stop_string_over_several_tokens(house, say, streamed):
         reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
         assert [reason for reason in reasons if reason] == ["stop", "stop"]
     else:
-        body = complete(house, **fields)
+        body = complete(deployment, **fields)
         texts = [choice["text"] for choice in body["choices"]]
         assert {choice["finish_reason"] for choice in body["choices"]} == {"stop"}
         assert body["usage"]["completion_tokens"] < 2 * len(ids)
     assert texts == ["The quick bro", "The quick bro"]
-    engine = house.engines["writer"]
+    engine = deployment.engines["writer"]
     job = engine.received[0].id
     wait_until(lambda: sorted(engine.ended_rows) == [(job, 0), (job, 1)])
 
 
-def test_held_back_text_is_told_when_the_end_comes(house, say):
+def test_held_back_text_is_told_when_the_end_comes(deployment, say):
     say("The quick")
-    body = complete(house, prompt="a", stop="quick brown")
+    body = complete(deployment, prompt="a", stop="quick brown")
     assert body["choices"][0]["text"] == "The quick"
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_row_that_runs_to_its_length(house, say):
+def test_a_row_that_runs_to_its_length(deployment, say):
     ids = say("The quick brown fox", end=False)
-    body = complete(house, prompt="a", max_tokens=len(ids))
+    body = complete(deployment, prompt="a", max_tokens=len(ids))
     assert body["choices"][0]["text"] == "The quick brown fox"
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_echo_repeats_the_prompt_as_it_was_sent(house, say):
+def test_echo_repeats_the_prompt_as_it_was_sent(deployment, say):
     say(" then")
-    body = complete(house, prompt=["Water  falls", "naïve"], echo=True)
+    body = complete(deployment, prompt=["Water  falls", "naïve"], echo=True)
     assert [c["text"] for c in body["choices"]] == ["Water  falls then", "naïve then"]
 
 
-def test_echo_of_token_ids_is_their_text(house, say, tokenizer):
+def test_echo_of_token_ids_is_their_text(deployment, say, tokenizer):
     say(" then")
     ids = tokenizer.raw.encode("Water falls").ids
-    assert complete(house, prompt=ids, echo=True)["choices"][0]["text"] == "Water falls then"
+    assert complete(deployment, prompt=ids, echo=True)["choices"][0]["text"] == "Water falls then"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_logprobs_line_up_with_the_text(house, say, streamed):
+def test_logprobs_line_up_with_the_text(deployment, say, streamed):
     text = "größer, then"
     ids = say(text)
     fields = {"prompt": "Hello", "logprobs": 2}
     if streamed:
-        pieces = [chunk["choices"][0]["logprobs"] for chunk in stream(house, **fields)]
+        pieces = [chunk["choices"][0]["logprobs"] for chunk in stream(deployment, **fields)]
         logprobs = {key: [x for piece in pieces for x in piece[key]] for key in pieces[0]}
     else:
-        logprobs = complete(house, **fields)["choices"][0]["logprobs"]
+        logprobs = complete(deployment, **fields)["choices"][0]["logprobs"]
     count = len(ids) + 1  # the stop token too
     assert {len(values) for values in logprobs.values()} == {count}
     assert logprobs["token_logprobs"] == [-0.5] * count
@@ -243,9 +245,9 @@ def test_logprobs_line_up_with_the_text(house, say, streamed):
         assert {"<s>", "</s>", token} == set(top)
 
 
-def test_logprobs_of_an_echoed_prompt(house, say):
+def test_logprobs_of_an_echoed_prompt(deployment, say):
     say(" fox")
-    body = complete(house, prompt="The quick", echo=True, logprobs=1, max_tokens=1)
+    body = complete(deployment, prompt="The quick", echo=True, logprobs=1, max_tokens=1)
     logprobs = body["choices"][0]["logprobs"]
     assert logprobs["token_logprobs"][0] is None
     assert logprobs["top_logprobs"][0] is None
@@ -258,18 +260,18 @@ def test_logprobs_of_an_echoed_prompt(house, say):
         assert text[offset:].startswith(token)
 
 
-def test_zero_alternatives_still_tell_the_chosen_token(house, say):
+def test_zero_alternatives_still_tell_the_chosen_token(deployment, say):
     say("fox")
-    logprobs = complete(house, prompt="a", logprobs=0, max_tokens=1)["choices"][0]["logprobs"]
+    logprobs = complete(deployment, prompt="a", logprobs=0, max_tokens=1)["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"] == [{logprobs["tokens"][0]: -0.5}]
 
 
-def test_an_engine_that_refuses_is_heard_before_the_status(house):
-    house.engines["writer"].script.refusal = Failed(
+def test_an_engine_that_refuses_is_heard_before_the_status(deployment):
+    deployment.engines["writer"].script.refusal = Failed(
         0, "context_length_exceeded", "2048 tokens fit; prompt has 3000", "prompt"
     )
     for streamed in (False, True):
-        response = house.post("/v1/completions", {"prompt": "a", "stream": streamed})
+        response = deployment.post("/v1/completions", {"prompt": "a", "stream": streamed})
         assert response.status_code == 400
         assert response.json()["error"] == {
             "message": "2048 tokens fit; prompt has 3000",
@@ -279,14 +281,14 @@ def test_an_engine_that_refuses_is_heard_before_the_status(house):
         }
 
 
-def test_a_row_that_fails_on_the_way(house, say):
+def test_a_row_that_fails_on_the_way(deployment, say):
     say("The quick brown fox")
-    house.engines["writer"].script.fail_after = 2
-    house.engines["writer"].script.step_seconds = 0.01
-    response = house.post("/v1/completions", {"prompt": "a"})
+    deployment.engines["writer"].script.fail_after = 2
+    deployment.engines["writer"].script.step_seconds = 0.01
+    response = deployment.post("/v1/completions", {"prompt": "a"})
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "row_failed"
-    response = house.post("/v1/completions", {"prompt": "a", "stream": True})
+    response = deployment.post("/v1/completions", {"prompt": "a", "stream": True})
     assert response.status_code == 200
     *pieces, last = [line for line in response.text.split("\n\n") if line]
     assert json.loads(pieces[0].removeprefix("data: "))["choices"]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.schemas.completions import CompletionRequest
-from tests.server.conftest import House
+from tests.server.conftest import Deployment
 
 BOOLEANS = [
     "echo", "stream", "ignore_eos", "add_special_tokens", "skip_special_tokens",
@@ -44,12 +44,12 @@ def error_of(response: httpx.Response, status: int) -> dict:
     return response.json()["error"]
 
 
-def refused(house: House, field: str, raw: str) -> dict:
+def refused(deployment: Deployment, field: str, raw: str) -> dict:
     """`raw` is the field's value as JSON text."""
     prompt = "" if field == "prompt" else '"prompt": "a", '
     content = f'{{{prompt}"{field}": {raw}}}'.encode()
-    error = error_of(house.http.post("/v1/completions", content=content), 400)
-    assert house.engines["writer"].received == []
+    error = error_of(deployment.http.post("/v1/completions", content=content), 400)
+    assert deployment.engines["writer"].received == []
     return error
 
 
@@ -69,26 +69,26 @@ def test_the_lists_above_hold_every_field_of_their_type() -> None:
 
 @pytest.mark.parametrize("field", BOOLEANS)
 @pytest.mark.parametrize("value", [1, 0, "true", "yes", [], {}, 1.0])
-def test_what_is_no_boolean(house: House, field: str, value: object) -> None:
-    assert names(refused(house, field, json.dumps(value)), field)
+def test_what_is_no_boolean(deployment: Deployment, field: str, value: object) -> None:
+    assert names(refused(deployment, field, json.dumps(value)), field)
 
 
 @pytest.mark.parametrize("field", INTEGERS)
 @pytest.mark.parametrize("value", ["3", 2.5, True, [], {}, 2**64])
-def test_what_is_no_integer(house: House, field: str, value: object) -> None:
-    assert names(refused(house, field, json.dumps(value)), field)
+def test_what_is_no_integer(deployment: Deployment, field: str, value: object) -> None:
+    assert names(refused(deployment, field, json.dumps(value)), field)
 
 
 @pytest.mark.parametrize("field", NUMBERS)
 @pytest.mark.parametrize("value", ["0.5", True, [], {}])
-def test_what_is_no_number(house: House, field: str, value: object) -> None:
-    assert names(refused(house, field, json.dumps(value)), field)
+def test_what_is_no_number(deployment: Deployment, field: str, value: object) -> None:
+    assert names(refused(deployment, field, json.dumps(value)), field)
 
 
 @pytest.mark.parametrize("field", [*STRINGS, "stop", "prompt"])
 @pytest.mark.parametrize("value", [1, True, {}, 1.5])
-def test_what_is_no_string(house: House, field: str, value: object) -> None:
-    assert names(refused(house, field, json.dumps(value)), field)
+def test_what_is_no_string(deployment: Deployment, field: str, value: object) -> None:
+    assert names(refused(deployment, field, json.dumps(value)), field)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,21 @@ def test_what_is_no_string(house: House, field: str, value: object) -> None:
         for value in values[field]
     ],
 )
-def test_what_is_out_of_range(house: House, field: str, value: float) -> None:
-    assert names(refused(house, field, json.dumps(value)), field)
+def test_what_is_out_of_range(deployment: Deployment, field: str, value: float) -> None:
+    assert names(refused(deployment, field, json.dumps(value)), field)
 
 
 @pytest.mark.parametrize("field", [*INTEGERS, *NUMBERS, *BOOLEANS])
 @pytest.mark.parametrize("raw", ["1e309", "-1e309", "NaN", "Infinity", "0x10", '"\\ud800"'])
-def test_what_no_number_can_be(house: House, field: str, raw: str) -> None:
-    refused(house, field, raw)
+def test_what_no_number_can_be(deployment: Deployment, field: str, raw: str) -> None:
+    refused(deployment, field, raw)
 
 
 @pytest.mark.parametrize("field", [*STRINGS, "prompt", "stop"])
 @pytest.mark.parametrize("raw", [b'"\\ud800"', b'"a\0b"', b'"\xff"', b'"\xed\xa0\x80"'])
-def test_what_no_string_can_be(house: House, field: str, raw: bytes) -> None:
+def test_what_no_string_can_be(deployment: Deployment, field: str, raw: bytes) -> None:
     content = b'{"' + field.encode() + b'": ' + raw + b"}"
-    error_of(house.http.post("/v1/completions", content=content), 400)
+    error_of(deployment.http.post("/v1/completions", content=content), 400)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_what_no_string_can_be(house: House, field: str, raw: bytes) -> None:
         ({"stream_options": {"continuous_usage_stats": True}}, "stream_options"),
     ],
 )
-def test_what_cannot_be(house: House, fields: dict, param: str) -> None:
-    error = error_of(house.post("/v1/completions", {"prompt": "a"} | fields), 400)
+def test_what_cannot_be(deployment: Deployment, fields: dict, param: str) -> None:
+    error = error_of(deployment.post("/v1/completions", {"prompt": "a"} | fields), 400)
     assert error["param"] == param
-    assert house.engines["writer"].received == []
+    assert deployment.engines["writer"].received == []
 
 
 junk = st.recursive(
@@ -168,11 +168,13 @@ junk = st.recursive(
 @given(
     fields=st.dictionaries(st.sampled_from(CompletionRequest.__struct_fields__), junk, max_size=3)
 )
-def test_no_value_of_any_field_is_more_than_a_bad_request(house: House, fields: dict) -> None:
+def test_no_value_of_any_field_is_more_than_a_bad_request(
+    deployment: Deployment, fields: dict
+) -> None:
     body = {"prompt": "a", "max_tokens": 2} | fields
     if fields.get("stream") is True:
         body["stream"] = None
-    response = house.post("/v1/completions", body)
+    response = deployment.post("/v1/completions", body)
     if response.status_code == 200:
         assert response.json()["choices"]
         return

@@ -20,11 +20,13 @@ def reasons(body: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-def test_best_of_returns_the_likeliest(house, say, logprobs):
+def test_best_of_returns_the_likeliest(deployment, say, logprobs):
     ids = say(FOX)
-    house.engines["writer"].script.chances = [-3.0, -1.0, -2.0]
-    body = complete(house, prompt=["a", "b"], n=2, best_of=3, logprobs=logprobs, max_tokens=100)
-    (job,) = house.engines["writer"].received
+    deployment.engines["writer"].script.chances = [-3.0, -1.0, -2.0]
+    body = complete(
+        deployment, prompt=["a", "b"], n=2, best_of=3, logprobs=logprobs, max_tokens=100
+    )
+    (job,) = deployment.engines["writer"].received
     assert (job.n, job.params.logprobs) == (3, logprobs or 0)
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
     if logprobs is None:
@@ -35,116 +37,116 @@ def test_best_of_returns_the_likeliest(house, say, logprobs):
     assert body["usage"]["completion_tokens"] == 6 * (len(ids) + 1)
 
 
-def test_best_of_as_many_as_are_told_changes_nothing(house):
-    complete(house, prompt="a", n=2, best_of=2)
-    (job,) = house.engines["writer"].received
+def test_best_of_as_many_as_are_told_changes_nothing(deployment):
+    complete(deployment, prompt="a", n=2, best_of=2)
+    (job,) = deployment.engines["writer"].received
     assert (job.n, job.params.logprobs) == (2, None)
-    assert stream(house, prompt="a", best_of=1)
+    assert stream(deployment, prompt="a", best_of=1)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_may_be_included(house, say, streamed):
+def test_a_stop_string_may_be_included(deployment, say, streamed):
     say(FOX)
     fields = {"prompt": "a", "max_tokens": 100, "stop": ["wn f"]}
     fields["include_stop_str_in_output"] = True
     if streamed:
-        said = "".join(chunk["choices"][0]["text"] for chunk in stream(house, **fields))
+        said = "".join(chunk["choices"][0]["text"] for chunk in stream(deployment, **fields))
         assert said == "The quick brown f"
     else:
-        assert texts(complete(house, **fields)) == ["The quick brown f"]
+        assert texts(complete(deployment, **fields)) == ["The quick brown f"]
 
 
 @pytest.mark.parametrize("included", [False, True])
-def test_a_stop_token_is_told_like_a_stop_string(house, say, tokenizer, included):
+def test_a_stop_token_is_told_like_a_stop_string(deployment, say, tokenizer, included):
     ids = say(FOX)
     fields = {"stop_token_ids": [ids[4]], "include_stop_str_in_output": included}
-    body = complete(house, prompt="a", max_tokens=100, return_token_ids=True, **fields)
+    body = complete(deployment, prompt="a", max_tokens=100, return_token_ids=True, **fields)
     assert texts(body) == [tokenizer.decode(ids[: 4 + included])]
     assert reasons(body) == ["stop"]
     assert body["choices"][0]["token_ids"] == ids[:5]
     assert body["usage"]["completion_tokens"] == 5
 
 
-def test_a_stop_token_ends_what_ignores_the_models_end(house, say, tokenizer):
+def test_a_stop_token_ends_what_ignores_the_models_end(deployment, say, tokenizer):
     ids = say(FOX)
     fields = {"ignore_eos": True, "stop_token_ids": [ids[-1]], "max_tokens": 400}
-    body = complete(house, prompt="a", **fields)
+    body = complete(deployment, prompt="a", **fields)
     assert texts(body) == [tokenizer.decode(ids[:-1])]
 
 
-def test_no_stop_string_ends_a_text_before_its_least_length(house, say):
+def test_no_stop_string_ends_a_text_before_its_least_length(deployment, say):
     ids = say("abab abab abab abab", end=False)
-    plain = complete(house, prompt="a", stop="abab", max_tokens=len(ids))
+    plain = complete(deployment, prompt="a", stop="abab", max_tokens=len(ids))
     assert texts(plain) == [""]
     for least in range(1, len(ids) + 1):
-        body = complete(house, prompt="a", stop="abab", max_tokens=len(ids), min_tokens=least)
+        body = complete(deployment, prompt="a", stop="abab", max_tokens=len(ids), min_tokens=least)
         assert body["usage"]["completion_tokens"] >= least
         assert "abab abab abab abab".startswith(texts(body)[0])
 
 
-def test_special_tokens_may_be_included(house, tokenizer):
+def test_special_tokens_may_be_included(deployment, tokenizer):
     ids = tokenizer.raw.encode("so", add_special_tokens=False).ids
-    house.engines["writer"].script.tokens = [*ids, 0, *ids]
+    deployment.engines["writer"].script.tokens = [*ids, 0, *ids]
     size = 2 * len(ids) + 1
-    assert texts(complete(house, prompt="a", max_tokens=size)) == ["soso"]
-    body = complete(house, prompt="a", max_tokens=size, skip_special_tokens=False)
+    assert texts(complete(deployment, prompt="a", max_tokens=size)) == ["soso"]
+    body = complete(deployment, prompt="a", max_tokens=size, skip_special_tokens=False)
     assert texts(body) == ["so<s>so"]
-    body = complete(house, prompt="a", max_tokens=size, skip_special_tokens=False, echo=True)
+    body = complete(deployment, prompt="a", max_tokens=size, skip_special_tokens=False, echo=True)
     assert texts(body) == ["<s>aso<s>so"]
 
 
-def test_a_prompt_without_special_tokens(house, tokenizer):
-    body = complete(house, prompt="Hello", add_special_tokens=False, return_token_ids=True)
+def test_a_prompt_without_special_tokens(deployment, tokenizer):
+    body = complete(deployment, prompt="Hello", add_special_tokens=False, return_token_ids=True)
     plain = tokenizer.raw.encode("Hello", add_special_tokens=False).ids
     assert body["choices"][0]["prompt_token_ids"] == plain
     assert body["usage"]["prompt_tokens"] == len(plain)
 
 
 @pytest.mark.parametrize("form", ["text", "ids"])
-def test_a_truncated_prompt_is_what_counts_and_echoes(house, say, tokenizer, form):
+def test_a_truncated_prompt_is_what_counts_and_echoes(deployment, say, tokenizer, form):
     say(" then")
     ids = tokenizer.raw.encode(FOX, add_special_tokens=False).ids
     prompt = FOX if form == "text" else ids
     fields = {"truncate_prompt_tokens": 3, "echo": True, "return_token_ids": True}
-    body = complete(house, prompt=prompt, **fields)
+    body = complete(deployment, prompt=prompt, **fields)
     assert body["choices"][0]["prompt_token_ids"] == ids[-3:]
     assert body["usage"]["prompt_tokens"] == 3
     assert texts(body) == [tokenizer.decode(ids[-3:]) + " then"]
 
 
-def test_truncating_to_what_fits(house):
-    complete(house, prompt="a", truncate_prompt_tokens=-1, max_tokens=48)
-    complete(house, prompt="a", truncate_prompt_tokens=-1, max_tokens=2048)
-    first, second = house.engines["writer"].received
+def test_truncating_to_what_fits(deployment):
+    complete(deployment, prompt="a", truncate_prompt_tokens=-1, max_tokens=48)
+    complete(deployment, prompt="a", truncate_prompt_tokens=-1, max_tokens=2048)
+    first, second = deployment.engines["writer"].received
     assert first.tokenization.truncate_to == 2000
     assert second.tokenization.truncate_to == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_token_ids_are_all_that_was_generated(house, say, tokenizer, streamed):
+def test_token_ids_are_all_that_was_generated(deployment, say, tokenizer, streamed):
     ids = say("größer, naïve 漢字")
     prompt = tokenizer.raw.encode("Hello").ids
     fields = {"prompt": "Hello", "return_token_ids": True, "n": 2, "max_tokens": 100}
     if not streamed:
-        for choice in complete(house, **fields)["choices"]:
+        for choice in complete(deployment, **fields)["choices"]:
             assert (choice["prompt_token_ids"], choice["token_ids"]) == (prompt, [*ids, 1])
         return
     seen: dict[int, list[int]] = {}
-    for chunk in stream(house, **fields):
+    for chunk in stream(deployment, **fields):
         (choice,) = chunk["choices"]
         assert ("prompt_token_ids" in choice) == (choice["index"] not in seen)
         seen.setdefault(choice["index"], []).extend(choice["token_ids"])
     assert seen == {0: [*ids, 1], 1: [*ids, 1]}
 
 
-def test_what_nobody_asked_for_is_absent(house):
-    (choice,) = complete(house, prompt="a")["choices"]
+def test_what_nobody_asked_for_is_absent(deployment):
+    (choice,) = complete(deployment, prompt="a")["choices"]
     assert set(choice) == {"index", "text", "logprobs", "finish_reason"}
 
 
-def test_the_log_probabilities_of_a_prompt(house, tokenizer):
+def test_the_log_probabilities_of_a_prompt(deployment, tokenizer):
     ids = tokenizer.raw.encode("The quick").ids
-    body = complete(house, prompt=["The quick", "a"], prompt_logprobs=2, max_tokens=1)
+    body = complete(deployment, prompt=["The quick", "a"], prompt_logprobs=2, max_tokens=1)
     first, *entries = body["choices"][0]["prompt_logprobs"]
     assert first is None
     assert len(entries) == len(ids) - 1
@@ -156,45 +158,45 @@ def test_the_log_probabilities_of_a_prompt(house, tokenizer):
     assert len(body["choices"][1]["prompt_logprobs"]) == len(tokenizer.raw.encode("a").ids)
 
 
-def test_a_prompts_own_and_the_alternatives_beside_the_text_differ_in_number(house):
+def test_a_prompts_own_and_the_alternatives_beside_the_text_differ_in_number(deployment):
     fields = {"prompt": "The quick", "echo": True, "logprobs": 1, "max_tokens": 1}
-    (choice,) = complete(house, **fields, prompt_logprobs=4)["choices"]
-    (job,) = house.engines["writer"].received
+    (choice,) = complete(deployment, **fields, prompt_logprobs=4)["choices"]
+    (job,) = deployment.engines["writer"].received
     assert (job.params.logprobs, job.params.prompt_logprobs) == (1, 4)
     assert len(choice["prompt_logprobs"][1]) == 5
     assert len(choice["logprobs"]["top_logprobs"][1]) == 2
-    (choice,) = complete(house, **fields | {"echo": False}, prompt_logprobs=0)["choices"]
+    (choice,) = complete(deployment, **fields | {"echo": False}, prompt_logprobs=0)["choices"]
     assert len(choice["logprobs"]["tokens"]) == 1
     assert len(choice["prompt_logprobs"][1]) == 1
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_no_token_wanted_scores_a_prompt(house, say, echo):
+def test_no_token_wanted_scores_a_prompt(deployment, say, echo):
     fields = {"prompt": "The quick", "echo": echo, "logprobs": 1, "max_tokens": 0}
-    body = complete(house, **fields)
+    body = complete(deployment, **fields)
     assert texts(body) == ["The quick" if echo else ""]
     assert reasons(body) == ["length"]
     assert body["usage"]["completion_tokens"] == 0
     logprobs = body["choices"][0]["logprobs"]["token_logprobs"]
     assert len(logprobs) == (body["usage"]["prompt_tokens"] if echo else 0)
-    chunks = stream(house, **fields)
+    chunks = stream(deployment, **fields)
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == ["length"]
-    (job, _) = house.engines["writer"].received
+    (job, _) = deployment.engines["writer"].received
     assert job.params.max_tokens == 0
 
 
-def test_cached_tokens_are_each_prompts_once(house):
-    house.engines["writer"].script.cached = 3
-    body = complete(house, prompt=["Hello", "Hello"], n=4)
+def test_cached_tokens_are_each_prompts_once(deployment):
+    deployment.engines["writer"].script.cached = 3
+    body = complete(deployment, prompt=["Hello", "Hello"], n=4)
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
 
 
-def test_a_deadline_in_the_middle_keeps_the_text_so_far(house, say):
+def test_a_deadline_in_the_middle_keeps_the_text_so_far(deployment, say):
     say(FOX)
-    engine = house.engines["writer"]
+    engine = deployment.engines["writer"]
     engine.script.step_seconds = 0.1
     started = time.monotonic()
-    body = complete(house, prompt="a", n=2, max_tokens=1000, timeout=0.55, ignore_eos=True)
+    body = complete(deployment, prompt="a", n=2, max_tokens=1000, timeout=0.55, ignore_eos=True)
     assert 0.5 < time.monotonic() - started < 3
     assert reasons(body) == ["timeout"] * 2
     assert all(text and FOX.startswith(text) for text in texts(body))
@@ -203,11 +205,11 @@ def test_a_deadline_in_the_middle_keeps_the_text_so_far(house, say):
     assert engine.aborted == [engine.received[0].id]
 
 
-def test_a_deadline_in_a_stream(house, say):
+def test_a_deadline_in_a_stream(deployment, say):
     say(FOX)
-    house.engines["writer"].script.step_seconds = 0.1
+    deployment.engines["writer"].script.step_seconds = 0.1
     fields = {"prompt": "a", "max_tokens": 1000, "timeout": 0.55, "ignore_eos": True}
-    *pieces, last = stream(house, **fields, stream_options={"include_usage": True})
+    *pieces, last = stream(deployment, **fields, stream_options={"include_usage": True})
     ends = [chunk["choices"][0]["finish_reason"] for chunk in pieces]
     assert ends == [None] * (len(ends) - 1) + ["timeout"]
     said = "".join(chunk["choices"][0]["text"] for chunk in pieces)
@@ -215,17 +217,17 @@ def test_a_deadline_in_a_stream(house, say):
     assert FOX.startswith(said)
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] > 0
-    wait_until(lambda: not house.engines["writer"].running)
+    wait_until(lambda: not deployment.engines["writer"].running)
 
 
 @pytest.mark.parametrize("state", ["held", "deaf"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_deadline_before_anything_has_begun(house, state, streamed):
+def test_a_deadline_before_anything_has_begun(deployment, state, streamed):
     """Accepted and waiting, or not even accepted."""
-    engine = house.engines["writer"]
+    engine = deployment.engines["writer"]
     setattr(engine.script, state, True)
     fields = {"prompt": ["a", "b"], "n": 2, "timeout": 0.2, "return_token_ids": True, "logprobs": 1}
-    response = house.post("/v1/completions", {**fields, "stream": streamed})
+    response = deployment.post("/v1/completions", {**fields, "stream": streamed})
     assert response.status_code == 200
     chunks = events_of(response) if streamed else [response.json()]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
@@ -235,54 +237,54 @@ def test_a_deadline_before_anything_has_begun(house, state, streamed):
     wait_until(lambda: engine.aborted == [engine.received[0].id])
 
 
-def test_echo_before_anything_has_begun(house):
-    house.engines["writer"].script.deaf = True
+def test_echo_before_anything_has_begun(deployment):
+    deployment.engines["writer"].script.deaf = True
     fields = {"echo": True, "logprobs": 1, "prompt_logprobs": 1, "timeout": 0.1}
-    body = complete(house, prompt="a", **fields)
+    body = complete(deployment, prompt="a", **fields)
     assert texts(body) == [""]
     assert body["usage"]["prompt_tokens"] == 0
     assert body["choices"][0]["logprobs"]["tokens"] == []
 
 
-def test_a_deadline_that_is_not_reached_changes_nothing(house, say):
+def test_a_deadline_that_is_not_reached_changes_nothing(deployment, say):
     say(FOX)
-    body = complete(house, prompt="a", max_tokens=100, timeout=1e6)
+    body = complete(deployment, prompt="a", max_tokens=100, timeout=1e6)
     assert (texts(body), reasons(body)) == ([FOX], ["stop"])
-    assert house.engines["writer"].aborted == []
+    assert deployment.engines["writer"].aborted == []
 
 
-def test_deadlines_leave_nothing_in_the_house(house):
-    house.engines["writer"].script.held = True
+def test_deadlines_leave_nothing_in_the_deployment(deployment):
+    deployment.engines["writer"].script.held = True
     for _ in range(5):
-        complete(house, prompt=["a"] * 2000, timeout=0.05)
-    wait_until(lambda: not house.engines["writer"].running)
-    house.engines["writer"].script.held = False
-    assert httpx.get(f"{house.api.url}/health").status_code == 200
-    assert reasons(complete(house, prompt=["a"] * 2000)) == ["length"] * 2000
+        complete(deployment, prompt=["a"] * 2000, timeout=0.05)
+    wait_until(lambda: not deployment.engines["writer"].running)
+    deployment.engines["writer"].script.held = False
+    assert httpx.get(f"{deployment.api.url}/health").status_code == 200
+    assert reasons(complete(deployment, prompt=["a"] * 2000)) == ["length"] * 2000
 
 
 @pytest.mark.parametrize("side", [None, "left", "right"])
-def test_the_side_on_which_a_prompt_is_cut(house, side):
-    complete(house, prompt=FOX, truncate_prompt_tokens=3, truncation_side=side, max_tokens=1)
-    (job,) = house.engines["writer"].received
+def test_the_side_on_which_a_prompt_is_cut(deployment, side):
+    complete(deployment, prompt=FOX, truncate_prompt_tokens=3, truncation_side=side, max_tokens=1)
+    (job,) = deployment.engines["writer"].received
     assert (job.tokenization.truncate_to, job.tokenization.truncation_side) == (3, side or "left")
 
 
-def test_max_tokens_under_its_newer_name(house):
+def test_max_tokens_under_its_newer_name(deployment):
     for fields in ({"max_completion_tokens": 2}, {"max_completion_tokens": 2, "max_tokens": 2}):
-        body = complete(house, prompt="a", **fields, ignore_eos=True)
+        body = complete(deployment, prompt="a", **fields, ignore_eos=True)
         assert body["usage"]["completion_tokens"] == 2
 
 
-def test_tokens_spelled_by_their_ids(house, say, tokenizer):
+def test_tokens_spelled_by_their_ids(deployment, say, tokenizer):
     ids = say("naïve cafés")
     fields = {"prompt": "a", "max_tokens": 50, "logprobs": 2, "echo": True}
-    (choice,) = complete(house, **fields, return_tokens_as_token_ids=True)["choices"]
+    (choice,) = complete(deployment, **fields, return_tokens_as_token_ids=True)["choices"]
     logprobs = choice["logprobs"]
     prompt = tokenizer.raw.encode("a").ids
     assert logprobs["tokens"] == [f"token_id:{id_}" for id_ in [*prompt, *ids, 1]]
     assert all(key.startswith("token_id:") for top in logprobs["top_logprobs"][1:] for key in top)
-    (plain,) = complete(house, **fields)["choices"]
+    (plain,) = complete(deployment, **fields)["choices"]
     assert plain["text"] == choice["text"]
     assert plain["logprobs"]["text_offset"] == logprobs["text_offset"]
     assert plain["logprobs"]["token_logprobs"] == logprobs["token_logprobs"]

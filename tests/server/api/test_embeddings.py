@@ -6,14 +6,14 @@ import pytest
 from tests.server.fake_engine import vector_of
 
 
-def embed(house, **fields) -> dict:
-    response = house.post("/v1/embeddings", fields)
+def embed(deployment, **fields) -> dict:
+    response = deployment.post("/v1/embeddings", fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def test_the_shape(house):
-    body = embed(house, model="embedder", input="Hello", user="somebody")
+def test_the_shape(deployment):
+    body = embed(deployment, model="embedder", input="Hello", user="somebody")
     vector = body["data"][0].pop("embedding")
     assert body == {
         "object": "list",
@@ -25,9 +25,9 @@ def test_the_shape(house):
 
 
 @pytest.mark.parametrize("value", ["a b", ["a b", "c", "a b"], [7, 8, 9], [[7, 8], [9], [7]]])
-def test_every_form_of_input(house, tokenizer, value):
-    body = embed(house, input=value)
-    (job,) = house.engines["embedder"].received
+def test_every_form_of_input(deployment, tokenizer, value):
+    body = embed(deployment, input=value)
+    (job,) = deployment.engines["embedder"].received
     assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
     expected = [vector_of(item, 8) for item in job.texts or job.ids]
     vectors = [entry["embedding"] for entry in body["data"]]
@@ -36,10 +36,10 @@ def test_every_form_of_input(house, tokenizer, value):
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 
 
-def test_base64_holds_the_same_float32(house):
+def test_base64_holds_the_same_float32(deployment):
     texts = [f"text {number}" for number in range(130)]  # more than are written at once
-    plain = embed(house, input=texts)["data"]
-    coded = embed(house, input=texts, encoding_format="base64")["data"]
+    plain = embed(deployment, input=texts)["data"]
+    coded = embed(deployment, input=texts, encoding_format="base64")["data"]
     decoded = [np.frombuffer(base64.b64decode(entry["embedding"]), "<f4") for entry in coded]
     assert np.array_equal(decoded, np.array([entry["embedding"] for entry in plain], np.float32))
 
@@ -63,15 +63,15 @@ def test_base64_holds_the_same_float32(house):
         ({"text": "a"}, "input"),
     ],
 )
-def test_bad_input(house, value, param):
-    response = house.post("/v1/embeddings", {"input": value})
+def test_bad_input(deployment, value, param):
+    response = deployment.post("/v1/embeddings", {"input": value})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
-    assert house.engines["embedder"].received == []
+    assert deployment.engines["embedder"].received == []
 
 
 @pytest.mark.parametrize("field", [{"encoding_format": "hex"}, {"dimensions": 3}])
-def test_what_is_not_served_is_named(house, field):
-    response = house.post("/v1/embeddings", {"input": "a", **field})
+def test_what_is_not_served_is_named(deployment, field):
+    response = deployment.post("/v1/embeddings", {"input": "a", **field})
     assert response.status_code == 400
     assert response.json()["error"]["param"] in field

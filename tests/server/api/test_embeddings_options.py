@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.vectors import quantize
-from tests.server.conftest import House, HouseBuilder
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import vector_of
 from tests.server.support import server_config
 from workers.contract.model_config import EmbeddingConfig
@@ -30,12 +30,12 @@ DECLARED = {
 
 
 @pytest.fixture(scope="module")
-def embedders(folder, tokenizer) -> Iterator[House]:
+def embedders(folder, tokenizer) -> Iterator[Deployment]:
     """One embedder a declaration, of 8 numbers a vector and 2,048 tokens a text."""
-    houses = HouseBuilder(folder, tokenizer)
+    builder = DeploymentBuilder(folder, tokenizer)
     models = []
     for name, declared in DECLARED.items():
-        served = houses.model(name, "embed")
+        served = builder.model(name, "embed")
         pooling = msgspec.structs.replace(
             served.execution.model.pooling, include_prompt=name != "unpooled"
         )
@@ -43,12 +43,12 @@ def embedders(folder, tokenizer) -> Iterator[House]:
         execution = msgspec.structs.replace(served.execution, model=model)
         engine = msgspec.structs.replace(served.engine, execution=execution)
         models.append(msgspec.structs.replace(served, engine=engine))
-    yield houses.open(server_config(*models))
-    houses.close()
+    yield builder.open(server_config(*models))
+    builder.close()
 
 
 @pytest.fixture
-def ask(embedders: House):
+def ask(embedders: Deployment):
     """Post a request; the answer, and the jobs that it made."""
 
     def post(model: str, **fields: Any) -> tuple[httpx.Response, list[EncodeJob]]:
@@ -292,7 +292,7 @@ FIELDS = [
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(field=st.sampled_from(FIELDS), value=JUNK)
-def test_junk_gets_an_answer_or_a_400_that_names_it(embedders: House, field, value) -> None:
+def test_junk_gets_an_answer_or_a_400_that_names_it(embedders: Deployment, field, value) -> None:
     body = {"model": "any-size", "input": ["a"], field: value}
     response = embedders.post("/v1/embeddings", body)
     assert response.status_code in (200, 400), response.text
@@ -312,7 +312,7 @@ def test_junk_gets_an_answer_or_a_400_that_names_it(embedders: House, field, val
         (b'{"model": "plain", "input": "a", "dimensions": NaN}', None),
     ],
 )
-def test_odd_json_is_a_400(embedders: House, raw, param) -> None:
+def test_odd_json_is_a_400(embedders: Deployment, raw, param) -> None:
     response = embedders.http.post("/v1/embeddings", content=raw)
     assert response.status_code == 400, response.text
     if param is not None:

@@ -7,22 +7,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
 from server.settings.server_config import Limits
-from tests.server.chat_templates import chat_house
-from tests.server.conftest import House
+from tests.server.chat_templates import chat_deployment
+from tests.server.conftest import Deployment
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
 
 
-def metric(house, name: str, **labels: str) -> float:
-    for family in text_string_to_metric_families(house.http.get("/metrics").text):
+def metric(deployment, name: str, **labels: str) -> float:
+    for family in text_string_to_metric_families(deployment.http.get("/metrics").text):
         for sample in family.samples:
             if sample.name == name and labels.items() <= sample.labels.items():
                 return sample.value
     return 0.0
 
 
-def test_models_in_the_order_of_the_configuration(house):
-    body = house.http.get("/v1/models").json()
+def test_models_in_the_order_of_the_configuration(deployment):
+    body = deployment.http.get("/v1/models").json()
     assert body["object"] == "list"
     assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
     assert {card["object"] for card in body["data"]} == {"model"}
@@ -30,25 +30,25 @@ def test_models_in_the_order_of_the_configuration(house):
 
 
 @pytest.fixture(scope="module")
-def deep_house(tokenizer) -> Iterator[House]:
+def deep_deployment(tokenizer) -> Iterator[Deployment]:
     """One of its models has slashes in its name."""
-    with chat_house(tokenizer, {"writer": None, "org/deep/model": None}) as house:
-        yield house
+    with chat_deployment(tokenizer, {"writer": None, "org/deep/model": None}) as deployment:
+        yield deployment
 
 
 @pytest.mark.parametrize("name", ["org/deep/model", "org%2Fdeep%2Fmodel", "org%2fdeep/model"])
-def test_one_model_by_its_id(deep_house, name):
-    card = deep_house.http.get(f"/v1/models/{name}").json()
+def test_one_model_by_its_id(deep_deployment, name):
+    card = deep_deployment.http.get(f"/v1/models/{name}").json()
     (listed,) = [
         entry
-        for entry in deep_house.http.get("/v1/models").json()["data"]
+        for entry in deep_deployment.http.get("/v1/models").json()["data"]
         if entry["id"] == "org/deep/model"
     ]
     assert card == listed
 
 
-def test_openai_retrieves_a_model(deep_house):
-    url = f"{deep_house.api.url}/v1"
+def test_openai_retrieves_a_model(deep_deployment):
+    url = f"{deep_deployment.api.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         assert client.models.retrieve("org/deep/model").id == "org/deep/model"
         with pytest.raises(openai.NotFoundError) as missing:
@@ -59,24 +59,24 @@ def test_openai_retrieves_a_model(deep_house):
 @pytest.mark.parametrize(
     "name", ["nobody", "writer/", "%00", "%FF", "{model:path}", "org", "a" * 9000]
 )
-def test_models_that_are_not_here(deep_house, name):
-    response = deep_house.http.get(f"/v1/models/{name}")
+def test_models_that_are_not_here(deep_deployment, name):
+    response = deep_deployment.http.get(f"/v1/models/{name}")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
     assert response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
-def test_health(house, path):
-    response = house.http.get(path)
+def test_health(deployment, path):
+    response = deployment.http.get(path)
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-def test_version(house):
-    assert house.http.get("/version").json() == {"version": __version__}
+def test_version(deployment):
+    assert deployment.http.get("/version").json() == {"version": __version__}
 
 
-def test_metrics_count_what_was_asked_and_said(house, say):
+def test_metrics_count_what_was_asked_and_said(deployment, say):
     ids = say("The quick brown fox")
     endpoint = {"endpoint": "/v1/completions", "status": "200"}
     names = {
@@ -86,37 +86,37 @@ def test_metrics_count_what_was_asked_and_said(house, say):
         "penstock_generated_tokens_total": {"model": "writer"},
         "penstock_prompt_tokens_total": {"model": "writer"},
     }
-    before = [metric(house, name, **labels) for name, labels in names.items()]
-    house.post("/v1/completions", {"prompt": "Hello"})
+    before = [metric(deployment, name, **labels) for name, labels in names.items()]
+    deployment.post("/v1/completions", {"prompt": "Hello"})
 
     def counted() -> list[float]:
-        after = [metric(house, name, **labels) for name, labels in names.items()]
+        after = [metric(deployment, name, **labels) for name, labels in names.items()]
         return [b - a for a, b in zip(before, after, strict=True)]
 
     # An answer is counted once it is sent, which its reader may be ahead of.
     wait_until(lambda: counted() == [1, 1, 1, len(ids) + 1, 5])
-    assert metric(house, "penstock_in_flight", what="requests") == 0
-    assert metric(house, "penstock_in_flight", what="tokens") == 0
-    assert metric(house, "penstock_engine_up", model="ranker") == 1
-    assert metric(house, "penstock_engine_kv_blocks", model="writer") == 16
+    assert metric(deployment, "penstock_in_flight", what="requests") == 0
+    assert metric(deployment, "penstock_in_flight", what="tokens") == 0
+    assert metric(deployment, "penstock_engine_up", model="ranker") == 1
+    assert metric(deployment, "penstock_engine_kv_blocks", model="writer") == 16
 
 
-def test_unknown_paths_share_one_label(house):
-    before = metric(house, "penstock_http_requests_total", endpoint="other", status="404")
+def test_unknown_paths_share_one_label(deployment):
+    before = metric(deployment, "penstock_http_requests_total", endpoint="other", status="404")
     for number in range(3):
-        house.http.get(f"/nothing/{number}")
-    after = metric(house, "penstock_http_requests_total", endpoint="other", status="404")
+        deployment.http.get(f"/nothing/{number}")
+    after = metric(deployment, "penstock_http_requests_total", endpoint="other", status="404")
     assert after - before == 3
 
 
-def test_models_share_one_label(house):
+def test_models_share_one_label(deployment):
     def counted() -> float:
         endpoint = "/v1/models/{model}"
-        return metric(house, "penstock_http_requests_total", endpoint=endpoint, status="200")
+        return metric(deployment, "penstock_http_requests_total", endpoint=endpoint, status="200")
 
     before = counted()
     for name in ("writer", "ranker"):
-        house.http.get(f"/v1/models/{name}")
+        deployment.http.get(f"/v1/models/{name}")
     wait_until(lambda: counted() - before == 2)
 
 
@@ -130,8 +130,8 @@ def test_models_share_one_label(house):
         ("OPTIONS", "/", 405, "method_not_allowed"),
     ],
 )
-def test_wrong_routes_in_the_error_shape(house, method, path, status, code):
-    response = house.http.request(method, path)
+def test_wrong_routes_in_the_error_shape(deployment, method, path, status, code):
+    response = deployment.http.request(method, path)
     assert response.status_code == status
     assert response.json()["error"]["code"] == code
     allowed = {"/v1/completions": "POST", "/": "GET, HEAD, POST"}.get(path, "GET, HEAD")
@@ -139,16 +139,16 @@ def test_wrong_routes_in_the_error_shape(house, method, path, status, code):
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/version"])
-def test_a_head_is_that_of_the_get(house, path):
-    asked, got = house.http.head(path), house.http.get(path)
+def test_a_head_is_that_of_the_get(deployment, path):
+    asked, got = deployment.http.head(path), deployment.http.get(path)
     assert (asked.status_code, asked.content) == (got.status_code, b"")
     assert asked.headers["content-length"] == got.headers["content-length"]
 
 
-def test_the_request_id_comes_back_cleaned(house):
+def test_the_request_id_comes_back_cleaned(deployment):
     def echoed(value: str | None) -> str:
         headers = {} if value is None else {"X-Request-Id": value}
-        return house.http.get("/version", headers=headers).headers["x-request-id"]
+        return deployment.http.get("/version", headers=headers).headers["x-request-id"]
 
     assert echoed("abc-123_4:5/6") == "abc-123_4:5/6"
     assert echoed("a b<script>;\t{c}") == "abscriptc"
@@ -158,33 +158,33 @@ def test_the_request_id_comes_back_cleaned(house):
     assert all(re.fullmatch(r"req-[0-9a-f]+", one) for one in fresh)
 
 
-def test_errors_carry_the_request_id_too(house):
-    response = house.http.get("/nothing", headers={"X-Request-Id": "mine"})
+def test_errors_carry_the_request_id_too(deployment):
+    response = deployment.http.get("/nothing", headers={"X-Request-Id": "mine"})
     assert response.headers["x-request-id"] == "mine"
 
 
 def test_the_api_key_opens_everything_but_health_and_metrics(builder):
-    house = builder.open(server_config(builder.model("writer", "generate"), api_key="sesame"))
+    deployment = builder.open(server_config(builder.model("writer", "generate"), api_key="sesame"))
     paths = ["/v1/models", "/version", "/docs", "/openapi.json", "/nothing"]
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
         for path in paths:
-            response = house.http.get(path, headers=headers)
+            response = deployment.http.get(path, headers=headers)
             assert response.status_code == 401
             assert response.json()["error"]["code"] == "invalid_api_key"
             assert response.headers["www-authenticate"] == "Bearer"
     for path in ("/health", "/health/live", "/health/ready", "/metrics"):
-        assert house.http.get(path).status_code == 200
-    house.http.headers["Authorization"] = "Bearer sesame"
-    assert house.http.get("/v1/models").status_code == 200
-    assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
+        assert deployment.http.get(path).status_code == 200
+    deployment.http.headers["Authorization"] = "Bearer sesame"
+    assert deployment.http.get("/v1/models").status_code == 200
+    assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
 
 
 def test_several_processes_count_together(builder, tmp_path, monkeypatch):
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     models = [builder.model("writer", "generate")]
-    house = builder.open(server_config(*models, api_workers=2, limits=Limits(max_requests=8)))
-    house.post("/v1/completions", {"prompt": "Hello"})
+    deployment = builder.open(server_config(*models, api_workers=2, limits=Limits(max_requests=8)))
+    deployment.post("/v1/completions", {"prompt": "Hello"})
     assert list(tmp_path.glob("*.db"))
-    assert metric(house, "penstock_prompt_tokens_total", model="writer") == 5
-    assert metric(house, "penstock_in_flight", what="requests") == 0
-    assert metric(house, "penstock_engine_up", model="writer") == 1
+    assert metric(deployment, "penstock_prompt_tokens_total", model="writer") == 5
+    assert metric(deployment, "penstock_in_flight", what="requests") == 0
+    assert metric(deployment, "penstock_engine_up", model="writer") == 1

@@ -12,16 +12,16 @@ DOCUMENTS = ["red apples", "red wine and cheese", "nothing", "red apples", "wine
 QUERY = "red wine"
 
 
-def rerank(house, **fields) -> dict:
-    response = house.post("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, **fields})
+def rerank(deployment, **fields) -> dict:
+    response = deployment.post("/v1/rerank", {"query": QUERY, "documents": DOCUMENTS, **fields})
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def test_a_reranker_scores_pairs(house):
-    body = rerank(house, model="ranker")
+def test_a_reranker_scores_pairs(deployment):
+    body = rerank(deployment, model="ranker")
     assert body.pop("id").startswith("rerank-")
-    (job,) = house.engines["ranker"].received
+    (job,) = deployment.engines["ranker"].received
     assert (job.query, job.texts) == (QUERY, DOCUMENTS)
     scores = [score_of(QUERY, text) for text in DOCUMENTS]
     results = [{"index": index, "relevance_score": scores[index]} for index in (1, 0, 3, 4, 2)]
@@ -42,15 +42,15 @@ def test_a_reranker_scores_pairs(house):
 
 
 @pytest.mark.parametrize(("path", "version"), [("/v2/rerank", "2"), ("/rerank", "1")])
-def test_other_paths_answer_alike(house, path, version):
+def test_other_paths_answer_alike(deployment, path, version):
     body = {"model": "ranker", "query": QUERY, "documents": DOCUMENTS}
-    other = house.post(path, body).json()
-    assert other["results"] == rerank(house, model="ranker")["results"]
+    other = deployment.post(path, body).json()
+    assert other["results"] == rerank(deployment, model="ranker")["results"]
     assert other["meta"]["api_version"] == {"version": version}
 
 
-def test_an_embedder_scores_by_cosine(house):
-    body = rerank(house, model="embedder")
+def test_an_embedder_scores_by_cosine(deployment):
+    body = rerank(deployment, model="embedder")
     query = vector_of(QUERY, 8)
     expected = [float(vector_of(text, 8) @ query) for text in DOCUMENTS]
     results = body["results"]
@@ -63,21 +63,21 @@ def test_an_embedder_scores_by_cosine(house):
 
 
 @pytest.mark.parametrize("top_n", [1, 3, 5, 100, None])
-def test_top_n_keeps_the_best(house, top_n):
-    whole = rerank(house, model="ranker")["results"]
-    assert rerank(house, model="ranker", top_n=top_n)["results"] == whole[:top_n]
+def test_top_n_keeps_the_best(deployment, top_n):
+    whole = rerank(deployment, model="ranker")["results"]
+    assert rerank(deployment, model="ranker", top_n=top_n)["results"] == whole[:top_n]
 
 
-def test_top_k_is_top_n(house):
-    whole = rerank(house, model="ranker")["results"]
-    assert rerank(house, model="ranker", top_k=2)["results"] == whole[:2]
-    assert rerank(house, model="ranker", top_k=2, top_n=None)["results"] == whole[:2]
-    assert rerank(house, model="ranker", top_k=2, top_n=2)["data"] == whole[:2]
+def test_top_k_is_top_n(deployment):
+    whole = rerank(deployment, model="ranker")["results"]
+    assert rerank(deployment, model="ranker", top_k=2)["results"] == whole[:2]
+    assert rerank(deployment, model="ranker", top_k=2, top_n=None)["results"] == whole[:2]
+    assert rerank(deployment, model="ranker", top_k=2, top_n=2)["data"] == whole[:2]
 
 
-def test_the_priority_is_passed_on(house):
-    rerank(house, model="ranker", priority=3)
-    (job,) = house.engines["ranker"].received
+def test_the_priority_is_passed_on(deployment):
+    rerank(deployment, model="ranker", priority=3)
+    (job,) = deployment.engines["ranker"].received
     assert job.priority == 3
 
 
@@ -85,50 +85,52 @@ def test_the_priority_is_passed_on(house):
     ("fields", "text_tokens"),
     [({"max_tokens_per_doc": 5}, 5), ({"max_tokens_per_doc": 5, "truncation": True}, 5)],
 )
-def test_a_reranker_cuts_documents_beside_the_whole_query(house, tokenizer, fields, text_tokens):
-    rerank(house, model="ranker", **fields)
-    (job,) = house.engines["ranker"].received
+def test_a_reranker_cuts_documents_beside_the_whole_query(
+    deployment, tokenizer, fields, text_tokens
+):
+    rerank(deployment, model="ranker", **fields)
+    (job,) = deployment.engines["ranker"].received
     others = len(tokenizer.raw.encode(QUERY, "").ids)
     assert job.tokenization == Tokenization(truncate_to=others + text_tokens)
 
 
-def test_truncation_cuts_to_the_models_length(house):
-    rerank(house, model="ranker", truncation=True)
-    rerank(house, model="ranker", truncation=False)
-    cut, whole = house.engines["ranker"].received
+def test_truncation_cuts_to_the_models_length(deployment):
+    rerank(deployment, model="ranker", truncation=True)
+    rerank(deployment, model="ranker", truncation=False)
+    cut, whole = deployment.engines["ranker"].received
     assert cut.tokenization == Tokenization(truncate_to=2048)
     assert whole.tokenization == Tokenization()
 
 
-def test_an_embedder_cuts_documents_and_not_the_query(house):
-    rerank(house, model="embedder", max_tokens_per_doc=1)
-    query, documents = house.engines["embedder"].received
+def test_an_embedder_cuts_documents_and_not_the_query(deployment):
+    rerank(deployment, model="embedder", max_tokens_per_doc=1)
+    query, documents = deployment.engines["embedder"].received
     assert (query.texts, query.tokenization) == ([QUERY], Tokenization())
     assert (documents.texts, documents.tokenization.truncate_to) == (DOCUMENTS, 2)
 
 
-def test_a_query_that_leaves_no_room_is_refused(house):
+def test_a_query_that_leaves_no_room_is_refused(deployment):
     body = {"model": "ranker", "query": "x " * 3000, "documents": ["a"], "truncation": True}
-    response = house.post("/v1/rerank", body)
+    response = deployment.post("/v1/rerank", body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "query")
 
 
-def test_errors_have_a_detail(house):
-    body = house.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}).json()
+def test_errors_have_a_detail(deployment):
+    body = deployment.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}).json()
     assert body["detail"] == body["error"]["message"]
 
 
-def test_documents_as_objects_are_returned_if_asked_for(house):
+def test_documents_as_objects_are_returned_if_asked_for(deployment):
     documents = ["wine", {"text": "red wine", "title": "ignored"}]
-    body = rerank(house, model="ranker", documents=documents, return_documents=True)
+    body = rerank(deployment, model="ranker", documents=documents, return_documents=True)
     assert [r["document"] for r in body["results"]] == [{"text": "red wine"}, {"text": "wine"}]
     assert [r["document"] for r in body["data"]] == ["red wine", "wine"]
 
 
-def test_the_model_must_be_named_where_several_could_be_meant(house):
-    response = house.post("/v1/rerank", {"query": "a", "documents": ["b"]})
+def test_the_model_must_be_named_where_several_could_be_meant(deployment):
+    response = deployment.post("/v1/rerank", {"query": "a", "documents": ["b"]})
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("model", "model_required")
@@ -159,9 +161,9 @@ def test_the_model_must_be_named_where_several_could_be_meant(house):
         ({"instruction": "be kind"}, "instruction"),
     ],
 )
-def test_bad_input(house, fields, param):
+def test_bad_input(deployment, fields, param):
     body = {"model": "ranker", "query": "a", "documents": ["b"], **fields}
-    response = house.post("/v1/rerank", body)
+    response = deployment.post("/v1/rerank", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
@@ -170,22 +172,22 @@ def test_bad_input(house, fields, param):
     ("engine_param", "param"),
     [("input[0]", "query"), ("input[2]", "documents[1]"), ("other", "other"), (None, None)],
 )
-def test_the_embedders_complaint_is_told_in_the_requests_words(house, engine_param, param):
-    house.engines["embedder"].script.refusal = Failed(
+def test_the_embedders_complaint_is_told_in_the_requests_words(deployment, engine_param, param):
+    deployment.engines["embedder"].script.refusal = Failed(
         0, "context_length_exceeded", "too long", engine_param
     )
-    response = house.post(
+    response = deployment.post(
         "/v1/rerank", {"model": "embedder", "query": "a", "documents": ["b", "c"]}
     )
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
 
-def test_an_overlong_document_is_named_with_its_index(house):
-    house.engines["ranker"].script.refusal = Failed(
+def test_an_overlong_document_is_named_with_its_index(deployment):
+    deployment.engines["ranker"].script.refusal = Failed(
         0, "context_length_exceeded", "documents has 9 tokens; at most 8", "documents"
     )
-    response = house.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"]})
+    response = deployment.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"]})
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["param"] == "documents[0]"

@@ -7,8 +7,8 @@ from tests.server.fake_engine import score_of, vector_of
 FIRST, SECOND = "red wine", ["red apples", "red wine and cheese", "nothing"]
 
 
-def score(house, **fields) -> dict:
-    response = house.post("/v1/score", fields)
+def score(deployment, **fields) -> dict:
+    response = deployment.post("/v1/score", fields)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -19,29 +19,29 @@ def scores_of(body: dict) -> list[float]:
     return [entry["score"] for entry in body["data"]]
 
 
-def test_one_text_is_scored_against_many(house):
-    body = score(house, model="ranker", text_1=FIRST, text_2=SECOND)
+def test_one_text_is_scored_against_many(deployment):
+    body = score(deployment, model="ranker", text_1=FIRST, text_2=SECOND)
     assert scores_of(body) == [score_of(FIRST, text) for text in SECOND]
     assert body["id"].startswith("score-")
     assert (body["object"], body["model"]) == ("list", "ranker")
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 3
-    (job,) = house.engines["ranker"].received
+    (job,) = deployment.engines["ranker"].received
     assert (job.query, job.texts) == (FIRST, SECOND)
 
 
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
-def test_as_many_texts_are_scored_pair_by_pair(house, names):
+def test_as_many_texts_are_scored_pair_by_pair(deployment, names):
     firsts = ["red", "red wine", "wine cheese"]
-    body = score(house, model="ranker", **dict(zip(names, (firsts, SECOND), strict=True)))
+    body = score(deployment, model="ranker", **dict(zip(names, (firsts, SECOND), strict=True)))
     pairs = zip(firsts, SECOND, strict=True)
     assert scores_of(body) == [score_of(*pair) for pair in pairs]
-    (job,) = house.engines["ranker"].received
+    (job,) = deployment.engines["ranker"].received
     assert (job.query, job.texts) == (firsts, SECOND)
 
 
 @pytest.mark.parametrize("firsts", ["red wine", ["red wine"], ["a", "b", "c"]])
-def test_an_embedder_scores_by_cosine(house, firsts):
-    body = score(house, model="embedder", text_1=firsts, text_2=SECOND)
+def test_an_embedder_scores_by_cosine(deployment, firsts):
+    body = score(deployment, model="embedder", text_1=firsts, text_2=SECOND)
     queries = np.stack([vector_of(text, 8) for text in ([firsts] if firsts == FIRST else firsts)])
     expected = (queries * np.stack([vector_of(text, 8) for text in SECOND])).sum(axis=1)
     assert scores_of(body) == pytest.approx(expected.tolist(), abs=1e-6)
@@ -49,9 +49,9 @@ def test_an_embedder_scores_by_cosine(house, firsts):
 
 @pytest.mark.parametrize("model", ["ranker", "embedder"])
 @pytest.mark.parametrize(("asked", "limit"), [(None, None), (-1, 2048), (7, 7)])
-def test_texts_are_cut_if_asked_for(house, model, asked, limit):
-    score(house, model=model, text_1="a", text_2="b", truncate_prompt_tokens=asked, priority=2)
-    (job,) = house.engines[model].received
+def test_texts_are_cut_if_asked_for(deployment, model, asked, limit):
+    score(deployment, model=model, text_1="a", text_2="b", truncate_prompt_tokens=asked, priority=2)
+    (job,) = deployment.engines[model].received
     assert job.tokenization == Tokenization(truncate_to=limit)
     assert job.priority == 2
 
@@ -75,9 +75,9 @@ def test_texts_are_cut_if_asked_for(house, model, asked, limit):
         ({"model": "writer"}, "model"),
     ],
 )
-def test_bad_input(house, fields, param):
+def test_bad_input(deployment, fields, param):
     body = {"model": "ranker", "text_1": "a", "text_2": "b", **fields}
-    response = house.post("/v1/score", body)
+    response = deployment.post("/v1/score", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
@@ -92,13 +92,13 @@ def test_bad_input(house, fields, param):
     ],
 )
 def test_the_engines_complaint_is_told_in_the_requests_words(
-    house, model, text_2, engine_param, param
+    deployment, model, text_2, engine_param, param
 ):
     message = f"{engine_param} has 9 tokens"
-    house.engines[model].script.refusal = Failed(
+    deployment.engines[model].script.refusal = Failed(
         0, "context_length_exceeded", message, engine_param
     )
-    response = house.post("/v1/score", {"model": model, "text_1": "a", "text_2": text_2})
+    response = deployment.post("/v1/score", {"model": model, "text_1": "a", "text_2": text_2})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert response.json()["error"]["message"] == f"{param} has 9 tokens"

@@ -1,4 +1,4 @@
-"""Clients that leave, engines that die, houses that are full, daemons that stop."""
+"""Clients that leave, engines that die, builder that are full, daemons that stop."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ import pytest
 from engine_core.messages import Failed
 from server.settings.server_config import Limits
 from tests.server.api.test_ops import metric
-from tests.server.conftest import House
+from tests.server.conftest import Deployment
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
 
@@ -38,12 +38,12 @@ class Background:
         return self._response
 
 
-def slow(house: House) -> None:
+def slow(deployment: Deployment) -> None:
     """The engines take their time: 20 ms a token, vectors never."""
-    for engine in house.engines.values():
+    for engine in deployment.engines.values():
         engine.script.step_seconds = 0.02
-    if "embedder" in house.engines:
-        house.engines["embedder"].script.held = True
+    if "embedder" in deployment.engines:
+        deployment.engines["embedder"].script.held = True
 
 
 def last_event(response: httpx.Response) -> dict:
@@ -51,31 +51,31 @@ def last_event(response: httpx.Response) -> dict:
     return json.loads(lines[-1].removeprefix("data: "))
 
 
-def health(house: House) -> set[str]:
+def health(deployment: Deployment) -> set[str]:
     """The codes with which `/health` and `/health/ready` say that no requests are taken."""
-    answers = [house.http.get(path) for path in ("/health", "/health/ready")]
+    answers = [deployment.http.get(path) for path in ("/health", "/health/ready")]
     assert [answer.status_code for answer in answers] == [503, 503]
     return {answer.json()["error"]["code"] for answer in answers}
 
 
 @contextmanager
-def running(house: House):
-    """One request of every kind in the house, and what became of them."""
-    slow(house)
+def running(deployment: Deployment):
+    """One request of every kind in the deployment, and what became of them."""
+    slow(deployment)
     calls = [
-        lambda: house.post("/v1/completions", ENDLESS),
-        lambda: house.post("/v1/completions", {**ENDLESS, "stream": True}),
-        lambda: house.post("/v1/embeddings", {"input": "a"}),
+        lambda: deployment.post("/v1/completions", ENDLESS),
+        lambda: deployment.post("/v1/completions", {**ENDLESS, "stream": True}),
+        lambda: deployment.post("/v1/embeddings", {"input": "a"}),
     ]
     requests = [Background(call) for call in calls]
-    wait_until(lambda: sum(engine.running for engine in house.engines.values()) == 3)
-    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 3)
+    wait_until(lambda: sum(engine.running for engine in deployment.engines.values()) == 3)
+    wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 3)
     yield requests
 
 
-def ask(house: House, path: str, body: dict) -> socket.socket:
+def ask(deployment: Deployment, path: str, body: dict) -> socket.socket:
     """A connection on which a request has been sent."""
-    connection = socket.create_connection(("127.0.0.1", house.api.port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10)
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
@@ -91,64 +91,66 @@ def ask(house: House, path: str, body: dict) -> socket.socket:
         ("/v1/rerank", {"model": "embedder", "query": "a", "documents": ["a"]}, "embedder"),
     ],
 )
-def test_a_client_that_leaves_is_aborted(house, path, body, engine):
-    slow(house)
-    fake = house.engines[engine]
-    with ask(house, path, body) as connection:
+def test_a_client_that_leaves_is_aborted(deployment, path, body, engine):
+    slow(deployment)
+    fake = deployment.engines[engine]
+    with ask(deployment, path, body) as connection:
         wait_until(lambda: fake.running == 1)
         if body.get("stream"):
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
     wait_until(lambda: fake.aborted == [fake.received[0].id])
-    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 0)
+    wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 0)
     assert fake.running == 0
     fake.script.held = False
     short = {"max_tokens": 1, "stream": False} if engine == "writer" else {}
-    assert house.post(path, {**body, **short}).status_code == 200
+    assert deployment.post(path, {**body, **short}).status_code == 200
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_leaves_before_the_engine_has_accepted(house, streamed):
-    fake = house.engines["writer"]
+def test_a_client_that_leaves_before_the_engine_has_accepted(deployment, streamed):
+    fake = deployment.engines["writer"]
     fake.script.deaf = True
-    with ask(house, "/v1/completions", {**ENDLESS, "stream": streamed}):
+    with ask(deployment, "/v1/completions", {**ENDLESS, "stream": streamed}):
         wait_until(lambda: len(fake.received) == 1)
     wait_until(lambda: fake.aborted == [fake.received[0].id])
-    wait_until(lambda: metric(house, "penstock_in_flight", what="requests") == 0)
+    wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 0)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(house, say):
+def test_a_client_that_does_not_read_holds_up_nobody(deployment, say):
     say("The quick brown fox", end=False)
-    with ask(house, "/v1/completions", {**ENDLESS, "stream": True, "n": 64, "logprobs": 5}):
-        wait_until(lambda: len(house.engines["writer"].received) == 1)
+    with ask(deployment, "/v1/completions", {**ENDLESS, "stream": True, "n": 64, "logprobs": 5}):
+        wait_until(lambda: len(deployment.engines["writer"].received) == 1)
         for _ in range(20):
-            assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
-    wait_until(lambda: metric(house, "penstock_in_flight", what="rows") == 0)
+            assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
+    wait_until(lambda: metric(deployment, "penstock_in_flight", what="rows") == 0)
 
 
-def test_a_full_house_refuses_whole_requests_and_takes_the_next_when_one_leaves(builder):
+def test_a_full_engine_refuses_whole_requests_and_takes_the_next_when_one_leaves(builder):
     limits = Limits(max_requests=2, max_rows=6)
-    house = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
-    slow(house)
-    first = Background(lambda: house.post("/v1/completions", {**ENDLESS, "n": 4, "max_tokens": 40}))
-    wait_until(lambda: house.engines["writer"].running == 1)
-    refused = house.post("/v1/completions", {"prompt": "a", "n": 3})
+    deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
+    slow(deployment)
+    first = Background(
+        lambda: deployment.post("/v1/completions", {**ENDLESS, "n": 4, "max_tokens": 40})
+    )
+    wait_until(lambda: deployment.engines["writer"].running == 1)
+    refused = deployment.post("/v1/completions", {"prompt": "a", "n": 3})
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["code"] == "overloaded"
-    assert house.post("/v1/completions", {"prompt": "a", "n": 2}).status_code == 200
-    hopeless = house.post("/v1/completions", {"prompt": "a", "n": 7})
+    assert deployment.post("/v1/completions", {"prompt": "a", "n": 2}).status_code == 200
+    hopeless = deployment.post("/v1/completions", {"prompt": "a", "n": 7})
     assert (hopeless.status_code, hopeless.json()["error"]["code"]) == (400, "too_large")
     assert len(first.result().json()["choices"]) == 4
-    assert house.post("/v1/completions", {"prompt": "a", "n": 6}).status_code == 200
-    assert metric(house, "penstock_in_flight", what="rows") == 0
+    assert deployment.post("/v1/completions", {"prompt": "a", "n": 6}).status_code == 200
+    assert metric(deployment, "penstock_in_flight", what="rows") == 0
 
 
 def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
     """On every endpoint; when it is shorter again, all are served."""
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    house = builder.open(server_config(*models))
+    deployment = builder.open(server_config(*models))
     text = "model m is overloaded: a request that comes now would wait about 612 s"
-    for engine in house.engines.values():
+    for engine in deployment.engines.values():
         engine.script.refusal = Failed(0, "overloaded", text, None, 611.2)
     for path, body in (
         ("/v1/completions", {"prompt": "a"}),
@@ -157,32 +159,32 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
         ("/v1/rerank", {"query": "a", "documents": ["b"]}),
         ("/embed", {"inputs": "a"}),
     ):
-        refused = [house.post(path, body) for _ in range(20)]
+        refused = [deployment.post(path, body) for _ in range(20)]
         assert {answer.status_code for answer in refused} == {429}
         assert {answer.headers["retry-after"] for answer in refused} == {"612"}
         if path.startswith("/v1/"):
             error = refused[-1].json()["error"]
             assert (error["code"], error["message"]) == ("overloaded", text)
-    assert house.post("/tokenize", {"model": "writer", "prompt": "a"}).status_code == 200
-    for engine in house.engines.values():
+    assert deployment.post("/tokenize", {"model": "writer", "prompt": "a"}).status_code == 200
+    for engine in deployment.engines.values():
         engine.script.refusal = None
-    wait_until(lambda: house.post("/v1/completions", {"prompt": "a"}).status_code == 200)
-    wait_until(lambda: house.post("/v1/embeddings", {"input": "a"}).status_code == 200)
+    wait_until(lambda: deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200)
+    wait_until(lambda: deployment.post("/v1/embeddings", {"input": "a"}).status_code == 200)
 
 
-def test_many_clients_and_a_small_house(builder):
-    """Everyone gets one answer, 200 or 429, and the house is empty afterwards."""
+def test_many_clients_and_a_small_deployment(builder):
+    """Everyone gets one answer, 200 or 429, and the deployment is empty afterwards."""
     limits = Limits(max_requests=3)
-    house = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
-    house.engines["writer"].script.step_seconds = 0.01
+    deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
+    deployment.engines["writer"].script.step_seconds = 0.01
     bodies = [{"prompt": "a", "max_tokens": 20, "stream": number % 2 == 0} for number in range(24)]
     requests = [
-        Background(lambda body=body: house.post("/v1/completions", body)) for body in bodies
+        Background(lambda body=body: deployment.post("/v1/completions", body)) for body in bodies
     ]
     statuses = [request.result().status_code for request in requests]
     assert set(statuses) == {200, 429}
     assert [
-        metric(house, "penstock_in_flight", what=w) for w in ("requests", "rows", "tokens")
+        metric(deployment, "penstock_in_flight", what=w) for w in ("requests", "rows", "tokens")
     ] == [
         0,
         0,
@@ -192,66 +194,66 @@ def test_many_clients_and_a_small_house(builder):
 
 def test_an_engine_that_dies(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    house = builder.open(server_config(*models))
-    with running(house) as (completion, stream, embedding):
+    deployment = builder.open(server_config(*models))
+    with running(deployment) as (completion, stream, embedding):
         died = time.monotonic()
-        house.engines["writer"].kill()
+        deployment.engines["writer"].kill()
         assert completion.result().status_code == 500
         assert completion.result().json()["error"]["code"] == "engine_dead"
         assert stream.result().status_code == 200
         assert last_event(stream.result())["error"]["code"] == "engine_dead"
         assert time.monotonic() - died < 2
-        live = house.http.get("/health/live")
+        live = deployment.http.get("/health/live")
         assert (live.status_code, live.json()["error"]["code"]) == (503, "unhealthy")
-        assert health(house) == {"unhealthy"}
-        refused = house.post("/v1/completions", {"prompt": "a"})
+        assert health(deployment) == {"unhealthy"}
+        refused = deployment.post("/v1/completions", {"prompt": "a"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unhealthy")
         assert "writer" in refused.json()["error"]["message"]
-        assert metric(house, "penstock_engine_up", model="writer") == 0
-        house.engines["embedder"].script.held = False
+        assert metric(deployment, "penstock_engine_up", model="writer") == 0
+        deployment.engines["embedder"].script.held = False
         assert embedding.result().status_code == 200
 
 
 def test_an_engine_that_is_still_loading(builder):
-    house = builder.open(server_config(builder.model("writer", "generate")), ready=False)
-    response = house.post("/v1/completions", {"prompt": "a"})
+    deployment = builder.open(server_config(builder.model("writer", "generate")), ready=False)
+    response = deployment.post("/v1/completions", {"prompt": "a"})
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "not_ready"
     assert int(response.headers["retry-after"]) > 0
-    assert health(house) == {"not_ready"}
-    assert house.http.get("/health/live").status_code == 200
-    house.engines["writer"].script.ready = True
-    house.api.wait_ready()
-    assert house.http.get("/health").status_code == 200
-    assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
+    assert health(deployment) == {"not_ready"}
+    assert deployment.http.get("/health/live").status_code == 200
+    deployment.engines["writer"].script.ready = True
+    deployment.api.wait_ready()
+    assert deployment.http.get("/health").status_code == 200
+    assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
 
 
 def test_a_drain_lets_what_runs_finish(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    house = builder.open(server_config(*models, drain_timeout=20))
-    with running(house) as (completion, stream, embedding):
-        house.api.terminate()
-        wait_until(lambda: house.http.get("/health/ready").status_code == 503)
-        refused = house.post("/v1/completions", {"prompt": "a"})
+    deployment = builder.open(server_config(*models, drain_timeout=20))
+    with running(deployment) as (completion, stream, embedding):
+        deployment.api.terminate()
+        wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
+        refused = deployment.post("/v1/completions", {"prompt": "a"})
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "draining"
         assert int(refused.headers["retry-after"]) > 0
         assert refused.headers["connection"] == "close"
-        assert health(house) == {"draining"}
-        assert house.http.get("/health/live").status_code == 200
-        house.engines["writer"].script.step_seconds = 0
-        house.engines["embedder"].script.held = False
+        assert health(deployment) == {"draining"}
+        assert deployment.http.get("/health/live").status_code == 200
+        deployment.engines["writer"].script.step_seconds = 0
+        deployment.engines["embedder"].script.held = False
         assert completion.result().json()["choices"][0]["finish_reason"] == "length"
         assert stream.result().text.endswith("data: [DONE]\n\n")
         assert embedding.result().status_code == 200
-    assert house.api.process.wait(10) == 0
+    assert deployment.api.process.wait(10) == 0
 
 
 def test_the_end_of_the_drain_tells_everyone_once(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    house = builder.open(server_config(*models, drain_timeout=0.3))
-    with running(house) as (completion, stream, embedding):
-        house.api.terminate()
+    deployment = builder.open(server_config(*models, drain_timeout=0.3))
+    with running(deployment) as (completion, stream, embedding):
+        deployment.api.terminate()
         for request in (completion, embedding):
             assert request.result().status_code == 503
             assert request.result().json()["error"]["code"] == "draining"
@@ -259,33 +261,33 @@ def test_the_end_of_the_drain_tells_everyone_once(builder):
         assert stream.result().text.count('"error"') == 1
         assert "[DONE]" not in stream.result().text
         assert last_event(stream.result())["error"]["code"] == "draining"
-    assert house.api.process.wait(10) == 0
-    wait_until(lambda: len(house.engines["writer"].aborted) == 2)
+    assert deployment.api.process.wait(10) == 0
+    wait_until(lambda: len(deployment.engines["writer"].aborted) == 2)
 
 
 def test_a_second_sigterm_tells_everyone_and_ends_at_once(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    house = builder.open(server_config(*models, drain_timeout=60))
-    with running(house) as (completion, stream, embedding):
-        house.api.terminate()
-        wait_until(lambda: house.http.get("/health/ready").status_code == 503)
-        house.api.terminate()
+    deployment = builder.open(server_config(*models, drain_timeout=60))
+    with running(deployment) as (completion, stream, embedding):
+        deployment.api.terminate()
+        wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
+        deployment.api.terminate()
         for request in (completion, embedding):
             assert request.result().status_code == 503
             assert request.result().json()["error"]["code"] == "draining"
         assert last_event(stream.result())["error"]["code"] == "draining"
-    assert house.api.process.wait(5) == 0
+    assert deployment.api.process.wait(5) == 0
 
 
 def test_an_idle_daemon_stops_within_a_moment(builder):
-    house = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=60))
-    house.http.get("/version")  # a connection that stays open
-    house.api.terminate()
-    assert house.api.process.wait(5) == 0
+    deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=60))
+    deployment.http.get("/version")  # a connection that stays open
+    deployment.api.terminate()
+    assert deployment.api.process.wait(5) == 0
 
 
 def test_the_process_ends_with_its_parent(builder):
-    house = builder.open(server_config(builder.model("writer", "generate")))
-    assert house.api.process.stdin is not None
-    house.api.process.stdin.close()
-    assert house.api.process.wait(5) == 1
+    deployment = builder.open(server_config(builder.model("writer", "generate")))
+    assert deployment.api.process.stdin is not None
+    deployment.api.process.stdin.close()
+    assert deployment.api.process.wait(5) == 1

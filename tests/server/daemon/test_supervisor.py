@@ -37,7 +37,7 @@ while sys.stdin.read():
 """
 
 
-class House:
+class FakeDaemon:
     """Children that write who they are into a folder, and a supervisor over them."""
 
     def __init__(self, folder: Path) -> None:
@@ -104,8 +104,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def daemon(tmp_path: Path) -> FakeDaemon:
+    return FakeDaemon(tmp_path)
 
 
 def later(seconds: float, call: Callable[..., object], *arguments: object) -> None:
@@ -130,203 +130,205 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_servers_finish_before_the_engines_end(
-    house: House, number: signal.Signals
+    daemon: FakeDaemon, number: signal.Signals
 ) -> None:
-    house.add("engine", "engine")
-    house.add("worker", "worker")
-    house.add("api", "api", on_terminate="0.3")
-    assert await house.run(lambda: stop(number)) == 0
-    assert house.diary()[0] == "api"
-    assert sorted(house.diary()) == ["api", "engine", "worker"]
+    daemon.add("engine", "engine")
+    daemon.add("worker", "worker")
+    daemon.add("api", "api", on_terminate="0.3")
+    assert await daemon.run(lambda: stop(number)) == 0
+    assert daemon.diary()[0] == "api"
+    assert sorted(daemon.diary()) == ["api", "engine", "worker"]
 
 
 async def test_a_server_that_does_not_finish_in_time_is_killed(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.daemon.supervisor._DRAIN_MARGIN_S", 0.1)
-    house.add("engine", "engine")
-    house.add("api", "api", on_terminate="ignore")
-    assert await house.run(stop, drain=0.1) == 0
-    assert house.diary() == ["engine"]
-    assert is_gone(house.pid("api"))
+    daemon.add("engine", "engine")
+    daemon.add("api", "api", on_terminate="ignore")
+    assert await daemon.run(stop, drain=0.1) == 0
+    assert daemon.diary() == ["engine"]
+    assert is_gone(daemon.pid("api"))
 
 
-async def test_a_second_signal_ends_everything_at_once(house: House) -> None:
-    house.add("engine", "engine", on_terminate="ignore")
-    house.add("api", "api", on_terminate="ignore")
+async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> None:
+    daemon.add("engine", "engine", on_terminate="ignore")
+    daemon.add("api", "api", on_terminate="ignore")
 
     def stop_twice() -> None:
         stop()
         later(0.1, stop, signal.SIGINT)
 
     started = time.monotonic()
-    assert await house.run(stop_twice) == 128 + signal.SIGINT
+    assert await daemon.run(stop_twice) == 128 + signal.SIGINT
     assert time.monotonic() - started < 5
-    assert is_gone(house.pid("engine"))
-    assert is_gone(house.pid("api"))
+    assert is_gone(daemon.pid("engine"))
+    assert is_gone(daemon.pid("api"))
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker", "api"])
 async def test_a_killed_part_ends_the_daemon(
-    house: House, victim: str, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon, victim: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.add("engine", "engine")
-    house.add("worker", "worker", on_terminate="ignore")
-    house.add("api", "api")
+    daemon.add("engine", "engine")
+    daemon.add("worker", "worker", on_terminate="ignore")
+    daemon.add("api", "api")
     killed_at = 0.0
 
     def kill() -> None:
         nonlocal killed_at
         killed_at = time.monotonic()
-        os.kill(house.pid(victim), signal.SIGKILL)
+        os.kill(daemon.pid(victim), signal.SIGKILL)
 
-    assert await house.run(kill) == 1
+    assert await daemon.run(kill) == 1
     assert time.monotonic() - killed_at < 5
     assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
-    assert all(is_gone(house.pid(part.title)) for part in house.parts)
+    assert all(is_gone(daemon.pid(part.title)) for part in daemon.parts)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_lets_servers_say_so(house: House, number: signal.Signals) -> None:
-    house.add("engine", "engine")
-    house.add("api", "api", on_terminate="never")
+async def test_a_second_signal_lets_servers_say_so(
+    daemon: FakeDaemon, number: signal.Signals
+) -> None:
+    daemon.add("engine", "engine")
+    daemon.add("api", "api", on_terminate="never")
 
     def stop_twice() -> None:
         stop(number)
         later(0.3, stop, number)
 
-    assert await house.run(stop_twice, drain=60) == 128 + number
-    assert house.diary() == ["api"]
+    assert await daemon.run(stop_twice, drain=60) == 128 + number
+    assert daemon.diary() == ["api"]
 
 
-async def test_servers_get_time_to_answer_after_a_death(house: House) -> None:
-    house.add("engine", "engine")
-    house.add("worker", "worker")
-    house.add("api", "api", on_terminate="0.5")
-    assert await house.run(lambda: os.kill(house.pid("engine"), signal.SIGKILL)) == 1
-    assert house.diary() == ["api"]
+async def test_servers_get_time_to_answer_after_a_death(daemon: FakeDaemon) -> None:
+    daemon.add("engine", "engine")
+    daemon.add("worker", "worker")
+    daemon.add("api", "api", on_terminate="0.5")
+    assert await daemon.run(lambda: os.kill(daemon.pid("engine"), signal.SIGKILL)) == 1
+    assert daemon.diary() == ["api"]
 
 
-async def test_when_nothing_else_lives_they_get_a_moment_only(house: House) -> None:
-    house.add_model("a")
-    house.add("api", "api", on_terminate="ignore")
+async def test_when_nothing_else_lives_they_get_a_moment_only(daemon: FakeDaemon) -> None:
+    daemon.add_model("a")
+    daemon.add("api", "api", on_terminate="ignore")
     started = 0.0
 
     def kill() -> None:
         nonlocal started
         started = time.monotonic()
-        os.kill(house.pid("engine of a"), signal.SIGKILL)
+        os.kill(daemon.pid("engine of a"), signal.SIGKILL)
 
-    assert await house.run(kill, drain=60) == 1
+    assert await daemon.run(kill, drain=60) == 1
     assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 async def test_when_a_model_dies_the_others_finish(
-    house: House, victim: str, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon, victim: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.add_model("a")
-    house.add_model("b")
-    house.add("api", "api", on_terminate="2")
-    assert await house.run(lambda: os.kill(house.pid(f"{victim} of a"), signal.SIGKILL)) == 1
-    assert house.diary()[0] == "api"
-    assert {"engine of b", "worker of b"} < set(house.diary())
+    daemon.add_model("a")
+    daemon.add_model("b")
+    daemon.add("api", "api", on_terminate="2")
+    assert await daemon.run(lambda: os.kill(daemon.pid(f"{victim} of a"), signal.SIGKILL)) == 1
+    assert daemon.diary()[0] == "api"
+    assert {"engine of b", "worker of b"} < set(daemon.diary())
     ((_, _, said),) = caplog.record_tuples
     assert said.startswith(f"the {victim} of a was killed by SIGKILL; ")
     assert "30 s for the others to finish" in said
 
 
 async def test_a_worker_that_was_killed_is_the_cause_though_its_engine_is_seen_to_end_first(
-    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.daemon.supervisor._CAUSE_S", 3.0)
-    house.add_model("a")
-    house.add("api", "api")
+    daemon.add_model("a")
+    daemon.add("api", "api")
 
     def end() -> None:
-        os.kill(house.pid("engine of a"), signal.SIGTERM)
-        later(0.5, os.kill, house.pid("worker of a"), signal.SIGKILL)
+        os.kill(daemon.pid("engine of a"), signal.SIGTERM)
+        later(0.5, os.kill, daemon.pid("worker of a"), signal.SIGKILL)
 
-    assert await house.run(end) == 1
+    assert await daemon.run(end) == 1
     assert caplog.messages == ["the worker of a was killed by SIGKILL; stopping"]
 
 
-async def test_a_dead_engines_workers_end_with_it(house: House) -> None:
-    house.add_model("a")
-    house.add_model("b")
-    house.add("api", "api", on_terminate="2")
+async def test_a_dead_engines_workers_end_with_it(daemon: FakeDaemon) -> None:
+    daemon.add_model("a")
+    daemon.add_model("b")
+    daemon.add("api", "api", on_terminate="2")
     gone: list[list[bool]] = []
 
     def kill() -> None:
-        os.kill(house.pid("engine of a"), signal.SIGKILL)
-        later(1.0, lambda: gone.append([is_gone(house.pid(f"worker of {m}")) for m in "ab"]))
+        os.kill(daemon.pid("engine of a"), signal.SIGKILL)
+        later(1.0, lambda: gone.append([is_gone(daemon.pid(f"worker of {m}")) for m in "ab"]))
 
-    assert await house.run(kill) == 1
+    assert await daemon.run(kill) == 1
     assert gone == [[True, False]]
 
 
-async def test_a_signal_while_the_others_finish_counts_as_the_first(house: House) -> None:
-    house.add_model("a")
-    house.add_model("b")
-    house.add("api", "api", on_terminate="never")
+async def test_a_signal_while_the_others_finish_counts_as_the_first(daemon: FakeDaemon) -> None:
+    daemon.add_model("a")
+    daemon.add_model("b")
+    daemon.add("api", "api", on_terminate="never")
 
     def kill() -> None:
-        os.kill(house.pid("worker of a"), signal.SIGKILL)
+        os.kill(daemon.pid("worker of a"), signal.SIGKILL)
         later(0.5, stop)
-        later(1.0, lambda: diaries.append((house.folder / "diary").exists()))
+        later(1.0, lambda: diaries.append((daemon.folder / "diary").exists()))
         later(1.5, stop)
 
     diaries: list[bool] = []
-    assert await house.run(kill, drain=60) == 128 + signal.SIGTERM
+    assert await daemon.run(kill, drain=60) == 128 + signal.SIGTERM
     assert diaries == [False]
-    assert house.diary() == ["api"]
+    assert daemon.diary() == ["api"]
 
 
 async def test_when_a_server_dies_the_others_finish(
-    house: House, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.add_model("a")
-    house.add("api 0", "api", on_terminate="2")
-    house.add("api 1", "api", on_terminate="2")
-    assert await house.run(lambda: os.kill(house.pid("api 0"), signal.SIGKILL)) == 1
-    assert house.diary()[0] == "api 1"
+    daemon.add_model("a")
+    daemon.add("api 0", "api", on_terminate="2")
+    daemon.add("api 1", "api", on_terminate="2")
+    assert await daemon.run(lambda: os.kill(daemon.pid("api 0"), signal.SIGKILL)) == 1
+    assert daemon.diary()[0] == "api 1"
     assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
 
 
 async def test_a_death_while_starting_ends_the_start(
-    house: House, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.add("api", "api")
-    house.add_failing("worker 0", "worker", status=3)
-    assert await house.run(never_ready) == 1
+    daemon.add("api", "api")
+    daemon.add_failing("worker 0", "worker", status=3)
+    assert await daemon.run(never_ready) == 1
     assert caplog.messages == ["the worker 0 exited with status 3 while starting"]
 
 
-async def test_a_start_has_a_deadline(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    house.add("engine", "engine")
-    house.add_silent("never up", "worker")
-    assert await house.run(never_ready, startup=0.5) == 1
+async def test_a_start_has_a_deadline(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.add("engine", "engine")
+    daemon.add_silent("never up", "worker")
+    assert await daemon.run(never_ready, startup=0.5) == 1
     assert caplog.messages == ["not ready after 0.5 s (--startup-timeout)"]
 
 
 async def test_a_death_while_draining_is_a_failure(
-    house: House, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.add("engine", "engine")
-    house.add("api", "api", on_terminate="0.5")
+    daemon.add("engine", "engine")
+    daemon.add("api", "api", on_terminate="0.5")
 
     def stop_and_kill() -> None:
         stop()
-        os.kill(house.pid("engine"), signal.SIGKILL)
+        os.kill(daemon.pid("engine"), signal.SIGKILL)
 
-    assert await house.run(stop_and_kill) == 1
+    assert await daemon.run(stop_and_kill) == 1
     assert "engine was killed by SIGKILL" in caplog.messages[0]
 
 
-async def test_a_terminal_reaches_only_the_supervisor(house: House) -> None:
-    house.add("engine", "engine")
-    assert await house.run(stop) == 0
-    pid, session = (house.folder / "engine").read_text().split()
+async def test_a_terminal_reaches_only_the_supervisor(daemon: FakeDaemon) -> None:
+    daemon.add("engine", "engine")
+    assert await daemon.run(stop) == 0
+    pid, session = (daemon.folder / "engine").read_text().split()
     assert session == pid
 
 

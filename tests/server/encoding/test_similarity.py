@@ -8,7 +8,7 @@ from sentence_transformers.util import SimilarityFunction
 from server.encoding.similarity import similarity
 from server.encoding.vectors import shorten
 from tests.engine_core.configs import MODEL
-from tests.server.conftest import HouseBuilder
+from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import LENGTH, vector_of
 from tests.server.support import server_config
 from workers.contract.model_config import EmbeddingConfig, PoolingConfig
@@ -40,8 +40,8 @@ def test_as_sentence_transformers(kind, normalize: bool, queries: int) -> None:
 
 
 def test_scores_are_those_of_the_models_own_similarity(folder, tokenizer) -> None:
-    houses = HouseBuilder(folder, tokenizer)
-    served = houses.model("long", "embed")
+    builder = DeploymentBuilder(folder, tokenizer)
+    served = builder.model("long", "embed")
     model = msgspec.structs.replace(
         served.execution.model,
         pooling=PoolingConfig(normalize=False),
@@ -49,9 +49,9 @@ def test_scores_are_those_of_the_models_own_similarity(folder, tokenizer) -> Non
     )
     execution = msgspec.structs.replace(served.execution, model=model)
     engine = msgspec.structs.replace(served.engine, execution=execution)
-    house = houses.open(server_config(msgspec.structs.replace(served, engine=engine)))
-    response = house.post("/v1/score", {"text_1": "a", "text_2": ["b", "c"]})
+    deployment = builder.open(server_config(msgspec.structs.replace(served, engine=engine)))
+    response = deployment.post("/v1/score", {"text_1": "a", "text_2": ["b", "c"]})
     scores = [entry["score"] for entry in response.json()["data"]]
-    houses.close()
+    builder.close()
     expected = [LENGTH**2 * float(vector_of("a", 8) @ vector_of(text, 8)) for text in ("b", "c")]
     assert scores == pytest.approx(expected, rel=1e-5)

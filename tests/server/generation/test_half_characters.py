@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.api.test_completions import complete, stream
-from tests.server.chat_templates import CHATML, chat_house
-from tests.server.conftest import House
+from tests.server.chat_templates import CHATML, chat_deployment
+from tests.server.conftest import Deployment
 
 TEXT = "漢 😀 \ufffd größer 漢"
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture(scope="module")
-def talking_house(tokenizer) -> Iterator[House]:
-    with chat_house(tokenizer, {"writer": CHATML}) as house:
-        yield house
+def talking_deployment(tokenizer) -> Iterator[Deployment]:
+    with chat_deployment(tokenizer, {"writer": CHATML}) as deployment:
+        yield deployment
 
 
 def whole_characters(tokenizer, count: int) -> str:
@@ -33,53 +33,53 @@ def as_bytes(spelled: str) -> bytes:
     return ast.literal_eval(f'b"{spelled.removeprefix("bytes:")}"')
 
 
-def test_a_text_ends_with_its_last_whole_character(house, say, tokenizer):
+def test_a_text_ends_with_its_last_whole_character(deployment, say, tokenizer):
     ids = say(TEXT, end=False)
     for count in range(1, len(ids) + 1):
         expected = whole_characters(tokenizer, count)
-        (choice,) = complete(house, prompt="a", max_tokens=count)["choices"]
+        (choice,) = complete(deployment, prompt="a", max_tokens=count)["choices"]
         assert (choice["text"], choice["finish_reason"]) == (expected, "length")
-        pieces = [c["choices"][0] for c in stream(house, prompt="a", max_tokens=count)]
+        pieces = [c["choices"][0] for c in stream(deployment, prompt="a", max_tokens=count)]
         assert "".join(piece["text"] for piece in pieces) == expected
         assert pieces[-1]["finish_reason"] == "length"
 
 
-def test_a_replacement_character_of_the_models_own_stays(house, say):
+def test_a_replacement_character_of_the_models_own_stays(deployment, say):
     say("a\ufffd")
-    assert complete(house, prompt="a")["choices"][0]["text"] == "a\ufffd"
-    (choice,) = complete(house, prompt="a", stop="\ufffd")["choices"]
+    assert complete(deployment, prompt="a")["choices"][0]["text"] == "a\ufffd"
+    (choice,) = complete(deployment, prompt="a", stop="\ufffd")["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("a", "stop")
 
 
-def test_half_a_character_is_no_stop_string(house, say):
+def test_half_a_character_is_no_stop_string(deployment, say):
     ids = say("a漢", end=False)
-    (choice,) = complete(house, prompt="a", stop="\ufffd", max_tokens=len(ids) - 1)["choices"]
+    (choice,) = complete(deployment, prompt="a", stop="\ufffd", max_tokens=len(ids) - 1)["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("a", "length")
 
 
 @pytest.mark.parametrize("prompt", ["naïve \ufffd", "🎉\ufffd\ufffd"])
-def test_a_prompt_that_ends_in_a_replacement_character_is_not_repeated(house, say, prompt):
+def test_a_prompt_that_ends_in_a_replacement_character_is_not_repeated(deployment, say, prompt):
     say(" fox")
-    (choice,) = complete(house, prompt=prompt)["choices"]
+    (choice,) = complete(deployment, prompt=prompt)["choices"]
     assert choice["text"] == " fox"
-    (choice,) = complete(house, prompt=prompt, echo=True, logprobs=0)["choices"]
+    (choice,) = complete(deployment, prompt=prompt, echo=True, logprobs=0)["choices"]
     assert choice["text"] == f"{prompt} fox"
     offset = choice["logprobs"]["text_offset"][-2]
     assert choice["text"][offset:] == choice["logprobs"]["tokens"][-2]
 
 
-def test_a_character_begun_by_the_prompt_is_told_once(house, tokenizer):
+def test_a_character_begun_by_the_prompt_is_told_once(deployment, tokenizer):
     ids = tokenizer.raw.encode("a 漢", add_special_tokens=False).ids
-    house.engines["writer"].script.tokens = [ids[-1], 1]
-    (choice,) = complete(house, prompt=ids[:-1], echo=True)["choices"]
+    deployment.engines["writer"].script.tokens = [ids[-1], 1]
+    (choice,) = complete(deployment, prompt=ids[:-1], echo=True)["choices"]
     assert choice["text"] == "a 漢"
-    (choice,) = complete(house, prompt=ids[:-1])["choices"]
+    (choice,) = complete(deployment, prompt=ids[:-1])["choices"]
     assert choice["text"] == "漢"
 
 
-def test_completions_spell_parts_of_characters_by_their_bytes(house, say):
+def test_completions_spell_parts_of_characters_by_their_bytes(deployment, say):
     ids = say(TEXT, end=False)
-    body = complete(house, prompt="a", logprobs=1, max_tokens=len(ids))
+    body = complete(deployment, prompt="a", logprobs=1, max_tokens=len(ids))
     logprobs = body["choices"][0]["logprobs"]
     assert r"bytes: \xf0\x9f" in logprobs["tokens"]
     assert b"".join(map(as_bytes, logprobs["tokens"])) == TEXT.encode()
@@ -87,11 +87,11 @@ def test_completions_spell_parts_of_characters_by_their_bytes(house, say):
         assert set(top) == {"<s>", token}
 
 
-def test_the_parts_of_a_character_begin_where_it_begins(house, say):
+def test_the_parts_of_a_character_begin_where_it_begins(deployment, say):
     text = "a 漢 größer"
     ids = say(text, end=False)
     fields = {"prompt": "The", "echo": True, "logprobs": 0, "max_tokens": len(ids)}
-    (choice,) = complete(house, **fields)["choices"]
+    (choice,) = complete(deployment, **fields)["choices"]
     logprobs = choice["logprobs"]
     offsets, tokens = logprobs["text_offset"][-len(ids) :], logprobs["tokens"][-len(ids) :]
     assert choice["text"] == f"The{text}"
@@ -102,20 +102,20 @@ def test_the_parts_of_a_character_begin_where_it_begins(house, say):
     assert [choice["text"][offset] for offset in offsets[first : first + 3]] == ["漢"] * 3
 
 
-def test_a_prompts_parts_of_characters(house):
-    (choice,) = complete(house, prompt=f"a{TEXT}", prompt_logprobs=0, max_tokens=1)["choices"]
+def test_a_prompts_parts_of_characters(deployment):
+    (choice,) = complete(deployment, prompt=f"a{TEXT}", prompt_logprobs=0, max_tokens=1)["choices"]
     entries = [entry for scored in choice["prompt_logprobs"][1:] for entry in scored.values()]
     spelled = [entry["decoded_token"] for entry in entries]
     assert b"".join(map(as_bytes, spelled)) == f"a{TEXT}".encode()
-    echoed = complete(house, prompt=f"a{TEXT}", echo=True, logprobs=0, max_tokens=0)
+    echoed = complete(deployment, prompt=f"a{TEXT}", echo=True, logprobs=0, max_tokens=0)
     assert echoed["choices"][0]["logprobs"]["tokens"][1:] == spelled
 
 
-def test_chats_spell_parts_of_characters_without_a_mark(talking_house, tokenizer):
+def test_chats_spell_parts_of_characters_without_a_mark(talking_deployment, tokenizer):
     ids = tokenizer.raw.encode(TEXT, add_special_tokens=False).ids
-    talking_house.engines["writer"].script.tokens = ids
+    talking_deployment.engines["writer"].script.tokens = ids
     fields = {"messages": MESSAGES, "logprobs": True, "max_tokens": len(ids) - 1}
-    answer = talking_house.post("/v1/chat/completions", fields).json()
+    answer = talking_deployment.post("/v1/chat/completions", fields).json()
     assert answer["choices"][0]["message"]["content"] == whole_characters(tokenizer, len(ids) - 1)
     entries = answer["choices"][0]["logprobs"]["content"]
     assert b"".join(bytes(entry["bytes"]) for entry in entries) == TEXT.encode()[:-1]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from engine_core.messages import Failed, GenerateJob, Grammar
-from tests.server.conftest import House
+from tests.server.conftest import Deployment
 
 SCHEMA_FIELD = "response_format.json_schema.schema"
 
@@ -52,11 +52,13 @@ def wrapped(schema: object) -> dict:
          Grammar("regex", "a", "regex")),
     ],
 )  # fmt: skip
-def test_the_engine_is_told_what_the_text_must_match(house: House, fields, grammar) -> None:
+def test_the_engine_is_told_what_the_text_must_match(
+    deployment: Deployment, fields, grammar
+) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 2} | fields, ensure_ascii=False)
-    response = house.http.post("/v1/completions", content=body.encode())
+    response = deployment.http.post("/v1/completions", content=body.encode())
     assert response.status_code == 200, response.text
-    (job,) = house.engines["writer"].received
+    (job,) = deployment.engines["writer"].received
     assert isinstance(job, GenerateJob)
     assert job.params.grammar == grammar
 
@@ -109,21 +111,25 @@ def test_the_engine_is_told_what_the_text_must_match(house: House, fields, gramm
         ({"response_format": {"type": "json_object", "schema": []}}, "response_format.schema"),
     ],
 )
-def test_a_grammar_that_cannot_be_names_its_field(house: House, fields: dict, param: str) -> None:
-    response = house.post("/v1/completions", {"prompt": "a"} | fields)
+def test_a_grammar_that_cannot_be_names_its_field(
+    deployment: Deployment, fields: dict, param: str
+) -> None:
+    response = deployment.post("/v1/completions", {"prompt": "a"} | fields)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == param
     assert error["message"].startswith(param)
-    assert house.engines["writer"].received == []
+    assert deployment.engines["writer"].received == []
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_the_engine_finds_in_a_grammar_comes_before_the_status(
-    house: House, streamed: bool
+    deployment: Deployment, streamed: bool
 ) -> None:
     refusal = Failed(0, "invalid_request", "regex: unclosed group", "regex")
-    house.engines["writer"].script.refusal = refusal
-    response = house.post("/v1/completions", {"prompt": "a", "regex": "a(", "stream": streamed})
+    deployment.engines["writer"].script.refusal = refusal
+    response = deployment.post(
+        "/v1/completions", {"prompt": "a", "regex": "a(", "stream": streamed}
+    )
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "regex"

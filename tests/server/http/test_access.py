@@ -10,20 +10,20 @@ import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.api_keys import digests
-from tests.server.conftest import House, HouseBuilder
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config, write_tokenizer
 
 PAGE = "https://chat.example.org"
 
 
 @pytest.fixture(scope="module")
-def guarded(tokenizer: Tokenizer) -> Iterator[House]:
+def guarded(tokenizer: Tokenizer) -> Iterator[Deployment]:
     """Two keys, one origin, strict fields."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         write_tokenizer(Path(name))
-        houses = HouseBuilder(Path(name), tokenizer)
+        builder = DeploymentBuilder(Path(name), tokenizer)
         model = msgspec.structs.replace(
-            houses.model("writer", "generate"), aliases=("gpt-4o", "chat")
+            builder.model("writer", "generate"), aliases=("gpt-4o", "chat")
         )
         config = msgspec.structs.replace(
             server_config(model),
@@ -31,12 +31,12 @@ def guarded(tokenizer: Tokenizer) -> Iterator[House]:
             cors_origins=(PAGE,),
             strict_fields=True,
         )
-        yield houses.open(config)
-        houses.close()
+        yield builder.open(config)
+        builder.close()
 
 
 @pytest.mark.parametrize("key", ["one", "two"])
-def test_any_key_opens(guarded: House, key: str) -> None:
+def test_any_key_opens(guarded: Deployment, key: str) -> None:
     answer = guarded.http.post(
         "/v1/completions", json={"prompt": "a"}, headers={"Authorization": f"Bearer {key}"}
     )
@@ -44,7 +44,7 @@ def test_any_key_opens(guarded: House, key: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/nothing", "/health/"])
-def test_without_a_key_nothing_is_answered(guarded: House, path: str) -> None:
+def test_without_a_key_nothing_is_answered(guarded: Deployment, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS", "HEAD"):
         answer = guarded.http.request(method, path)
         assert answer.status_code == 401
@@ -55,11 +55,11 @@ def test_without_a_key_nothing_is_answered(guarded: House, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])
-def test_health_and_metrics_need_none(guarded: House, path: str) -> None:
+def test_health_and_metrics_need_none(guarded: Deployment, path: str) -> None:
     assert guarded.http.get(path).status_code == 200
 
 
-def test_a_preflight_needs_no_key(guarded: House) -> None:
+def test_a_preflight_needs_no_key(guarded: Deployment) -> None:
     asks = {
         "Origin": PAGE,
         "Access-Control-Request-Method": "POST",
@@ -75,7 +75,7 @@ def test_a_preflight_needs_no_key(guarded: House) -> None:
     assert "access-control-allow-origin" not in stranger.headers
 
 
-def test_answers_and_errors_can_be_read_by_the_page(guarded: House) -> None:
+def test_answers_and_errors_can_be_read_by_the_page(guarded: Deployment) -> None:
     for headers, status in (({}, 401), ({"Authorization": "Bearer one"}, 200)):
         answer = guarded.http.get("/v1/models", headers=headers | {"Origin": PAGE})
         assert answer.status_code == status
@@ -86,25 +86,25 @@ def test_answers_and_errors_can_be_read_by_the_page(guarded: House) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_without_an_origin_there_is_no_cors(house: House) -> None:
+def test_without_an_origin_there_is_no_cors(deployment: Deployment) -> None:
     asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
-    answer = house.http.options("/v1/completions", headers=asks)
+    answer = deployment.http.options("/v1/completions", headers=asks)
     assert answer.status_code == 405
-    answer = house.http.get("/v1/models", headers={"Origin": PAGE})
+    answer = deployment.http.get("/v1/models", headers={"Origin": PAGE})
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_strict_fields(guarded: House, house: House) -> None:
+def test_strict_fields(guarded: Deployment, deployment: Deployment) -> None:
     body = {"prompt": "a", "temprature": 1}
     answer = guarded.http.post(
         "/v1/completions", json=body, headers={"Authorization": "Bearer one"}
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temprature"
-    assert house.post("/v1/completions", body).status_code == 200
+    assert deployment.post("/v1/completions", body).status_code == 200
 
 
-def test_a_model_answers_to_each_of_its_names(guarded: House) -> None:
+def test_a_model_answers_to_each_of_its_names(guarded: Deployment) -> None:
     guarded_http = httpx.Client(
         base_url=guarded.api.url, headers={"Authorization": "Bearer two"}, timeout=20
     )

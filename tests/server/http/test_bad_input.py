@@ -32,9 +32,9 @@ def error_of(response: httpx.Response, status: int) -> dict:
         ("/tokenize", "nobody", "model_not_found", "model", "writer"),
     ],
 )
-def test_the_wrong_model(house, path, model, code, param, mentions):
+def test_the_wrong_model(deployment, path, model, code, param, mentions):
     body = {"model": model, "prompt": "a", "input": "a", "query": "a", "documents": ["a"]}
-    error = error_of(house.post(path, body), 404 if code == "model_not_found" else 400)
+    error = error_of(deployment.post(path, body), 404 if code == "model_not_found" else 400)
     assert (error["code"], error["param"]) == (code, param)
     assert mentions in error["message"]
 
@@ -57,37 +57,37 @@ def test_the_wrong_model(house, path, model, code, param, mentions):
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )
-def test_a_completion_that_cannot_be(house, fields, param):
-    error = error_of(house.post("/v1/completions", {"prompt": "a", **fields}), 400)
+def test_a_completion_that_cannot_be(deployment, fields, param):
+    error = error_of(deployment.post("/v1/completions", {"prompt": "a", **fields}), 400)
     assert error["param"] == param
-    assert house.engines["writer"].received == []
+    assert deployment.engines["writer"].received == []
 
 
-def test_more_rows_than_the_house_ever_takes(house):
-    error = error_of(house.post("/v1/completions", {"prompt": ["a"] * 200, "n": 100}), 400)
+def test_more_rows_than_a_daemon_ever_takes(deployment):
+    error = error_of(deployment.post("/v1/completions", {"prompt": ["a"] * 200, "n": 100}), 400)
     assert error["code"] == "too_large"
     assert "20000" in error["message"]
     assert "16384" in error["message"]
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
-def test_json_is_json_whatever_it_is_called(house, content_type):
+def test_json_is_json_whatever_it_is_called(deployment, content_type):
     headers = {} if content_type is None else {"content-type": content_type}
-    response = house.http.post("/v1/embeddings", content=b'{"input": "a"}', headers=headers)
+    response = deployment.http.post("/v1/embeddings", content=b'{"input": "a"}', headers=headers)
     assert response.status_code == 200
 
 
-def test_a_body_that_is_too_large(house):
+def test_a_body_that_is_too_large(deployment):
     body = b'{"input": "' + b"a" * (10 << 20) + b'"}'
-    response = house.http.post("/v1/embeddings", content=body)
+    response = deployment.http.post("/v1/embeddings", content=body)
     assert error_of(response, 413)["code"] == "body_too_large"
     chunks = (body[start : start + 100_000] for start in range(0, len(body), 100_000))
-    error_of(house.http.post("/v1/embeddings", content=chunks), 413)
-    assert house.http.get("/version").status_code == 200
+    error_of(deployment.http.post("/v1/embeddings", content=chunks), 413)
+    assert deployment.http.get("/version").status_code == 200
 
 
-def test_a_body_that_is_far_too_large_is_not_read(house):
-    with socket.create_connection(("127.0.0.1", house.api.port), timeout=10) as client:
+def test_a_body_that_is_far_too_large_is_not_read(deployment):
+    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10) as client:
         client.sendall(
             b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n"
         )
@@ -98,8 +98,8 @@ def test_a_body_that_is_far_too_large_is_not_read(house):
 
 def test_a_body_without_end_is_cut(builder):
     limits = Limits(max_body_bytes=100_000)
-    house = builder.open(server_config(builder.model("embedder", "embed"), limits=limits))
-    with socket.create_connection(("127.0.0.1", house.api.port), timeout=10) as client:
+    deployment = builder.open(server_config(builder.model("embedder", "embed"), limits=limits))
+    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10) as client:
         client.sendall(
             b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         )
@@ -110,7 +110,7 @@ def test_a_body_without_end_is_cut(builder):
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-def test_bad_requests_disturb_nobody(house, say):
+def test_bad_requests_disturb_nobody(deployment, say):
     """A steady client's answers do not change while another sends junk."""
     say("The quick brown fox")
     deep = b'{"prompt": "a", "x": ' + b"[" * 500_000 + b"}"
@@ -120,7 +120,7 @@ def test_bad_requests_disturb_nobody(house, say):
     statuses: list[int] = []
 
     def send_junk() -> None:
-        with httpx.Client(base_url=house.api.url) as http:
+        with httpx.Client(base_url=deployment.api.url) as http:
             while not stop.is_set():
                 for path, content in itertools.product(paths, junk):
                     statuses.append(http.post(path, content=content).status_code)
@@ -130,7 +130,7 @@ def test_bad_requests_disturb_nobody(house, say):
     try:
         answers: set[str] = set()
         while len(statuses) < 60 and thread.is_alive():
-            answer = house.post("/v1/completions", {"prompt": "a"})
+            answer = deployment.post("/v1/completions", {"prompt": "a"})
             answers.add(json.dumps(answer.json()["choices"]))
     finally:
         stop.set()

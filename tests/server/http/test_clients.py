@@ -7,8 +7,10 @@ import pytest
 
 
 @pytest.fixture
-def client(house):
-    with openai.OpenAI(base_url=f"{house.api.url}/v1", api_key="none", max_retries=0) as client:
+def client(deployment):
+    with openai.OpenAI(
+        base_url=f"{deployment.api.url}/v1", api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
@@ -32,10 +34,10 @@ def test_openai_stream(client, say):
     assert chunks[-1].usage.completion_tokens > 4
 
 
-def test_openai_stream_that_fails(client, house, say):
+def test_openai_stream_that_fails(client, deployment, say):
     say("The quick brown fox")
-    house.engines["writer"].script.fail_after = 1
-    house.engines["writer"].script.step_seconds = 0.01
+    deployment.engines["writer"].script.fail_after = 1
+    deployment.engines["writer"].script.step_seconds = 0.01
     with pytest.raises(openai.APIError, match="no finite result"):
         list(client.completions.create(model="writer", prompt="a", stream=True))
 
@@ -60,9 +62,9 @@ def test_openai_errors(client):
     assert bad.value.param == "max_tokens"
 
 
-def test_cohere_rerank(house):
+def test_cohere_rerank(deployment):
     with httpx.Client() as http:
-        client = cohere.Client(api_key="none", base_url=house.api.url, httpx_client=http)
+        client = cohere.Client(api_key="none", base_url=deployment.api.url, httpx_client=http)
         answer = client.rerank(
             model="ranker", query="red wine", documents=["apples", "red wine"], top_n=1
         )

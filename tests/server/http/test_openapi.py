@@ -3,18 +3,18 @@ import re
 import pytest
 
 
-def test_the_page_needs_nothing_from_elsewhere(house):
-    page = house.http.get("/docs")
+def test_the_page_needs_nothing_from_elsewhere(deployment):
+    page = deployment.http.get("/docs")
     assert page.status_code == 200
     assets = re.findall(r'(?:href|src)="([^"]+)"', page.text)
     assert len(assets) >= 3
     assert "://" not in page.text.replace("window.location", "")
     for asset in assets:
-        response = house.http.get(asset)
+        response = deployment.http.get(asset)
         assert response.status_code == 200
         assert response.content
     assert '"validatorUrl": null' in page.text
-    assert house.http.get("/redoc").status_code == 404
+    assert deployment.http.get("/redoc").status_code == 404
 
 
 def references(node: object) -> set[str]:
@@ -27,8 +27,8 @@ def references(node: object) -> set[str]:
 
 
 @pytest.fixture
-def description(house) -> dict:
-    return house.http.get("/openapi.json").json()
+def description(deployment) -> dict:
+    return deployment.http.get("/openapi.json").json()
 
 
 def test_every_reference_leads_somewhere(description):

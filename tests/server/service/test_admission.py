@@ -65,7 +65,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert counts == (len(self.inside), rows, tokens) == self.counted
 
 
-def test_what_is_in_the_house_is_always_counted_right():
+def test_what_is_in_flight_is_always_counted_right():
     run_state_machine_as_test(AdmissionMachine)
 
 

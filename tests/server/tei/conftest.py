@@ -4,42 +4,42 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.conftest import House, HouseBuilder
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import Script
 from tests.server.support import server_config
 from tests.server.tei.tei_client import LABELS
 
 
 @pytest.fixture(scope="package")
-def open_tei_house(folder, tokenizer) -> Iterator[House]:
-    houses = HouseBuilder(folder, tokenizer)
-    models = [houses.model("tei-vectors", "embed"), houses.model("sorter", "classify", LABELS)]
-    yield houses.open(server_config(*models))
-    houses.close()
+def open_tei_deployment(folder, tokenizer) -> Iterator[Deployment]:
+    builder = DeploymentBuilder(folder, tokenizer)
+    models = [builder.model("tei-vectors", "embed"), builder.model("sorter", "classify", LABELS)]
+    yield builder.open(server_config(*models))
+    builder.close()
 
 
 @pytest.fixture
-def tei_house(open_tei_house) -> Iterator[House]:
-    for engine in open_tei_house.engines.values():
+def tei_deployment(open_tei_deployment) -> Iterator[Deployment]:
+    for engine in open_tei_deployment.engines.values():
         engine.script = Script()
         engine.received.clear()
-    yield open_tei_house
-    for engine in open_tei_house.engines.values():
+    yield open_tei_deployment
+    for engine in open_tei_deployment.engines.values():
         engine.script = Script()
 
 
 @pytest.fixture(scope="package")
-def open_splade_house(folder, tokenizer) -> Iterator[House]:
-    houses = HouseBuilder(folder, tokenizer)
-    models = [houses.model("splade", "embed_sparse"), houses.model("sorter2", "classify", LABELS)]
-    yield houses.open(server_config(*models))
-    houses.close()
+def open_splade_deployment(folder, tokenizer) -> Iterator[Deployment]:
+    builder = DeploymentBuilder(folder, tokenizer)
+    models = [builder.model("splade", "embed_sparse"), builder.model("sorter2", "classify", LABELS)]
+    yield builder.open(server_config(*models))
+    builder.close()
 
 
 @pytest.fixture
-def splade_house(open_splade_house) -> Iterator[House]:
-    engine = open_splade_house.engines["splade"]
+def splade_deployment(open_splade_deployment) -> Iterator[Deployment]:
+    engine = open_splade_deployment.engines["splade"]
     engine.script = Script()
     engine.received.clear()
-    yield open_splade_house
+    yield open_splade_deployment
     engine.script = Script()

@@ -11,14 +11,14 @@ from tests.server.fake_engine import FakeEngine
 LABELS = ("good", "bad", "ugly")
 
 
-def answer(house, path: str, **fields):
-    response = house.post(path, fields)
+def answer(deployment, path: str, **fields):
+    response = deployment.post(path, fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-def failure(house, path: str, fields: dict) -> tuple[int, str, str]:
-    response = house.post(path, fields)
+def failure(deployment, path: str, fields: dict) -> tuple[int, str, str]:
+    response = deployment.post(path, fields)
     body = response.json()
     assert set(body) == {"error", "error_type"}
     return response.status_code, body["error_type"], body["error"]

@@ -4,31 +4,31 @@ from tests.server.support import server_config
 from tests.server.tei.tei_client import LABELS, answer, failure
 
 
-def test_an_address_alone_is_the_models_own_endpoint(tei_house, builder):
-    assert answer(tei_house, "/", inputs="a") == answer(tei_house, "/embed", inputs="a")
-    house = builder.open(server_config(builder.model("sorter-alone", "classify", LABELS)))
-    assert answer(house, "/", inputs="a") == answer(house, "/predict", inputs="a")
+def test_an_address_alone_is_the_models_own_endpoint(tei_deployment, builder):
+    assert answer(tei_deployment, "/", inputs="a") == answer(tei_deployment, "/embed", inputs="a")
+    deployment = builder.open(server_config(builder.model("sorter-alone", "classify", LABELS)))
+    assert answer(deployment, "/", inputs="a") == answer(deployment, "/predict", inputs="a")
 
 
 def test_several_models_that_fit_are_named(builder):
     models = [builder.model(name, "embed") for name in ("one", "two")]
     models += [builder.model(name, "classify") for name in ("three", "four")]
     models += [builder.model(name, "embed_sparse") for name in ("five", "six")]
-    house = builder.open(server_config(*models))
+    deployment = builder.open(server_config(*models))
     for path, body, names in (
         ("/embed", {"inputs": "a"}, "one, two"),
         ("/embed_sparse", {"inputs": "a"}, "five, six"),
         ("/predict", {"inputs": "a"}, "three, four"),
         ("/rerank", {"query": "a", "texts": ["b"]}, "three, four"),
     ):
-        status, kind, message = failure(house, path, body)
+        status, kind, message = failure(deployment, path, body)
         assert (status, kind) == (424, "Backend")
         assert names in message
-    assert house.http.get("/info").status_code == 424
+    assert deployment.http.get("/info").status_code == 424
 
 
 def test_a_generator_alone_fits_nothing(builder):
-    house = builder.open(server_config(builder.model("writer-alone", "generate")))
+    deployment = builder.open(server_config(builder.model("writer-alone", "generate")))
     for path, body in (
         ("/embed", {"inputs": "a"}),
         ("/embed_sparse", {"inputs": "a"}),
@@ -36,11 +36,11 @@ def test_a_generator_alone_fits_nothing(builder):
         ("/rerank", {"query": "a", "texts": ["b"]}),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
     ):
-        assert failure(house, path, body)[:2] == (424, "Backend")
+        assert failure(deployment, path, body)[:2] == (424, "Backend")
 
 
-def test_info_tells_of_the_embedder(tei_house):
-    info = tei_house.http.get("/info").json()
+def test_info_tells_of_the_embedder(tei_deployment):
+    info = tei_deployment.http.get("/info").json()
     assert info["model_id"] == info["served_model_name"] == "tei-vectors"
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (info["model_dtype"], info["max_input_length"]) == ("float32", 2048)
@@ -49,8 +49,8 @@ def test_info_tells_of_the_embedder(tei_house):
 
 
 def test_info_tells_of_a_reranker(builder):
-    house = builder.open(server_config(builder.model("ranker-alone", "classify")))
-    info = house.http.get("/info").json()
+    deployment = builder.open(server_config(builder.model("ranker-alone", "classify")))
+    info = deployment.http.get("/info").json()
     labels = {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}
     assert info["model_type"] == {"reranker": labels}
     assert info["max_client_batch_size"] == 1000

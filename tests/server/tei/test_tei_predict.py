@@ -24,13 +24,13 @@ def check(found: list[dict], expected: list[tuple[str, float]]) -> None:
 @pytest.mark.parametrize(
     ("inputs", "pair"), [("b c", (None, "b c")), (["b c"], (None, "b c")), (["b", "c"], ("b", "c"))]
 )
-def test_predict_answers_labels_best_first(tei_house, inputs, pair, raw):
-    found = answer(tei_house, "/predict", inputs=inputs, raw_scores=raw)
+def test_predict_answers_labels_best_first(tei_deployment, inputs, pair, raw):
+    found = answer(tei_deployment, "/predict", inputs=inputs, raw_scores=raw)
     check(found, predictions(*pair, raw=raw))
 
 
-def test_predict_takes_texts_and_pairs_in_one_batch(tei_house):
-    found = answer(tei_house, "/predict", inputs=[["a b"], ["a", "b"], ["c"], ["c b", "c"]])
+def test_predict_takes_texts_and_pairs_in_one_batch(tei_deployment):
+    found = answer(tei_deployment, "/predict", inputs=[["a b"], ["a", "b"], ["c"], ["c b", "c"]])
     pairs = [(None, "a b"), ("a", "b"), (None, "c"), ("c b", "c")]
     assert len(found) == len(pairs)
     for entry, pair in zip(found, pairs, strict=True):
@@ -49,54 +49,56 @@ def test_predict_takes_texts_and_pairs_in_one_batch(tei_house):
         (5, (422, "Validation", "inputs: ")),
     ],
 )
-def test_bad_input_of_predict(tei_house, inputs, expected):
-    status, kind, message = failure(tei_house, "/predict", {"inputs": inputs})
+def test_bad_input_of_predict(tei_deployment, inputs, expected):
+    status, kind, message = failure(tei_deployment, "/predict", {"inputs": inputs})
     assert (status, kind) == expected[:2]
     assert message.startswith(expected[2])
 
 
-def test_predict_names_the_item_that_is_too_long(tei_house):
-    script = tei_house.engines["sorter"].script
+def test_predict_names_the_item_that_is_too_long(tei_deployment):
+    script = tei_deployment.engines["sorter"].script
     script.refusal = Failed(0, "context_length_exceeded", "documents has 9 tokens", "documents")
-    found = failure(tei_house, "/predict", {"inputs": [["a", "b"]]})
+    found = failure(tei_deployment, "/predict", {"inputs": [["a", "b"]]})
     assert found == (413, "Validation", "inputs[0] has 9 tokens")
 
 
-def test_a_rerankers_prediction_is_a_probability(house):
-    (found,) = answer(house, "/predict", inputs=["a b", "b"])
+def test_a_rerankers_prediction_is_a_probability(deployment):
+    (found,) = answer(deployment, "/predict", inputs=["a b", "b"])
     assert found == {"label": "relevant", "score": pytest.approx(expit(0.5))}
 
 
 # /rerank
 
 
-def test_rerank_with_texts_is_teis(house):
+def test_rerank_with_texts_is_teis(deployment):
     texts = ["nothing", "red apples", "red wine"]
-    found = answer(house, "/rerank", query="red wine", texts=texts)
+    found = answer(deployment, "/rerank", query="red wine", texts=texts)
     scores = [expit(score_of("red wine", text)) for text in texts]
     assert found == [{"index": i, "score": pytest.approx(scores[i])} for i in (2, 1, 0)]
-    found = answer(house, "/rerank", query="red wine", texts=texts, raw_scores=True)
+    found = answer(deployment, "/rerank", query="red wine", texts=texts, raw_scores=True)
     assert [entry["score"] for entry in found] == [1.0, 0.5, 0.0]
-    found = answer(house, "/rerank", query="red wine", texts=texts, return_text=True)
+    found = answer(deployment, "/rerank", query="red wine", texts=texts, return_text=True)
     assert [entry["text"] for entry in found] == texts[::-1]
 
 
-def test_texts_that_are_null_are_left_out(house):
+def test_texts_that_are_null_are_left_out(deployment):
     body = {"model": "ranker", "query": "a", "texts": None, "documents": ["a"]}
-    assert answer(house, "/rerank", **body)["results"] == [{"index": 0, "relevance_score": 1.0}]
+    assert answer(deployment, "/rerank", **body)["results"] == [
+        {"index": 0, "relevance_score": 1.0}
+    ]
     body = {"query": "a", "texts": ["a"], "documents": None}
-    assert answer(house, "/rerank", **body) == [{"index": 0, "score": pytest.approx(expit(1))}]
+    assert answer(deployment, "/rerank", **body) == [{"index": 0, "score": pytest.approx(expit(1))}]
 
 
-def test_rerank_truncates_texts_beside_the_whole_query(house):
+def test_rerank_truncates_texts_beside_the_whole_query(deployment):
     fields = {"truncate": True, "truncation_direction": "Left"}
-    answer(house, "/rerank", query="red wine", texts=["a"], **fields)
-    (job,) = house.engines["ranker"].received
+    answer(deployment, "/rerank", query="red wine", texts=["a"], **fields)
+    (job,) = deployment.engines["ranker"].received
     assert job.tokenization == Tokenization(truncate_to=2048, truncation_side="left")
 
 
-def test_without_a_reranker_the_embedder_ranks(tei_house):
-    found = answer(tei_house, "/rerank", query="a", texts=["b", "c"])
+def test_without_a_reranker_the_embedder_ranks(tei_deployment):
+    found = answer(tei_deployment, "/rerank", query="a", texts=["b", "c"])
     cosines = [float(vector_of("a", 8) @ vector_of(text, 8)) for text in ("b", "c")]
     scores = {entry["index"]: entry["score"] for entry in found}
     assert [scores[0], scores[1]] == pytest.approx(cosines, abs=1e-6)
@@ -111,8 +113,8 @@ def test_without_a_reranker_the_embedder_ranks(tei_house):
         ({"texts": ["b"]}, (422, "Validation")),
     ],
 )
-def test_bad_input_of_rerank_with_texts(house, fields, expected):
-    assert failure(house, "/rerank", fields)[:2] == expected
+def test_bad_input_of_rerank_with_texts(deployment, fields, expected):
+    assert failure(deployment, "/rerank", fields)[:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_bad_input_of_rerank_with_texts(house, fields, expected):
         b'{"query": "a", "texts": ["b"], "documents": ["b"]}',
     ],
 )
-def test_any_other_body_of_rerank_gets_our_own_errors(house, content):
-    response = house.http.post("/rerank", content=content)
+def test_any_other_body_of_rerank_gets_our_own_errors(deployment, content):
+    response = deployment.http.post("/rerank", content=content)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_request"

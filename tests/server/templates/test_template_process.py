@@ -17,8 +17,8 @@ from server.templates import template_client
 from server.templates.protocol import Conversation
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
-from tests.server.chat_templates import ENDLESS, chat_house
-from tests.server.conftest import House
+from tests.server.chat_templates import ENDLESS, chat_deployment
+from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
 
 SLOW = """\
@@ -180,74 +180,74 @@ async def test_the_process_knows_no_api_key(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def house(tokenizer) -> Iterator[House]:
-    with chat_house(tokenizer, {"writer": ENDLESS}) as house:
-        yield house
+def deployment(tokenizer) -> Iterator[Deployment]:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as deployment:
+        yield deployment
 
 
-def chat_status(house: House) -> tuple[int, str]:
+def chat_status(deployment: Deployment) -> tuple[int, str]:
     """A chat's status, and the code of its error."""
     message = {"role": "user", "content": "Hello"}
-    answer = house.post("/v1/chat/completions", {"messages": [message], "max_tokens": 1})
+    answer = deployment.post("/v1/chat/completions", {"messages": [message], "max_tokens": 1})
     return answer.status_code, answer.json().get("error", {}).get("code", "")
 
 
-def health(house: House, path: str = "/health/ready") -> tuple[int, str]:
-    answer = house.http.get(path)
+def health(deployment: Deployment, path: str = "/health/ready") -> tuple[int, str]:
+    answer = deployment.http.get(path)
     return answer.status_code, answer.json().get("error", {}).get("code", "")
 
 
-def kill_templates(house: House) -> None:
-    for pid in pids(house.api.process.pid):
+def kill_templates(deployment: Deployment) -> None:
+    for pid in pids(deployment.api.process.pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_chats_go_on_after_kills(house):
+def test_chats_go_on_after_kills(deployment):
     for number in (signal.SIGKILL, signal.SIGTERM):
-        assert chat_status(house) == (200, "")
-        (pid,) = pids(house.api.process.pid)
+        assert chat_status(deployment) == (200, "")
+        (pid,) = pids(deployment.api.process.pid)
         os.kill(pid, number)
-        assert {chat_status(house) for _ in range(10)} == {(200, "")}
-        assert health(house) == (200, "")
+        assert {chat_status(deployment) for _ in range(10)} == {(200, "")}
+        assert health(deployment) == (200, "")
 
 
-def test_readiness_follows_a_process_that_keeps_ending(house):
+def test_readiness_follows_a_process_that_keeps_ending(deployment):
     def is_refused() -> bool:
-        kill_templates(house)
-        return health(house) == (503, "unhealthy")
+        kill_templates(deployment)
+        return health(deployment) == (503, "unhealthy")
 
     wait_until(is_refused, 60)
-    assert chat_status(house) == (500, "template_unavailable")
-    assert health(house, "/health/live") == (200, "")
-    assert house.post("/v1/completions", {"prompt": "a"}).status_code == 200
-    wait_until(lambda: health(house) == (200, ""), 60)
-    assert chat_status(house) == (200, "")
+    assert chat_status(deployment) == (500, "template_unavailable")
+    assert health(deployment, "/health/live") == (200, "")
+    assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
+    wait_until(lambda: health(deployment) == (200, ""), 60)
+    assert chat_status(deployment) == (200, "")
 
 
-def test_readiness_follows_a_process_that_cannot_be_started(house):
-    api = house.api.process.pid
+def test_readiness_follows_a_process_that_cannot_be_started(deployment):
+    api = deployment.api.process.pid
     limits = resource.prlimit(api, resource.RLIMIT_NOFILE)
     resource.prlimit(api, resource.RLIMIT_NOFILE, (8, limits[1]))
     try:
-        kill_templates(house)
-        wait_until(lambda: health(house) == (503, "unhealthy"), 60)
-        _, code = chat_status(house)
+        kill_templates(deployment)
+        wait_until(lambda: health(deployment) == (503, "unhealthy"), 60)
+        _, code = chat_status(deployment)
         assert code == "template_unavailable"
     finally:
         resource.prlimit(api, resource.RLIMIT_NOFILE, limits)
-    wait_until(lambda: health(house) == (200, ""), 60)
-    assert chat_status(house) == (200, "")
+    wait_until(lambda: health(deployment) == (200, ""), 60)
+    assert chat_status(deployment) == (200, "")
 
 
 def test_the_process_goes_with_the_api_process(builder, tokenizer):
-    with chat_house(tokenizer, {"writer": ENDLESS}) as own:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own:
         (running,) = pids(own.api.process.pid)
         own.api.process.kill()
         wait_until(lambda: not is_alive(running))
 
 
 def test_a_stopped_process_goes_with_the_api_process(tokenizer):
-    with chat_house(tokenizer, {"writer": ENDLESS}) as own:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own:
         (stopped,) = pids(own.api.process.pid)
         os.kill(stopped, signal.SIGSTOP)
         own.api.terminate()
