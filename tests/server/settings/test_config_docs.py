@@ -1,11 +1,13 @@
 """docs/configuration.md says what the code does."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from server.settings import defaults
 from server.settings.argument_types import size
 from server.settings.config_file import read_config_file
 from server.settings.settings import ModelSettings, Settings, SettingsError
@@ -33,9 +35,36 @@ def test_every_key_is_described(title: str, struct: type[msgspec.Struct]) -> Non
         elif field.default == ():
             assert kind == "strings"
         elif field.default is not None:
-            told = default.strip("`")
-            value = size(told) if kind == "size" else told
+            written = default.strip("`")
+            value = size(written) if kind == "size" else written
             assert str(value).lower() == f"{field.default}".lower().removesuffix(".0")
+
+
+def defaults_on_both(default: Callable[..., int], *arguments: str) -> list[int]:
+    """On a CPU, and on CUDA."""
+    return [default(*arguments, on_cpu=on_cpu) for on_cpu in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("max_running", defaults_on_both(defaults.max_running)),
+        ("block_size", defaults_on_both(defaults.block_size)),
+        (
+            "max_step_tokens",
+            [
+                defaults.max_step_tokens(task, on_cpu=on_cpu)
+                for on_cpu in (True, False)
+                for task in ("generate", "embed")
+            ],
+        ),
+        ("kv_cache_memory", [defaults.CPU_KV_CACHE_BYTES >> 30]),
+    ],
+)
+def test_defaults_that_depend_on_the_device_are_described(key: str, expected: list[int]) -> None:
+    default = table("Models")[key][1]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\b", default)]
+    assert numbers == expected
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
@@ -48,7 +77,7 @@ def test_the_example_is_valid(tmp_path: Path) -> None:
     assert settings.models[1].model == "BAAI/bge-base-en-v1.5"
 
 
-def test_the_errors_are_told_so(tmp_path: Path) -> None:
+def test_the_errors_are_worded_as_in_the_page(tmp_path: Path) -> None:
     file = tmp_path / "penstock.yaml"
     for text in (
         "models: [{model: a}, {model: b, max_runing: 1}]",
@@ -57,8 +86,8 @@ def test_the_errors_are_told_so(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(SettingsError) as caught:
             read_config_file(file)
-        said = str(caught.value).replace(str(file), "penstock.yaml")
-        assert f"penstock: error: {said}\n" in PAGE
+        message = str(caught.value).replace(str(file), "penstock.yaml")
+        assert f"penstock: error: {message}\n" in PAGE
 
 
 def test_links_lead_somewhere() -> None:
