@@ -86,11 +86,13 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _shown(config: ServerConfig) -> str:
     """The configuration as JSON, how a model is computed among the fields of its engine; without
-    its keys' digests: a short key could be guessed."""
+    its keys' digests (a short key could be guessed) and the names of settings for messages."""
     config = msgspec.structs.replace(config, api_keys=("redacted",) * len(config.api_keys))
     shown = msgspec.to_builtins(config)
     for model in shown["models"]:
-        model["engine"] = model["engine"].pop("execution") | model["engine"]
+        execution = model["engine"].pop("execution")
+        del execution["setting_names"]
+        model["engine"] = execution | model["engine"]
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
 

@@ -26,15 +26,16 @@ def kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int
     if blocks < 1:
         raise WorkerLostError(
             f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
-            f"{tightest.kv_block_bytes:,}: raise --kv-cache-memory"
+            f"{tightest.kv_block_bytes:,}: raise {execution.setting('kv_cache_memory')}"
         )
     if blocks * size < longest:
         log.warning(
             "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
-            "of %s: longer requests are refused (--kv-cache-memory: %s bytes hold one)",
+            "of %s: longer requests are refused (%s: %s bytes hold one)",
             f"{tightest.kv_budget_bytes:,}",
             f"{blocks * size:,}",
             f"{longest:,}",
+            execution.setting("kv_cache_memory"),
             f"{-(-longest // size) * tightest.kv_block_bytes:,}",
         )
     return min(blocks, execution.max_running * -(-longest // size))

@@ -34,7 +34,7 @@ class LocalExecutor:
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         execution = self._execution = config.execution
         self._stages = [b"stage-%d" % stage for stage in range(execution.num_stages)]
-        self._watch = StageWatch(execution.name, execution.num_stages, config.stall_timeout)
+        self._watch = StageWatch(execution, config.stall_timeout)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self.results = open_router(context)

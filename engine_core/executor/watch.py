@@ -1,6 +1,7 @@
 """Which stage stands still: idle and without heartbeats, or for too long at one step."""
 
 from engine_core.executor.base import WorkerLostError
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
@@ -9,10 +10,11 @@ class StageWatch:
     """Counts in ticks of BEAT_SECONDS, never in what a clock says: when this process was itself
     stopped, with its machine perhaps, nobody else has missed anything."""
 
-    def __init__(self, name: str, num_stages: int, stall_timeout: float) -> None:
-        """`name` is that of the model. `stall_timeout` are the seconds that a step may take; with
-        0 nothing is watched."""
-        self._name = name
+    def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
+        """A step may take `stall_timeout` seconds; with 0 nothing is watched."""
+        num_stages = execution.num_stages
+        self._name = execution.name
+        self._setting = execution.setting("stall_timeout")
         self._stall_timeout = stall_timeout
         self._silent = [0] * num_stages  # ticks since the last heartbeat
         self._finished = [-1] * num_stages
@@ -48,7 +50,7 @@ class StageWatch:
 
     def _check_step(self, oldest: int) -> None:
         if self._age * BEAT_SECONDS >= self._stall_timeout:
-            why = f"step {oldest} has not ended in {self._stall_timeout:g} s (--stall-timeout)"
+            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 
     def _culprit(self, oldest: int) -> int:

@@ -10,7 +10,7 @@ from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
 from server.settings import defaults
 from server.settings.server_config import Limits, ServedModel
-from server.settings.settings import EngineSettings, flag
+from server.settings.settings import EngineSettings, Spelling, flag
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype, ExecutionConfig, Task
 from workers.contract.families import family_of
@@ -30,11 +30,15 @@ class SetupError(ValueError):
 
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
-    """How an engine is run. `memory_share` is that of all engines of its devices together."""
+    """How an engine is run. `memory_share` is that of all engines of its devices together.
+
+    `setting_names` are what the engine's messages call its settings, by key.
+    """
 
     memory_share: float = defaults.MEMORY_SHARE
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str = defaults.LOG_LEVEL
+    setting_names: dict[str, str] = msgspec.field(default_factory=lambda: Spelling().of_engine(0))
 
 
 class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +120,7 @@ def _execution_config(
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
         log_level=options.log_level,
+        setting_names=options.setting_names,
     )
 
 

@@ -41,6 +41,7 @@ def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tupl
             memory_share=shares[index],
             stall_timeout=settings.stall_timeout,
             log_level=settings.log_level,
+            setting_names=spelling.of_engine(index),
         )
         placement = EnginePlacement(prefix=str(folder / str(index)), num_engines=1)
         name, *aliases = names[index]

@@ -119,6 +119,17 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
             return flag(key)
         return f"{self.file}: {key}" if model is None else f"{self.file}: models[{model}].{key}"
 
+    def inside(self, key: str, model: int | None = None) -> str:
+        """A key's name inside a sentence, such as `models[0].device of penstock.yaml`."""
+        where, _, path = self.of(key, model).rpartition(": ")
+        return f"{path} of {where}" if where else path
+
+    def of_engine(self, model: int) -> dict[str, str]:
+        """What messages of an engine call the settings of model number `model`, by key."""
+        keys = (*EngineSettings.__struct_fields__, "memory_share")
+        names = {key: self.inside(key, model) for key in keys}
+        return names | {"stall_timeout": self.inside("stall_timeout")}
+
     def place(self, key: str, model: int | None = None) -> str:
         """What goes before a message that speaks for itself: nothing, or where in the file."""
         return "" if self.file is None else f"{self.of(key, model)}: "

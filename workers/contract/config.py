@@ -33,6 +33,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     `worker_endpoint` is the socket on which the engine core talks to its workers; `token_endpoint`
     the one on which the first stage takes sampled tokens from the last; `rendezvous` a file in the
     daemon's private directory through which the stages' process groups find each other.
+
+    `setting_names` are what messages call settings, by key: the server knows how a person sets
+    them (`--max-running`, `models[0].max_running of penstock.yaml`).
     """
 
     name: str
@@ -54,6 +57,11 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     token_endpoint: str
     rendezvous: str
     log_level: str = "info"
+    setting_names: dict[str, str] = {}
+
+    def setting(self, key: str) -> str:
+        """What a message calls a setting that a person should change."""
+        return self.setting_names.get(key, key)
 
     @property
     def depth(self) -> int:

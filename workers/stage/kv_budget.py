@@ -25,7 +25,9 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
     """
     config = worker.execution
     runner = DecodeRunner(worker, model, backend, blocks_of_largest_step(config))
-    with explained("measuring the largest step", "lower --max-step-tokens or --max-running"):
+    tokens, rows = config.setting("max_step_tokens"), config.setting("max_running")
+    share = config.setting("memory_share")
+    with explained("measuring the largest step", f"lower {tokens} or {rows}"):
         allocated = torch.cuda.memory_allocated()
         held = allocated - runner.kv_cache.nbytes
         torch.cuda.reset_peak_memory_stats()
@@ -37,8 +39,8 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
         raise DeviceMemoryError(
             f"no room for a KV cache: the share of {config.memory_share_bytes / GIB:.1f} GiB goes "
             f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}) and "
-            f"CUDA graphs ({graphs / GIB:.1f}); raise --memory-share, or lower --max-step-tokens, "
-            f"by at least {-budget / GIB:.1f} GiB"
+            f"CUDA graphs ({graphs / GIB:.1f}); raise {share}, or lower {tokens}, by "
+            f"at least {-budget / GIB:.1f} GiB"
         )
     return budget
 

@@ -71,16 +71,18 @@ def _serve(
 ) -> None:
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
-    with explained("loading the weights", "use more --pipeline-stages, or a model that is smaller"):
-        loaded = load_model(config)
     execution = config.execution
+    stages = execution.setting("pipeline_stages")
+    with explained("loading the weights", f"raise {stages}, or use a smaller model"):
+        loaded = load_model(config)
     backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(_announcement(config, loaded, backend))
     allocation = engine.receive()
     if not isinstance(allocation, AllocateKV):
         raise TypeError(f"expected AllocateKV, not {type(allocation).__name__}")
     needed = allocation.num_blocks * _block_bytes(config)
-    remedy = "lower --kv-cache-memory (or --memory-share)"
+    cache, share = execution.setting("kv_cache_memory"), execution.setting("memory_share")
+    remedy = f"lower {cache} (or {share})"
     with explained("allocating the KV cache", remedy, needed):
         runner = _runner(config, loaded.model, backend, allocation.num_blocks)
     stage = _stage(runner, connect(config, _end_process), engine, context)

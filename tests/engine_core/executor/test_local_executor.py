@@ -101,5 +101,11 @@ def test_a_cache_that_holds_it_is_none(stages: Stages, caplog) -> None:
 
 
 def test_a_cache_without_one_block_is_an_error_with_the_numbers(stages: Stages) -> None:
-    with pytest.raises(WorkerLostError, match=r"999 bytes .* 1,000: raise --kv-cache-memory"):
+    with pytest.raises(WorkerLostError, match=r"999 bytes .* 1,000: raise kv_cache_memory"):
         stages.start([50_000, 999])
+
+
+def test_messages_call_a_setting_as_the_server_does(stages: Stages) -> None:
+    names = {"kv_cache_memory": "models[1].kv_cache_memory of a.yaml"}
+    with pytest.raises(WorkerLostError, match=r"raise models\[1\]\.kv_cache_memory of a\.yaml$"):
+        stages.start([999], setting_names=names)

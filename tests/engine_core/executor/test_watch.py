@@ -4,8 +4,16 @@ import pytest
 
 from engine_core.executor.base import WorkerLostError
 from engine_core.executor.watch import StageWatch
+from tests.engine_core.configs import execution_config
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
 from workers.contract.supervision import SILENT_BEATS
+
+
+def execution(num_stages: int) -> ExecutionConfig:
+    return execution_config(
+        name="m", num_stages=num_stages, setting_names={"stall_timeout": "--stall"}
+    )
 
 
 def tick(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
@@ -17,7 +25,7 @@ def tick(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, i
 
 
 def test_an_idle_stage_that_is_silent_stands_still() -> None:
-    watch = StageWatch("m", 2, stall_timeout=60)
+    watch = StageWatch(execution(2), stall_timeout=60)
     tick(watch, 100, None, {0: 5, 1: 5})
     tick(watch, SILENT_BEATS - 1, None, {0: 5})
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: no heartbeat for 8 s"):
@@ -25,7 +33,7 @@ def test_an_idle_stage_that_is_silent_stands_still() -> None:
 
 
 def test_silence_means_nothing_while_a_step_is_in_flight_and_counts_from_its_end() -> None:
-    watch = StageWatch("m", 1, stall_timeout=60)
+    watch = StageWatch(execution(1), stall_timeout=60)
     tick(watch, 59, 0, {})
     tick(watch, SILENT_BEATS, None, {})
     tick(watch, 59, 1, {})
@@ -40,20 +48,20 @@ def test_silence_means_nothing_while_a_step_is_in_flight_and_counts_from_its_end
 def test_of_a_step_that_does_not_end_the_first_stage_that_is_behind_is_named(
     finished: dict[int, int], stage: int
 ) -> None:
-    watch = StageWatch("m", 2, stall_timeout=60)
+    watch = StageWatch(execution(2), stall_timeout=60)
     tick(watch, 60, 7, finished)
-    why = r"step 7 has not ended in 60 s \(--stall-timeout\)"
+    why = r"step 7 has not ended in 60 s \(--stall\)"
     with pytest.raises(WorkerLostError, match=f"worker {stage} of m stands still: {why}"):
         tick(watch, 1, 7, finished)
 
 
 def test_the_stage_that_is_silent_meanwhile_is_named_though_another_waits_for_its_tokens() -> None:
-    watch = StageWatch("m", 2, stall_timeout=60)
+    watch = StageWatch(execution(2), stall_timeout=60)
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: step 7"):
         tick(watch, 61, 7, {0: 6})
 
 
 def test_with_a_timeout_of_0_nothing_is_watched() -> None:
-    watch = StageWatch("m", 1, stall_timeout=0)
+    watch = StageWatch(execution(1), stall_timeout=0)
     tick(watch, 1000, None, {})
     tick(watch, 1000, 7, {})

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from server import cli
+from server.models.served_models import resolve_models
+from server.settings.settings import ModelSettings, Settings, Spelling
 from tests.server.certificates import make_certificate
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
@@ -99,6 +101,22 @@ def test_flags_go_before_the_file(penstock: Penstock) -> None:
     config = penstock.of_file(text, "--port", "3", "--cors-origin", "https://b")
     assert (config["port"], config["cors_origins"]) == (3, ["https://b"])
     assert config["limits"]["max_requests"] == 2
+
+
+def test_an_engine_calls_its_settings_as_they_are_set(folder: Path) -> None:
+    settings = Settings(
+        models=tuple(
+            ModelSettings(device="cpu", model=str(folder / name)) for name in ("llama", "bert")
+        )
+    )
+    of_flags = resolve_models(settings, Spelling(), folder)[1].execution
+    assert of_flags.setting("kv_cache_memory") == "--kv-cache-memory"
+    assert of_flags.setting("stall_timeout") == "--stall-timeout"
+    of_file = Spelling(file="a.yaml", flags=frozenset({"memory_share"}))
+    execution = resolve_models(settings, of_file, folder)[1].execution
+    assert execution.setting("kv_cache_memory") == "models[1].kv_cache_memory of a.yaml"
+    assert execution.setting("memory_share") == "models[1].memory_share of a.yaml"
+    assert execution.setting("stall_timeout") == "stall_timeout of a.yaml"
 
 
 def test_keys_are_not_shown(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:

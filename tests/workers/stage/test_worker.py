@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
 import zmq
 
 from tests.workers.checkpoints import save_llama, with_execution, worker_config
@@ -111,6 +112,20 @@ def test_what_cannot_start_says_why(tmp_path: Path, changes: dict[str, str], mes
     assert failure.stage == 0
     assert re.match(message, failure.message)
     assert "\n" not in failure.message
+
+
+def test_running_out_of_memory_names_the_setting_as_the_server_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_model(_: WorkerConfig) -> None:
+        raise torch.OutOfMemoryError
+
+    save_llama(tmp_path)
+    monkeypatch.setattr("workers.stage.worker.load_model", load_model)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 30, 8 << 30))
+    names = {"pipeline_stages": "--pipeline-stages"}
+    failure = failure_of(with_execution(worker_config(tmp_path), setting_names=names))
+    assert "1.0 of 8.0 GiB are free; raise --pipeline-stages" in failure.message
 
 
 def failure_of(config: WorkerConfig) -> WorkerFailed:
