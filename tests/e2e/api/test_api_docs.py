@@ -182,9 +182,9 @@ def test_the_limits_are_the_defaults() -> None:
         "prompts, inputs": limits.max_inputs,
         "documents": limits.max_documents,
         "`n`": limits.max_n,
-        "requests in the deployment": limits.max_requests,
-        "sequences in the deployment": limits.max_rows,
-        "tokens in the deployment": limits.max_tokens,
+        "requests in flight": limits.max_requests,
+        "sequences in flight": limits.max_rows,
+        "tokens in flight": limits.max_tokens,
         "[expected wait](#the-expected-wait) until a request begins, for each model": (
             f"{limits.max_queue_seconds:g} s"
         ),
