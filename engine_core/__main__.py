@@ -13,7 +13,7 @@ import zmq
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import WorkerLostError
-from engine_core.executor.local import LocalExecutor
+from engine_core.executor.stage_link import StageLink
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
@@ -54,7 +54,7 @@ def _serve(config: EngineConfig) -> None:
     execution = config.execution
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        executor = LocalExecutor(config, context)
+        executor = StageLink(config, context)
         clients = ClientSocket(config.client_endpoint, context)
     except zmq.ZMQError as error:
         log.error("cannot listen: %s", error)

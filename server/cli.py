@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from server import __version__
+from server.daemon.build_config import build_config
 from server.daemon.daemon import START_ERRORS, serve
-from server.daemon.resolve import resolve
 from server.daemon.welcome import describe
 from server.demo import demo_models
 from server.settings.config_file import read_config_file
@@ -76,7 +76,7 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Decide everything that `serve` would, and start nothing."""
     command = _command(parser, vars(options))
     private = Path(tempfile.gettempdir()) / "penstock-????????"
-    config = resolve(command, port=command.settings.port, folder=private)
+    config = build_config(command, port=command.settings.port, folder=private)
     if options.check:
         print("\n".join(map(describe, config.models)))
     else:

@@ -18,7 +18,7 @@ from benchmarks.http import wrk
 from benchmarks.processes import running_command, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.daemon.parts import daemon_parts
+from server.daemon.child_commands import daemon_parts
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig

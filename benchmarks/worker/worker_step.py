@@ -18,7 +18,7 @@ from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
-from server.daemon.parts import engine_parts
+from server.daemon.child_commands import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.server_config import Limits

@@ -1,1 +1,1 @@
-"""The stages of a model: steps are submitted to them, results polled from them."""
+"""Submits steps to the stages of a model, and takes their results."""

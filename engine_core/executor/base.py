@@ -1,4 +1,7 @@
-"""What an executor is to the loop: somewhere to submit steps to, and to take results from."""
+"""The loop's interface to the stages: an executor submits steps to them and takes their results.
+
+It computes nothing itself: the workers do.
+"""
 
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
@@ -13,7 +16,7 @@ class WorkerLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the stages have together: weights in bytes, blocks of KV cache (0 for an encoder)."""
+    """All stages together: weights in bytes, blocks of KV cache (0 for an encoder)."""
 
     weight_bytes: int
     num_blocks: int
@@ -22,7 +25,7 @@ class Capacity:
 class Executor(Protocol):
     """Sends every step to every stage; results come back from the last one, in submit order.
 
-    Every method raises WorkerLostError once a stage is lost. One that stands still is.
+    Every method raises WorkerLostError once a stage is lost; a stage that stands still is lost.
     """
 
     @property

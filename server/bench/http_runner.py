@@ -17,7 +17,7 @@ from server.bench.load_generator import Load
 from server.bench.measurement import BenchError, Figures, Progress
 from server.bench.random_prompts import SEED, single_token_words, texts_of
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.daemon.parts import daemon_parts
+from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig

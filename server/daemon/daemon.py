@@ -12,8 +12,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.daemon.parts import daemon_parts
-from server.daemon.resolve import resolve
+from server.daemon.build_config import build_config
+from server.daemon.child_commands import daemon_parts
 from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
@@ -49,7 +49,7 @@ def serve(command: ServeCommand) -> int:
     raise_open_files_limit()
     where = _listening(settings.host, settings.port, spelling)
     with where as listener, _private_folder() as folder:
-        config = resolve(command, port=listener.getsockname()[1], folder=folder)
+        config = build_config(command, port=listener.getsockname()[1], folder=folder)
         for model in config.models:
             _log.info("starting %s", describe(model))
         warn_of_few_open_files(config)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine_core.client.engine_client import EngineClient
+from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
-from server.daemon.parts import Part, engine_parts
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.server_config import Limits, ServedModel

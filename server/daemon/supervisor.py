@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from server.daemon.parts import Part
+from server.daemon.child_commands import Part
 from server.daemon.running_part import RunningPart
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 

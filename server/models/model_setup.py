@@ -1,4 +1,8 @@
-"""From a model's folder and the command line's options to the configuration of its engine."""
+"""From a model's folder and its options to the configuration of its engine.
+
+Everything that options leave open is decided here; numbers are those of
+`server/settings/defaults.py`.
+"""
 
 from pathlib import Path
 

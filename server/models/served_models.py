@@ -1,4 +1,8 @@
-"""The models of a daemon: each has names and a place of its own, and a share of its devices."""
+"""Every model of a daemon, from its settings to its frozen configuration.
+
+Decided here: its names, and which limits are its own. Decided elsewhere: its share of its devices
+(`memory_shares.py`), and everything else that its settings leave open (`model_setup.py`).
+"""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -26,7 +30,9 @@ MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchi
 """What is wrong with a model itself. Each message is one line."""
 
 
-def resolve_models(settings: Settings, spelling: Spelling, folder: Path) -> tuple[ServedModel, ...]:
+def build_served_models(
+    settings: Settings, spelling: Spelling, folder: Path
+) -> tuple[ServedModel, ...]:
     """Every model as it will run, with its sockets in `folder`.
 
     Raises SettingsError; in the words of flags also DeviceError and MODEL_ERRORS.

@@ -1,6 +1,7 @@
 """What a person may ask of the daemon, by flags or in a configuration file: one set of names.
 
-Nothing is decided here: what is left open follows from models and devices (`resolve`).
+Nothing is decided here. What is left open is decided in `server/models/model_setup.py`, from the
+model, its device and the table in `server/settings/defaults.py`.
 """
 
 from typing import Annotated, Literal

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server.daemon.parts import Part, Role
+from server.daemon.child_commands import Part, Role
 from server.daemon.supervisor import Supervisor, Timing
 
 CHILD = """
@@ -344,7 +344,7 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     """
     supervisor = f"""
         import asyncio, os, signal, sys
-        from server.daemon.parts import Part
+        from server.daemon.child_commands import Part
         from server.daemon.supervisor import Supervisor, Timing
         async def never(): return False
         command = [sys.executable, "-c", {textwrap.dedent(child)!r}]

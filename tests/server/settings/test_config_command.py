@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server import cli
-from server.models.served_models import resolve_models
+from server.models.served_models import build_served_models
 from server.settings.settings import ModelSettings, Settings, Spelling
 from tests.server.certificates import make_certificate
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
@@ -109,11 +109,11 @@ def test_an_engine_calls_its_settings_as_they_are_set(folder: Path) -> None:
             ModelSettings(device="cpu", model=str(folder / name)) for name in ("llama", "bert")
         )
     )
-    of_flags = resolve_models(settings, Spelling(), folder)[1].execution
+    of_flags = build_served_models(settings, Spelling(), folder)[1].execution
     assert of_flags.setting("kv_cache_memory") == "--kv-cache-memory"
     assert of_flags.setting("stall_timeout") == "--stall-timeout"
     of_file = Spelling(file="a.yaml", flags=frozenset({"memory_share"}))
-    execution = resolve_models(settings, of_file, folder)[1].execution
+    execution = build_served_models(settings, of_file, folder)[1].execution
     assert execution.setting("kv_cache_memory") == "models[1].kv_cache_memory of a.yaml"
     assert execution.setting("memory_share") == "models[1].memory_share of a.yaml"
     assert execution.setting("stall_timeout") == "stall_timeout of a.yaml"

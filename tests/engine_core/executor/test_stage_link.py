@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.executor.local import LocalExecutor
+from engine_core.executor.stage_link import StageLink
 from tests.engine_core.configs import engine_config
 from workers.contract.messages import AllocateKV, FromWorker, ToWorker, WorkerLoaded, WorkerReady
 
@@ -30,7 +30,7 @@ class Stages:
         config = engine_config(
             num_stages=len(budgets), worker_endpoint=self._endpoint, block_size=4, **changes
         )
-        executor = LocalExecutor(config, self._context)
+        executor = StageLink(config, self._context)
         try:
             with ThreadPoolExecutor(1) as thread:
                 starting = thread.submit(executor.start)

@@ -1,4 +1,7 @@
-"""The daemon's child processes: what each is called, how it is started, what it is given."""
+"""The commands of the daemon's child processes, with their environments and configuration files.
+
+Nothing is started here: `running_part.py` starts one `Part`, `supervisor.py` starts and ends all.
+"""
 
 import os
 import sys

@@ -1,15 +1,19 @@
-"""From what was asked for to the daemon's frozen configuration: everything left open is decided."""
+"""From settings to the daemon's frozen configuration (`server/settings/server_config.py`).
+
+API keys and certificates are read here. What settings leave open about a model is decided in
+`server/models/model_setup.py`, with the defaults of `server/settings/defaults.py`.
+"""
 
 from pathlib import Path
 
-from server.models.served_models import resolve_models
+from server.models.served_models import build_served_models
 from server.settings.api_keys import APIKeyError, checked_key, digests, read_key_file
 from server.settings.server_config import API_KEY_VARIABLE, TLS, ServerConfig
 from server.settings.settings import ServeCommand, Settings, SettingsError, Spelling
 from server.settings.tls import TLSError, checked_tls
 
 
-def resolve(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:
+def build_config(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:
     """The configuration of a daemon on `port` whose sockets are in `folder`.
 
     Reads keys, certificates and the models' configurations; models of the hub are downloaded.
@@ -29,7 +33,7 @@ def resolve(command: ServeCommand, *, port: int, folder: Path) -> ServerConfig:
         stall_timeout=settings.stall_timeout,
         log_level=settings.log_level,
         limits=settings.limits,
-        models=resolve_models(settings, spelling, folder),
+        models=build_served_models(settings, spelling, folder),
     )
 
 

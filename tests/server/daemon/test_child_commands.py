@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine_core.config import EngineConfig
-from server.daemon.parts import Part, daemon_parts
+from server.daemon.child_commands import Part, daemon_parts
 from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
 from server.settings.api_keys import digests
 from server.settings.server_config import Limits, ServerConfig

@@ -1,4 +1,7 @@
-"""Stages as processes of this host, behind one ZMQ socket."""
+"""The engine core's end of the one ZMQ socket to all stages, which are processes of this host.
+
+The workers' end is `workers/links/engine_link.py`.
+"""
 
 import logging
 from typing import NoReturn, TypeVar
@@ -28,8 +31,9 @@ log = logging.getLogger(__name__)
 StageT = TypeVar("StageT", WorkerLoaded, WorkerReady)
 
 
-class LocalExecutor:
-    """One worker process a stage. The loss of one shows at once: the kernel closes its socket."""
+class StageLink:
+    """The `Executor` of worker processes, one a stage. The loss of one shows at once: the kernel
+    closes its socket."""
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         execution = self._execution = config.execution
