@@ -4,6 +4,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,10 @@ from server.daemon.daemon import START_ERRORS, serve
 from server.daemon.welcome import describe
 from server.demo import demo_models
 from server.settings.config_file import read_config_file
-from server.settings.flags import (
-    add_engine_flags,
-    add_http_flags,
-    add_life_flags,
-    add_model_flags,
-)
+from server.settings.engine_settings import EngineSettings, ModelSettings
+from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.settings import (
-    EngineSettings,
-    ModelSettings,
-    ServeCommand,
-    Settings,
-    Spelling,
-    flag,
-)
+from server.settings.settings import ServeCommand, Settings, Spelling, flag
 
 _EXAMPLES = """\
 examples:
@@ -176,7 +166,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     if with_bench:
         from server.bench.bench_flags import add_bench  # noqa: PLC0415
 
-        add_bench(bench, add_engine_flags)
+        add_bench(bench, partial(add_flags, groups=ENGINE_FLAGS))
     return parser
 
 
@@ -211,7 +201,4 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="a configuration file in YAML; flags of the daemon go before what it says, models and "
         "their engines are its alone (default: none)",
     )
-    add_model_flags(parser)
-    add_engine_flags(parser)
-    add_http_flags(parser)
-    add_life_flags(parser)
+    add_flags(parser)

@@ -8,8 +8,8 @@ from typing import Any
 from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
 from server.bench.workloads import GENERATION, HTTP, PREFILL, Case
 from server.models.model_setup import EngineOptions
-from server.settings.argument_types import fraction, positive
 from server.settings.server_config import API_KEY_VARIABLE
+from server.settings.setting_types import parse_positive, parse_share
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
 
@@ -31,8 +31,8 @@ Prompts are texts of random words of one token each. A failed request fails its 
 """
 
 
-def add_bench(parser: argparse.ArgumentParser, add_engine_flags: AddFlags) -> None:
-    """Add both commands; `add_engine_flags` adds the flags of an engine."""
+def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
+    """Add both commands; `add_flags` adds those of an engine."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)
@@ -40,7 +40,7 @@ def add_bench(parser: argparse.ArgumentParser, add_engine_flags: AddFlags) -> No
     serve.set_defaults(run=_serve)
     _add_server_flags(serve)
     for command in (offline, serve):
-        add_engine_flags(command)
+        add_flags(command)
 
 
 def _command(
@@ -82,14 +82,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
-        type=fraction,
+        type=parse_share,
         default=1.0,
         metavar="FRACTION",
         help="run this part of each case, for a quick look that is not judged (default: 1)",
     )
     parser.add_argument(
         "--repeat",
-        type=positive,
+        type=parse_positive,
         default=1,
         metavar="N",
         help="run each case N times and report the medians (default: 1)",
@@ -136,7 +136,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--api-workers",
-        type=positive,
+        type=parse_positive,
         default=1,
         metavar="N",
         help="with --start, processes that speak HTTP (default: 1)",

@@ -13,8 +13,9 @@ from server.models.devices import available_cores, cuda_memory, resolve_device
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
 from server.settings import defaults
+from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
-from server.settings.settings import EngineSettings, Spelling, flag
+from server.settings.settings import Spelling, flag
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype, ExecutionConfig, Task
 from workers.contract.families import family_of

@@ -15,14 +15,9 @@ from server.models.devices import DeviceError, resolve_device
 from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
+from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits, ServedModel
-from server.settings.settings import (
-    EngineSettings,
-    ModelSettings,
-    Settings,
-    SettingsError,
-    Spelling,
-)
+from server.settings.settings import Settings, SettingsError, Spelling
 from workers.contract.families import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 

@@ -7,7 +7,7 @@ tags. Relative paths are relative to the file.
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
@@ -16,16 +16,17 @@ import msgspec
 import yaml
 
 from server.faults import Fault, fault_of
-from server.settings.argument_types import device, origin, size
-from server.settings.settings import ModelSettings, Settings, SettingsError
+from server.settings.engine_settings import ModelSettings
+from server.settings.setting_types import parse_device, parse_origin, parse_size
+from server.settings.settings import Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
 _TEXTS: dict[str, Callable[[str], object]] = {
-    "device": device,
-    "kv_cache_memory": size,
-    "max_body_size": size,
-    "cors_origins": origin,
+    "device": parse_device,
+    "kv_cache_memory": parse_size,
+    "max_body_size": parse_size,
+    "cors_origins": parse_origin,
 }
 """Keys whose texts have a form of their own, the same as those of their flags."""
 _MODEL_PATH = re.compile(r"models\[\d+\]\.")
@@ -154,23 +155,22 @@ def _complaint(fault: Fault) -> str:
 
 
 def _choices(struct: type[msgspec.Struct], key: str) -> list[str]:
-    """The texts that `key` may have, if there are only so many."""
+    """The only texts that `key` may have; empty where any text or another value is allowed."""
     return [
         text
         for field in msgspec.structs.fields(struct)
         if field.name == key
-        for kind in (field.type, *get_args(field.type))
-        for text in _texts(kind)
+        for text in _texts(field.type)
     ]
 
 
-def _texts(kind: Any) -> Sequence[str]:
-    """The texts of a literal or enumeration type; none for other types."""
+def _texts(kind: Any) -> list[str]:
+    """The texts of a type's literals and enumerations."""
     if get_origin(kind) is Literal:
-        return get_args(kind)
+        return list(get_args(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return [member.value for member in kind]
-    return ()
+    return [text for part in get_args(kind) for text in _texts(part)]
 
 
 def _beside(folder: Path, settings: Settings) -> Settings:

@@ -4,20 +4,30 @@ Nothing is decided here. What is left open is decided in `server/models/model_se
 model, its device and the table in `server/settings/defaults.py`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from server.settings import defaults
-from server.settings.server_config import Limits
-from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.config import Dtype, LoadFormat
-
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Seconds = Annotated[float, Meta(ge=0, le=10**6)]
-Share = Annotated[float, Meta(gt=0, le=1)]
+from server.settings.engine_settings import EngineSettings, ModelSettings
+from server.settings.flag_declaration import Flag, FlagGroup
+from server.settings.server_config import API_KEY_VARIABLE, Limits
+from server.settings.setting_types import (
+    Bytes,
+    Port,
+    Positive,
+    Seconds,
+    Share,
+    Text,
+    parse_api_key,
+    parse_origin,
+    parse_port,
+    parse_positive,
+    parse_seconds,
+    parse_share,
+    parse_size,
+)
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -33,35 +43,6 @@ class SettingsError(ValueError):
     """What was asked for cannot be; one line names the flag, or the file and the key."""
 
 
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is run. None: chosen by model and device."""
-
-    device: str = "auto"
-    dtype: Dtype | Literal["auto"] = "auto"
-    load_format: LoadFormat = "auto"
-    attention_backend: AttentionBackendName = AttentionBackendName.AUTO
-    pipeline_stages: Positive = defaults.PIPELINE_STAGES
-    max_model_len: Positive | None = None
-    max_running: Positive | None = None
-    max_step_tokens: Positive | None = None
-    block_size: Positive | None = None
-    kv_cache_memory: Bytes | None = None
-    threads: Positive | None = None
-
-
-class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model: a folder or a hub id, and what requests call it (by default its own name).
-
-    `memory_share` is this engine's part of each of its CUDA devices. None for `max_queue_seconds`
-    is the daemon's.
-    """
-
-    model: Annotated[str, Meta(min_length=1)]
-    names: tuple[str, ...] = ()
-    memory_share: Share | None = None
-    max_queue_seconds: Seconds | None = None
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
@@ -70,26 +51,180 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
-    host: Annotated[str, Meta(min_length=1)] = defaults.HOST
-    port: Annotated[int, Meta(ge=0, le=65_535)] = defaults.PORT
-    api_workers: Positive = defaults.API_WORKERS
-    api_key_files: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    cors_origins: tuple[str, ...] = ()
-    strict_fields: bool = False
-    max_requests: Positive = defaults.MAX_REQUESTS
-    max_sequences: Positive = defaults.MAX_SEQUENCES
-    max_queue_seconds: Seconds = defaults.MAX_QUEUE_SECONDS
-    max_body_size: Bytes = defaults.MAX_BODY_BYTES
-    max_inputs: Positive = defaults.MAX_INPUTS
-    max_documents: Positive = defaults.MAX_DOCUMENTS
-    max_n: Positive = defaults.MAX_N
-    memory_share: Share = defaults.MEMORY_SHARE
-    startup_timeout: Seconds = defaults.STARTUP_TIMEOUT
-    drain_timeout: Seconds = defaults.DRAIN_TIMEOUT
-    stall_timeout: Seconds = defaults.STALL_TIMEOUT
-    log_level: LogLevel = defaults.LOG_LEVEL
+    host: Annotated[Text, Flag(FlagGroup.HTTP, f"(default: {defaults.HOST})")] = defaults.HOST
+    port: Annotated[
+        Port,
+        Flag(FlagGroup.HTTP, f"0 takes any that is free (default: {defaults.PORT})", parse_port),
+    ] = defaults.PORT
+    api_workers: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.HTTP,
+            f"processes that speak HTTP (default: {defaults.API_WORKERS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.API_WORKERS
+    strict_fields: Annotated[
+        bool,
+        Flag(
+            FlagGroup.HTTP,
+            "refuse bodies with unknown fields (default: ignore those)",
+            action="store_true",
+        ),
+    ] = False
+    api_key_files: Annotated[
+        tuple[str, ...],
+        Flag(
+            FlagGroup.ACCESS,
+            "one key a line, # begins a comment; may be given several times. A request needs any "
+            "one key, of any source (default: none)",
+            metavar="FILE",
+            action="append",
+        ),
+    ] = ()
+    tls_cert: Annotated[
+        str | None,
+        Flag(
+            FlagGroup.ACCESS,
+            "speak HTTPS with this certificate, or chain, in PEM (default: HTTP)",
+            metavar="FILE",
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None,
+        Flag(
+            FlagGroup.ACCESS,
+            "its private key, not encrypted, in PEM (default: none)",
+            metavar="FILE",
+        ),
+    ] = None
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Flag(
+            FlagGroup.ACCESS,
+            "let pages of this origin call the daemon from a browser, such as "
+            "https://chat.example.org; * for any; may be given several times (default: none)",
+            parse_origin,
+            "ORIGIN",
+            action="append",
+        ),
+    ] = ()
+    max_requests: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            "requests in flight in the whole daemon; more are answered with 429 "
+            f"(default: {defaults.MAX_REQUESTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_REQUESTS
+    max_sequences: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            "their prompts, inputs and documents together; more are answered with 429 "
+            f"(default: {defaults.MAX_SEQUENCES})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_SEQUENCES
+    max_queue_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "longest expected wait until a request begins, for each model; more are answered with "
+            f"429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.MAX_QUEUE_SECONDS
+    max_body_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.LIMITS,
+            f"of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
+            parse_size,
+            "SIZE",
+        ),
+    ] = defaults.MAX_BODY_BYTES
+    max_inputs: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_INPUTS
+    max_documents: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"documents of a rerank (default: {defaults.MAX_DOCUMENTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_DOCUMENTS
+    max_n: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"choices for each prompt (default: {defaults.MAX_N})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_N
+    memory_share: Annotated[
+        Share,
+        Flag(
+            FlagGroup.CAPACITY,
+            "of each CUDA device, taken by all engines together: weights, cache and the rest "
+            f"(default: {defaults.MEMORY_SHARE})",
+            parse_share,
+            "SHARE",
+        ),
+    ] = defaults.MEMORY_SHARE
+    startup_timeout: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIFE,
+            f"give up if not ready by then (default: {defaults.STARTUP_TIMEOUT:g})",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.STARTUP_TIMEOUT
+    drain_timeout: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIFE,
+            "on SIGTERM or Ctrl-C, or when a part has died, time to finish what runs; a second "
+            f"signal ends at once (default: {defaults.DRAIN_TIMEOUT:g})",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.DRAIN_TIMEOUT
+    stall_timeout: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIFE,
+            "end if a step of a model, or an API process, stands still for so long; 0, for "
+            "debuggers: never, and idle engines and workers are not watched either "
+            f"(default: {defaults.STALL_TIMEOUT:g})",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.STALL_TIMEOUT
+    log_level: Annotated[
+        LogLevel,
+        Flag(
+            FlagGroup.LIFE,
+            f"debug, info, warning or error (default: {defaults.LOG_LEVEL})",
+            metavar="LEVEL",
+            choices=get_args(LogLevel),
+        ),
+    ] = defaults.LOG_LEVEL
 
     @property
     def limits(self) -> Limits:
@@ -145,5 +280,14 @@ class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What `penstock serve` was asked for. `api_key` is one beside those of the files."""
 
     settings: Settings
-    api_key: str | None = None
+    api_key: Annotated[
+        str | None,
+        Flag(
+            FlagGroup.ACCESS,
+            f"ask every request for it (default: ${API_KEY_VARIABLE}, which other users of the "
+            "machine cannot see; no key if unset)",
+            parse_api_key,
+            "KEY",
+        ),
+    ] = None
     spelling: Spelling = Spelling()

@@ -12,14 +12,9 @@ import msgspec
 import pytest
 
 from server import __version__, cli
+from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits
-from server.settings.settings import (
-    EngineSettings,
-    ModelSettings,
-    ServeCommand,
-    Settings,
-    flag,
-)
+from server.settings.settings import ServeCommand, Settings, flag
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 from workers.contract.attention_backends import AttentionBackendName
 

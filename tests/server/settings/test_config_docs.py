@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from server.settings import defaults
-from server.settings.argument_types import size
 from server.settings.config_file import read_config_file
-from server.settings.settings import ModelSettings, Settings, SettingsError
+from server.settings.engine_settings import ModelSettings
+from server.settings.setting_types import parse_size
+from server.settings.settings import Settings, SettingsError
 
 PAGE = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
@@ -36,7 +37,7 @@ def test_every_key_is_described(title: str, struct: type[msgspec.Struct]) -> Non
             assert kind == "strings"
         elif field.default is not None:
             written = default.strip("`")
-            value = size(written) if kind == "size" else written
+            value = parse_size(written) if kind == "size" else written
             assert str(value).lower() == f"{field.default}".lower().removesuffix(".0")
 
 

@@ -1,47 +1,60 @@
-"""Types of command-line arguments: each refuses, in words, what it does not mean."""
+"""Types of settings: their ranges, and functions that read them from a flag's text.
+
+The functions raise argparse.ArgumentTypeError, which says what the text should have been.
+"""
 
 import argparse
 import re
+from typing import Annotated
+
+from msgspec import Meta
 
 from server.settings.api_keys import APIKeyError, checked_key
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=10**6)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Text = Annotated[str, Meta(min_length=1)]
 
 _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """A whole number above 0, of at most 31 bits."""
     if not re.fullmatch(r"[0-9]{1,10}", text) or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
-def names(text: str) -> tuple[str, ...]:
-    """One, or several with commas between them."""
+def parse_names(text: str) -> tuple[str, ...]:
+    """One name, or several separated by commas."""
     return tuple(name.strip() for name in text.split(","))
 
 
-def port(text: str) -> int:
+def parse_port(text: str) -> int:
     """0 to 65535."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
     return int(text)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """0 to a million, with or without decimals."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) > 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return float(text)
 
 
-def fraction(text: str) -> float:
+def parse_share(text: str) -> float:
     """Above 0, at most 1."""
     if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a fraction (above 0, at most 1)")
     return float(text)
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """`2GiB`, `512 MB`, `1.5g` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmg]i?)?b?", text.lower())
     number = float(match[1]) * _BYTE_UNITS[match[2] or ""] if match else 0
@@ -50,15 +63,15 @@ def size(text: str) -> int:
     return int(number)
 
 
-def device(text: str) -> str:
+def parse_device(text: str) -> str:
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")
     return text
 
 
-def origin(text: str) -> str:
-    """What a browser sends as a page's `Origin`: `https://chat.example.org`; `*` for any."""
+def parse_origin(text: str) -> str:
+    """`https://chat.example.org`, as a browser sends it in `Origin`; `*` for any."""
     if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not an origin, such as https://chat.example.org (lower case, no path)"
@@ -66,8 +79,8 @@ def origin(text: str) -> str:
     return text
 
 
-def api_key(text: str) -> str:
-    """What a header can carry. Complaints do not show it."""
+def parse_api_key(text: str) -> str:
+    """A key that an HTTP header can carry. Error messages do not show it."""
     try:
         return checked_key(text)
     except APIKeyError as error:

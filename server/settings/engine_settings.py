@@ -1,0 +1,166 @@
+"""The settings of a model and its engine: type, default, flag and help of each.
+
+None: decided by model and device, in `server.settings.defaults`.
+"""
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from server.settings import defaults
+from server.settings.flag_declaration import Flag, FlagGroup
+from server.settings.setting_types import (
+    Bytes,
+    Positive,
+    Seconds,
+    Share,
+    Text,
+    parse_device,
+    parse_names,
+    parse_positive,
+    parse_size,
+)
+from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.config import Dtype, LoadFormat
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is run. None: decided by model and device."""
+
+    max_model_len: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.MODELS,
+            "longest prompt and answer together (default: what the model was made for)",
+            parse_positive,
+            "TOKENS",
+        ),
+    ] = None
+    load_format: Annotated[
+        LoadFormat,
+        Flag(
+            FlagGroup.MODELS,
+            "auto reads safetensors; dummy makes weights up from config.json, to measure speed "
+            "(default: auto)",
+            metavar="FORMAT",
+            choices=get_args(LoadFormat),
+        ),
+    ] = "auto"
+    device: Annotated[
+        str,
+        Flag(
+            FlagGroup.ENGINES,
+            "cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
+            "(default: auto, CUDA where there is any)",
+            parse_device,
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Dtype | Literal["auto"],
+        Flag(
+            FlagGroup.ENGINES,
+            "of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
+            "a CPU, the checkpoint's half precision on CUDA)",
+            metavar="DTYPE",
+            choices=("auto", *get_args(Dtype)),
+        ),
+    ] = "auto"
+    pipeline_stages: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.ENGINES,
+            "processes that each hold a part of the layers; more than one on CPUs only "
+            f"(default: {defaults.PIPELINE_STAGES})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.PIPELINE_STAGES
+    threads: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.ENGINES,
+            "CPU threads of each stage (default: on a CPU the cores, divided by the stages)",
+            parse_positive,
+            "N",
+        ),
+    ] = None
+    attention_backend: Annotated[
+        AttentionBackendName,
+        Flag(
+            FlagGroup.ENGINES,
+            f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, to compare with "
+            "(default: auto, the fastest that works here)",
+            metavar="NAME",
+            choices=tuple(name.value for name in AttentionBackendName),
+        ),
+    ] = AttentionBackendName.AUTO
+    max_running: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "sequences that generate at once "
+            f"(default: {defaults.max_running(on_cpu=True)} on a CPU, "
+            f"{defaults.max_running(on_cpu=False)} on CUDA)",
+            parse_positive,
+            "N",
+        ),
+    ] = None
+    max_step_tokens: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "most tokens of one step "
+            f"(default: {defaults.max_step_tokens('generate', on_cpu=True)} for a generator and "
+            f"{defaults.max_step_tokens('embed', on_cpu=True)} for an encoder on a CPU, "
+            f"{defaults.max_step_tokens('generate', on_cpu=False)} and "
+            f"{defaults.max_step_tokens('embed', on_cpu=False)} on CUDA)",
+            parse_positive,
+            "TOKENS",
+        ),
+    ] = None
+    kv_cache_memory: Annotated[
+        Bytes | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "key-value cache of each stage, such as 2GiB (default: on a CPU what --max-running "
+            f"needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what weights and the "
+            "largest step leave of --memory-share)",
+            parse_size,
+            "SIZE",
+        ),
+    ] = None
+    block_size: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "unit in which the cache is given out and shared "
+            f"(default: {defaults.block_size(on_cpu=True)} on a CPU, "
+            f"{defaults.block_size(on_cpu=False)} on CUDA)",
+            parse_positive,
+            "TOKENS",
+        ),
+    ] = None
+
+
+class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model: a folder or a hub id, and what requests call it (by default its own name).
+
+    Keys without a flag: `memory_share` is this engine's part of each of its CUDA devices;
+    `max_queue_seconds` replaces the daemon's.
+    """
+
+    model: Text
+    names: Annotated[
+        tuple[str, ...],
+        Flag(
+            FlagGroup.MODELS,
+            "what requests call the model: a name, or several with commas, of which answers "
+            "contain the first; once for each MODEL, in the same order (default: the folder's "
+            "name, or the hub id)",
+            parse_names,
+            "NAMES",
+            action="append",
+        ),
+    ] = ()
+    memory_share: Share | None = None
+    max_queue_seconds: Seconds | None = None
