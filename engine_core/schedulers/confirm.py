@@ -26,14 +26,14 @@ def confirm_rows(
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _rows_of(output.sampled)
-    scored = _ScoredPieces(output.scored)
+    scored_rows = _ScoredRows(output.scored)
     ended = Status.ENDED
     for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        piece = scored.take(len(targets)) if targets else None
+        scored = scored_rows.take(len(targets)) if targets else None
         request.in_flight -= 1
         if not samples:
-            if piece is not None and request.status is not ended:
-                _announce(request, -1, None, None, piece, outbox)
+            if scored is not None and request.status is not ended:
+                _announce(request, -1, None, None, scored, outbox)
             continue
         token, logprobs = next(tokens), next(sampled)
         request.unresolved -= 1
@@ -51,9 +51,9 @@ def confirm_rows(
         finish = _advance(request, token, kv)
         if matcher is not None and matcher.complete and finish != "stop":
             # No end token was sampled, so the row's last token is text: it is sent before the end.
-            _announce(request, token, None, logprobs, piece, outbox)
-            token, finish, logprobs, piece = -1, "stop", None, None
-        _announce(request, token, finish, logprobs, piece, outbox)
+            _announce(request, token, None, logprobs, scored, outbox)
+            token, finish, logprobs, scored = -1, "stop", None, None
+        _announce(request, token, finish, logprobs, scored, outbox)
         if finish is not None:
             yield request
 
@@ -110,7 +110,7 @@ def _rows_of(logprobs: Logprobs | None) -> Iterator[Logprobs | None]:
     return (_slice(logprobs, row, row + 1) for row in range(len(logprobs.chosen) // _ITEM))
 
 
-class _ScoredPieces:
+class _ScoredRows:
     """Hands out a step's scored positions row by row."""
 
     def __init__(self, scored: Logprobs | None) -> None:

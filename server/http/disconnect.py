@@ -24,7 +24,7 @@ class CancelOnDisconnect:
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
-        assert task is not None
+        assert task is not None, "a coroutine that uses the block is run by a task"
         self._task = task
         self._watch = asyncio.create_task(self._wait())
         return self

@@ -124,26 +124,21 @@ class PiecewiseCapture:
 
     def _run(self, step: PagedStep) -> Generator[torch.Tensor]:
         """Yields at the end of each piece, with the input of the layer that it ends in."""
-        model, hidden = self._model, self._hidden_in
+        model = self._model
         attention = self._attention.paged(step)
         qkv = self._attention.split_qkv(self._buffers.qkv)
         last = len(model.layers) - 1
+        hidden = self._first_input(step)
         for layer in range(last + 1):
-            hidden = self._layer_input(layer, step, hidden)
+            if layer:
+                hidden = model.layers[layer - 1].after_attention(hidden, self._buffers.attended)
             attention.rotate_and_cache(layer, model.layers[layer].qkv(hidden), self._buffers.qkv)
             if self._inputs.rows is None or layer == last:
                 yield hidden
             else:
                 attention.attend(layer, qkv, out=self._buffers.attended)
 
-    def _layer_input(
-        self, layer: int, step: PagedStep, hidden: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The embeddings (or `hidden`) for layer 0, else the output of the layer before, computed
-        from its input `hidden` and from what was attended."""
-        if layer:
-            assert hidden is not None
-            before = self._model.layers[layer - 1]
-            return before.after_attention(hidden, self._buffers.attended)
+    def _first_input(self, step: PagedStep) -> torch.Tensor:
+        """The first layer's input: embeddings, or what the stage before computed."""
         self._inputs.resolve_tokens()
-        return self._model.embed(step) if hidden is None else hidden
+        return self._model.embed(step) if self._hidden_in is None else self._hidden_in
