@@ -85,7 +85,7 @@ def test_the_commands_are_found() -> None:
 @pytest.mark.parametrize("command", shown("bench"))
 def test_a_measurement_that_is_shown_is_one(command: str) -> None:
     """Tested is only that it is understood: it would take minutes, on a GPU."""
-    cli._parser().parse_args(shlex.split(command)[1:])
+    cli._parser(with_bench=True).parse_args(shlex.split(command)[1:])
 
 
 @pytest.mark.usefixtures("here")
