@@ -19,7 +19,8 @@ from server.settings.config_file import read_config_file
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.settings import ServeCommand, Settings, Spelling, flag
+from server.settings.setting_names import SettingNames, flag_name
+from server.settings.settings import ServeCommand, Settings
 
 _EXAMPLES = """\
 examples:
@@ -95,15 +96,15 @@ def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> Serve
     names: list[tuple[str, ...]] = given.get("names", [])
     if given["config"] is None:
         settings = Settings(models=_models(parser, sources, names, engine), **server)
-        spelling = Spelling()
+        setting_names = SettingNames()
     else:
-        of_models = [*map(flag, engine), *([flag("names")] if names else [])]
+        of_models = [*map(flag_name, engine), *([flag_name("names")] if names else [])]
         if sources or of_models:
             parser.error(f"{', '.join(of_models or sources)}: with --config, models are the file's")
         settings = msgspec.structs.replace(read_config_file(given["config"]), **server)
-        spelling = Spelling(file=str(given["config"]), flags=frozenset(server))
+        setting_names = SettingNames(file=str(given["config"]), flags=frozenset(server))
     api_key = given.get("api_key") or api_key_from()
-    return ServeCommand(settings=settings, api_key=api_key, spelling=spelling)
+    return ServeCommand(settings=settings, api_key=api_key, setting_names=setting_names)
 
 
 def _models(

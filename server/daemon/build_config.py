@@ -9,7 +9,8 @@ from pathlib import Path
 from server.models.served_models import build_served_models
 from server.settings.api_keys import APIKeyError, checked_key, digests, read_key_file
 from server.settings.server_config import API_KEY_VARIABLE, TLS, ServerConfig
-from server.settings.settings import ServeCommand, Settings, SettingsError, Spelling
+from server.settings.setting_names import SettingNames
+from server.settings.settings import ServeCommand, Settings, SettingsError
 from server.settings.tls import TLSError, checked_tls
 
 
@@ -19,13 +20,13 @@ def build_config(command: ServeCommand, *, port: int, folder: Path) -> ServerCon
     Reads keys, certificates and the models' configurations; models of the hub are downloaded.
     Raises SettingsError, or what `set_up_model` raises.
     """
-    settings, spelling = command.settings, command.spelling
+    settings, setting_names = command.settings, command.setting_names
     return ServerConfig(
         host=settings.host,
         port=port,
         api_workers=settings.api_workers,
         api_keys=_api_keys(command),
-        tls=_tls(settings, spelling),
+        tls=_tls(settings, setting_names),
         cors_origins=settings.cors_origins,
         strict_fields=settings.strict_fields,
         startup_timeout=settings.startup_timeout,
@@ -33,7 +34,7 @@ def build_config(command: ServeCommand, *, port: int, folder: Path) -> ServerCon
         stall_timeout=settings.stall_timeout,
         log_level=settings.log_level,
         limits=settings.limits,
-        models=build_served_models(settings, spelling, folder),
+        models=build_served_models(settings, setting_names, folder),
     )
 
 
@@ -42,7 +43,7 @@ def _api_keys(command: ServeCommand) -> tuple[str, ...]:
     source = API_KEY_VARIABLE
     try:
         keys = [] if command.api_key is None else [checked_key(command.api_key)]
-        source = command.spelling.of("api_key_files")
+        source = command.setting_names.of("api_key_files")
         for file in command.settings.api_key_files:
             keys += read_key_file(Path(file))
     except APIKeyError as error:
@@ -50,15 +51,15 @@ def _api_keys(command: ServeCommand) -> tuple[str, ...]:
     return digests(keys)
 
 
-def _tls(settings: Settings, spelling: Spelling) -> TLS | None:
+def _tls(settings: Settings, setting_names: SettingNames) -> TLS | None:
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None and key is None:
         return None
     if key is None:
-        raise SettingsError(f"{spelling.of('tls_cert')}: there is no key beside it")
+        raise SettingsError(f"{setting_names.of('tls_cert')}: there is no key beside it")
     if cert is None:
-        raise SettingsError(f"{spelling.of('tls_key')}: there is no certificate beside it")
+        raise SettingsError(f"{setting_names.of('tls_key')}: there is no certificate beside it")
     try:
         return checked_tls(Path(cert), Path(key))
     except TLSError as error:
-        raise SettingsError(f"{spelling.of(error.key)}: {error}") from None
+        raise SettingsError(f"{setting_names.of(error.key)}: {error}") from None

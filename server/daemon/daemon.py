@@ -21,7 +21,8 @@ from server.models.devices import DeviceError
 from server.models.served_models import MODEL_ERRORS
 from server.service.open_files import raise_open_files_limit, warn_of_few_open_files
 from server.settings.server_config import ServerConfig
-from server.settings.settings import ServeCommand, SettingsError, Spelling
+from server.settings.setting_names import SettingNames
+from server.settings.settings import ServeCommand, SettingsError
 from server.settings.tls import unverified_context
 
 _BACKLOG = 2048
@@ -44,10 +45,10 @@ START_ERRORS = (StartError, DemoModelMissingError, SettingsError, DeviceError, *
 def serve(command: ServeCommand) -> int:
     """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
     is started."""
-    settings, spelling = command.settings, command.spelling
+    settings, setting_names = command.settings, command.setting_names
     _log_to_stderr(settings.log_level)
     raise_open_files_limit()
-    where = _listening(settings.host, settings.port, spelling)
+    where = _listening(settings.host, settings.port, setting_names)
     with where as listener, _private_folder() as folder:
         config = build_config(command, port=listener.getsockname()[1], folder=folder)
         for model in config.models:
@@ -79,17 +80,17 @@ async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path
 
 
 @contextmanager
-def _listening(host: str, port: int, spelling: Spelling) -> Generator[socket.socket]:
+def _listening(host: str, port: int, setting_names: SettingNames) -> Generator[socket.socket]:
     """A socket that listens. Raises StartError if the address cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except socket.gaierror as error:
-        where = spelling.place("host")
+        where = setting_names.prefix("host")
         raise StartError(f"{where}cannot listen on {host}: {error.strerror}") from None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        where = spelling.place("port")
+        where = setting_names.prefix("port")
         raise StartError(f"{where}cannot listen on {host}:{port}: {reason}") from None
     with listener:
         yield listener

@@ -15,7 +15,7 @@ from server.models.model_source import check_checkpoint
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
-from server.settings.settings import Spelling, flag
+from server.settings.setting_names import SettingNames, flag_name
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype, ExecutionConfig, Task
 from workers.contract.families import family_of
@@ -29,7 +29,7 @@ class SetupError(ValueError):
     """An option that does not fit the model or the others: `key`, and in one line the `reason`."""
 
     def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{flag(key)}: {reason}")
+        super().__init__(f"{flag_name(key)}: {reason}")
         self.key = key
         self.reason = reason
 
@@ -43,7 +43,9 @@ class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     memory_share: float = defaults.MEMORY_SHARE
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str = defaults.LOG_LEVEL
-    setting_names: dict[str, str] = msgspec.field(default_factory=lambda: Spelling().of_engine(0))
+    setting_names: dict[str, str] = msgspec.field(
+        default_factory=lambda: SettingNames().of_engine(0)
+    )
 
 
 class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from server.models.model_setup import EngineOptions, EnginePlacement, SetupError
 from server.models.model_source import ModelSourceError, model_folder
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits, ServedModel
-from server.settings.settings import Settings, SettingsError, Spelling
+from server.settings.setting_names import SettingNames
+from server.settings.settings import Settings, SettingsError
 from workers.contract.families import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
@@ -26,14 +27,14 @@ MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchi
 
 
 def build_served_models(
-    settings: Settings, spelling: Spelling, folder: Path
+    settings: Settings, setting_names: SettingNames, folder: Path
 ) -> tuple[ServedModel, ...]:
     """Every model as it will run, with its sockets in `folder`.
 
     Raises SettingsError; in the words of flags also DeviceError and MODEL_ERRORS.
     """
-    names = _names(settings.models, spelling)
-    shares = _memory_shares(settings, spelling)
+    names = _names(settings.models, setting_names)
+    shares = _memory_shares(settings, setting_names)
     resolved: list[ServedModel] = []
     for index, model in enumerate(settings.models):
         shared = {key: getattr(model, key) for key in EngineSettings.__struct_fields__}
@@ -42,11 +43,11 @@ def build_served_models(
             memory_share=shares[index],
             stall_timeout=settings.stall_timeout,
             log_level=settings.log_level,
-            setting_names=spelling.of_engine(index),
+            setting_names=setting_names.of_engine(index),
         )
         placement = EnginePlacement(prefix=str(folder / str(index)), num_engines=1)
         name, *aliases = names[index]
-        with _named_in_errors(spelling, index):
+        with _named_in_errors(setting_names, index):
             source = model_folder(model.model, model.load_format)
             served = set_up_model(name, source, options, _limits(settings, model), placement)
         resolved.append(msgspec.structs.replace(served, aliases=tuple(aliases)))
@@ -61,26 +62,26 @@ def _limits(settings: Settings, model: ModelSettings) -> Limits:
 
 
 @contextmanager
-def _named_in_errors(spelling: Spelling, index: int) -> Generator[None]:
+def _named_in_errors(setting_names: SettingNames, index: int) -> Generator[None]:
     """Complaints about the model say which it is, and which of its keys is at fault."""
     try:
         yield
     except SetupError as error:
-        raise SettingsError(f"{spelling.of(error.key, index)}: {error.reason}") from None
+        raise SettingsError(f"{setting_names.of(error.key, index)}: {error.reason}") from None
     except (DeviceError, *MODEL_ERRORS) as error:
-        if spelling.file is None:
+        if setting_names.file is None:
             raise
         key = "device" if isinstance(error, DeviceError) else "model"
-        raise SettingsError(f"{spelling.of(key, index)}: {error}") from None
+        raise SettingsError(f"{setting_names.of(key, index)}: {error}") from None
 
 
-def _names(models: tuple[ModelSettings, ...], spelling: Spelling) -> list[tuple[str, ...]]:
+def _names(models: tuple[ModelSettings, ...], setting_names: SettingNames) -> list[tuple[str, ...]]:
     """Each model's names, of which no two are the same."""
     names = [model.names or (_default_name(model.model),) for model in models]
     taken: set[str] = set()
     for index, own in enumerate(names):
         for name in own:
-            place = spelling.of("names", index)
+            place = setting_names.of("names", index)
             if not name.strip() or not name.isprintable():
                 raise SettingsError(f"{place}: {name!r} is not a name")
             if name in taken:
@@ -95,17 +96,17 @@ def _default_name(source: str) -> str:
     return path.resolve().name if path.is_dir() else source
 
 
-def _memory_shares(settings: Settings, spelling: Spelling) -> list[float]:
+def _memory_shares(settings: Settings, setting_names: SettingNames) -> list[float]:
     tenants: list[Tenant] = []
     for index, model in enumerate(settings.models):
-        with _named_in_errors(spelling, index):
+        with _named_in_errors(setting_names, index):
             devices = _devices(model)
         tenants.append(Tenant(devices=devices, share=model.memory_share))
     try:
         return divide(tenants, settings.memory_share)
     except SharesError as error:
         keys = [f"models[{index}].memory_share" for index in error.tenants]
-        raise SettingsError(f"{spelling.place(', '.join(keys))}{error}") from None
+        raise SettingsError(f"{setting_names.prefix(', '.join(keys))}{error}") from None
 
 
 def _devices(model: ModelSettings) -> range:

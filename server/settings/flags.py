@@ -9,7 +9,8 @@ from typing import Any
 
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup, declared_flags
-from server.settings.settings import ServeCommand, Settings, flag
+from server.settings.setting_names import flag_name
+from server.settings.settings import ServeCommand, Settings
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
@@ -34,7 +35,7 @@ def add_flags(
         )
         for key, each in declared:
             if each.group == group:
-                arguments.add_argument(flag(key), dest=key, help=each.help, **_reading(each))
+                arguments.add_argument(flag_name(key), dest=key, help=each.help, **_reading(each))
 
 
 def _reading(declared: Flag) -> dict[str, Any]:

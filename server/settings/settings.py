@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Meta
 
 from server.settings import defaults
-from server.settings.engine_settings import EngineSettings, ModelSettings
+from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
 from server.settings.server_config import API_KEY_VARIABLE, Limits
+from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
     Bytes,
     Port,
@@ -30,13 +31,6 @@ from server.settings.setting_types import (
 )
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-_FLAGS = {
-    "api_key_files": "--api-key-file",
-    "cors_origins": "--cors-origin",
-    "names": "--served-model-name",
-}
-"""Of keys that are lists: the flag is given once for each item."""
 
 
 class SettingsError(ValueError):
@@ -240,42 +234,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-class Spelling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a setting is called in a complaint: as a flag, or as a key of `file`.
-
-    `flags` are the keys that flags have set over those of the file.
-    """
-
-    file: str | None = None
-    flags: frozenset[str] = frozenset()
-
-    def of(self, key: str, model: int | None = None) -> str:
-        """A key's name, such as `--port`, or `penstock.yaml: models[0].device`."""
-        if self.file is None or (model is None and key in self.flags):
-            return flag(key)
-        return f"{self.file}: {key}" if model is None else f"{self.file}: models[{model}].{key}"
-
-    def inside(self, key: str, model: int | None = None) -> str:
-        """A key's name inside a sentence, such as `models[0].device of penstock.yaml`."""
-        where, _, path = self.of(key, model).rpartition(": ")
-        return f"{path} of {where}" if where else path
-
-    def of_engine(self, model: int) -> dict[str, str]:
-        """What messages of an engine call the settings of model number `model`, by key."""
-        keys = (*EngineSettings.__struct_fields__, "memory_share")
-        names = {key: self.inside(key, model) for key in keys}
-        return names | {"stall_timeout": self.inside("stall_timeout")}
-
-    def place(self, key: str, model: int | None = None) -> str:
-        """What goes before a message that speaks for itself: nothing, or where in the file."""
-        return "" if self.file is None else f"{self.of(key, model)}: "
-
-
-def flag(key: str) -> str:
-    """The flag that sets `key`."""
-    return _FLAGS.get(key) or "--" + key.replace("_", "-")
-
-
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What `penstock serve` was asked for. `api_key` is one beside those of the files."""
 
@@ -290,4 +248,4 @@ class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
             "KEY",
         ),
     ] = None
-    spelling: Spelling = Spelling()
+    setting_names: SettingNames = SettingNames()

@@ -14,7 +14,8 @@ import pytest
 from server import __version__, cli
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits
-from server.settings.settings import ServeCommand, Settings, flag
+from server.settings.setting_names import flag_name
+from server.settings.settings import ServeCommand, Settings
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 from workers.contract.attention_backends import AttentionBackendName
 
@@ -126,7 +127,7 @@ def test_every_setting_has_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     flags = set(re.findall(r"(?m)^  (--[a-z-]+)", text))
     keys = {*Settings.__struct_fields__, *ModelSettings.__struct_fields__} - {"models", "model"}
-    assert {flag(key) for key in keys} <= flags
+    assert {flag_name(key) for key in keys} <= flags
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from server import cli
 from server.models.served_models import build_served_models
-from server.settings.settings import ModelSettings, Settings, Spelling
+from server.settings.setting_names import SettingNames
+from server.settings.settings import ModelSettings, Settings
 from tests.server.certificates import make_certificate
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
@@ -109,10 +110,10 @@ def test_an_engine_calls_its_settings_as_they_are_set(folder: Path) -> None:
             ModelSettings(device="cpu", model=str(folder / name)) for name in ("llama", "bert")
         )
     )
-    of_flags = build_served_models(settings, Spelling(), folder)[1].execution
+    of_flags = build_served_models(settings, SettingNames(), folder)[1].execution
     assert of_flags.setting("kv_cache_memory") == "--kv-cache-memory"
     assert of_flags.setting("stall_timeout") == "--stall-timeout"
-    of_file = Spelling(file="a.yaml", flags=frozenset({"memory_share"}))
+    of_file = SettingNames(file="a.yaml", flags=frozenset({"memory_share"}))
     execution = build_served_models(settings, of_file, folder)[1].execution
     assert execution.setting("kv_cache_memory") == "models[1].kv_cache_memory of a.yaml"
     assert execution.setting("memory_share") == "models[1].memory_share of a.yaml"
