@@ -19,7 +19,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharesError(ValueError):
-    """Shares that do not fit: those of the engines numbered `tenants` on device `device`."""
+    """Shares that do not fit on a device. `tenants` are the indices of the engines at fault."""
 
     def __init__(self, message: str, tenants: Sequence[int]) -> None:
         super().__init__(message)
@@ -29,9 +29,9 @@ class SharesError(ValueError):
 def divide(tenants: Sequence[Tenant], total: float) -> list[float]:
     """Each engine's share of each of its devices.
 
-    What is named is kept. On each device the others divide evenly what that leaves of `total`; one
-    with several devices takes the least that it gets on any. Raises SharesError where those that
-    are named are more than a whole device, or leave nothing.
+    A share that was given is kept. On each device the engines without one divide evenly what is
+    left of `total`; an engine with several devices takes the smallest of its parts. Raises
+    SharesError where the given shares exceed a whole device, or leave nothing to the others.
     """
     rest: dict[int, float] = {}
     for device in sorted({device for tenant in tenants for device in tenant.devices}):

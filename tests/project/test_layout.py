@@ -1,6 +1,7 @@
 """Files are found by their names, folders import each other one way, tests mirror the source."""
 
 import ast
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from graphlib import CycleError, TopologicalSorter
@@ -95,6 +96,16 @@ def test_imports_between_folders_are_found(tmp_path: Path) -> None:
     graph = folder_imports(files)
     arrows = {(folder, other) for folder, others in graph.items() for other in others}
     assert arrows == {("p.main", "p.a"), ("p.main", "p.b"), ("p.a", "p.b"), ("p.b", "p.c")}
+
+
+def test_all_of_workers_but_its_contract_is_forbidden_to_the_other_packages() -> None:
+    """import-linter has no way to write "all but one": its list must name every room."""
+    linter = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = {contract["id"]: contract for contract in linter["contracts"]}
+    rooms = {".".join(name.split(".")[:2]) for name in modules("workers")}
+    forbidden = contracts["worker-contract"]["forbidden_modules"]
+    assert set(forbidden) == rooms - {"workers", "workers.contract"}
+    assert not any("ignore_imports" in contract for contract in contracts.values())
 
 
 def test_tests_mirror_the_folders_of_the_source() -> None:
