@@ -12,7 +12,7 @@ import msgspec
 
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
 

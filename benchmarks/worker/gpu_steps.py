@@ -20,7 +20,7 @@ from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
-from workers.contract.sampling_parameters import GREEDY
+from workers.contract.token_sampling import GREEDY
 from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs

@@ -25,8 +25,8 @@ from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
-from workers.contract.sampling_parameters import GREEDY, TokenSampling
 from workers.contract.supervision import exit_with_parent
+from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.links.activations import Neighbours
 from workers.links.engine_link import EngineLink
 from workers.stage.decode_runner import DecodeRunner

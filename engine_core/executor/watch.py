@@ -24,7 +24,7 @@ class StageWatch:
     def heard(self, beat: WorkerBeat) -> None:
         """A heartbeat has come."""
         self._silent[beat.stage] = 0
-        self._finished[beat.stage] = beat.finished
+        self._finished[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
         """Called every BEAT_SECONDS with the oldest step in flight.

@@ -13,7 +13,7 @@ from engine_core.job import Job
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.kv_cache_manager import BlockHash
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import BarredTokens, TokenBias
+from workers.contract.token_sampling import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
     from engine_core.structured.matcher import Matcher

@@ -19,7 +19,7 @@ from server.bench.workloads import EncodeCase, OfflineCase
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
-from workers.contract.sampling_parameters import GREEDY
+from workers.contract.token_sampling import GREEDY
 
 _PROMPTS_A_JOB = 64
 _SEQUENCES_A_JOB = 1024

@@ -9,7 +9,7 @@ from msgspec import Meta
 from server.settings.server_config import GenerationDefaults
 from workers.contract.conventions import Neutral, check_neutral
 from workers.contract.model_config import ModelConfigError, read_json
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 _NEUTRAL: Neutral = {
     "num_beams": (1, None),

@@ -8,7 +8,7 @@ import msgspec
 from engine_core.config import EngineConfig
 from server.settings import defaults
 from workers.contract.config import ExecutionConfig
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 

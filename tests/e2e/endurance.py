@@ -11,7 +11,7 @@ import numpy as np
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 AT_ONCE = 200
 _IDLE_SECONDS = 10

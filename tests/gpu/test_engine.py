@@ -19,7 +19,7 @@ from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
 from tests.workers.equivalence import DEMO
-from workers.contract.sampling_parameters import GREEDY, TokenSampling
+from workers.contract.token_sampling import GREEDY, TokenSampling
 
 pytestmark = pytest.mark.gpu
 

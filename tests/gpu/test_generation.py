@@ -31,7 +31,7 @@ from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from tests.workers.mutations import MUTATIONS
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.config import Dtype
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

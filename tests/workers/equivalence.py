@@ -18,7 +18,7 @@ from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, r
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Dtype
 from workers.contract.messages import Logprobs
-from workers.contract.sampling_parameters import GREEDY
+from workers.contract.token_sampling import GREEDY
 
 DEMO = Path(server.demo.__file__).parent / "generator"
 _GAIN = 1.5

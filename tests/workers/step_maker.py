@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
-from workers.contract.sampling_parameters import GREEDY
+from workers.contract.token_sampling import GREEDY
 
 
 @dataclass

@@ -11,12 +11,18 @@ from workers.step.rows import IntArray
 
 
 def min_splits(contexts: IntArray) -> int:
-    """Into how many splits a decode kernel must divide the contexts int32[R] at least.
+    """The fewest splits into which a decode kernel divides each context of int32[R] tokens.
 
-    A context that is much longer than the others would delay the whole step; 1 if there is none.
+    1 unless one context is much longer than the others: read by one program, it would delay the
+    whole step.
     """
     longest = int(contexts.max(initial=0))
     fair_share = int(contexts.sum()) // SKEWED_SHARE
     if len(contexts) <= SKEWED_MIN_ROWS or longest <= max(SKEWED_MIN_CONTEXT, fair_share):
         return 1
     return min(longest // SKEWED_SPLIT_TOKENS, SKEWED_MAX_SPLITS)
+
+
+def has_skewed_context(contexts: IntArray) -> bool:
+    """Whether one of the contexts int32[R] is so long that it must be split."""
+    return min_splits(contexts) > 1

@@ -16,8 +16,8 @@ from workers.contract.model_config import (
     decoded,
     read_json,
 )
-from workers.contract.sentence_checks import check_sentence_files
-from workers.contract.sentence_files import (
+from workers.contract.sentence_transformers_checks import check_sentence_transformers_files
+from workers.contract.sentence_transformers_files import (
     ModelFile,
     Module,
     TransformerFile,
@@ -110,7 +110,7 @@ def _check(
     check_neutral(file, {"layer_types": sorted(set(layers))}, _LAYERS)
     if (adapter := file.with_name("adapter_config.json")).exists():
         raise ModelConfigError(f"{adapter}: adapters are not supported; merge it into the weights")
-    check_sentence_files(file.parent, modules, conventions)
+    check_sentence_transformers_files(file.parent, modules, conventions)
 
 
 def _own_limit(path: Path, transformer: TransformerFile, conventions: Conventions) -> int | None:

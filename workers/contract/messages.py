@@ -6,7 +6,7 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 
 import msgspec
 
-from workers.contract.sampling_parameters import BarredTokens, TokenBias, TokenSampling
+from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
 
 
 class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -197,11 +197,11 @@ class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
 
 
 class WorkerBeat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
-    """The stage's process goes on, whatever it does. `finished` is the last step that the stage has
-    done its share of (on CUDA: has queued all work of), -1 before the first."""
+    """The stage's process is alive. `last_finished_step` is the newest step of which it has done
+    its share (on CUDA: queued all work), -1 before the first."""
 
     stage: int
-    finished: int
+    last_finished_step: int
 
 
 class SampledTokens(msgspec.Struct, array_like=True, frozen=True):

@@ -16,10 +16,10 @@ from workers.device.tuning import (
 from workers.graphs.full_graph import FullGraph, capture_full_graph
 from workers.graphs.graph_pool import GraphPool
 from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.piecewise_graph import AttentionBuffers, PiecewiseCapture, PiecewiseGraph
+from workers.graphs.partial_graph import AttentionBuffers, PartialCapture, PartialGraph
 from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.models.base import StageModel
-from workers.progress import ProgressBar
+from workers.progress_bar import ProgressBar
 from workers.step.slot_table import SlotTable
 
 _Graph = TypeVar("_Graph")
@@ -76,9 +76,9 @@ class GraphCapture:
         rows: StaticRows | None,
         buffers: AttentionBuffers,
         hidden_in: torch.Tensor | None,
-    ) -> PiecewiseGraph:
+    ) -> PartialGraph:
         inputs = StaticInputs(size, self._slots, self._scratch_kv_index, rows)
-        capture = PiecewiseCapture(inputs, self._model, self._attention, buffers, hidden_in)
+        capture = PartialCapture(inputs, self._model, self._attention, buffers, hidden_in)
         return capture.capture(self._pool)
 
     def _static_rows(self, size: int) -> StaticRows:
@@ -111,7 +111,7 @@ def drop_slow_graphs(graphs: list[_Graph], measure: Callable[[_Graph], float]) -
     return kept
 
 
-def _milliseconds(graph: FullGraph | PiecewiseGraph) -> float:
+def _milliseconds(graph: FullGraph | PartialGraph) -> float:
     """The shortest time of a replay, over inputs of the padding slot."""
     return least_milliseconds(graph.replay)
 

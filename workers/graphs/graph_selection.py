@@ -3,39 +3,39 @@
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from workers.attention.context_splits import min_splits
+from workers.attention.context_splits import has_skewed_context
 from workers.graphs.full_graph import FullGraph
-from workers.graphs.piecewise_graph import PiecewiseGraph
+from workers.graphs.partial_graph import PartialGraph
 from workers.step.rows import StepRows
 
-_Graph = TypeVar("_Graph", FullGraph, PiecewiseGraph)
+_Graph = TypeVar("_Graph", FullGraph, PartialGraph)
 
 
 @dataclass(slots=True)
 class StageGraphs:
     """The captured steps of a stage, each list by rising size.
 
-    decode     decode steps, in rows; attention included
-    mixed      steps of a few decode rows and a few chunks, in tokens; attention included
-    piecewise  any steps, in tokens; attention is launched between the pieces
+    decode     a token a row, in rows; attention included
+    mixed      a few decode rows and a few chunks, in tokens; attention included
+    piecewise  any rows, in tokens; attention is launched between the pieces
     """
 
     decode: list[FullGraph] = field(default_factory=list[FullGraph])
-    mixed: list[PiecewiseGraph] = field(default_factory=list[PiecewiseGraph])
-    piecewise: list[PiecewiseGraph] = field(default_factory=list[PiecewiseGraph])
+    mixed: list[PartialGraph] = field(default_factory=list[PartialGraph])
+    piecewise: list[PartialGraph] = field(default_factory=list[PartialGraph])
 
-    def select(self, rows: StepRows) -> FullGraph | PiecewiseGraph | None:
-        """The smallest graph that holds a step of these rows; None if the step has to be launched
-        kernel by kernel.
+    def select(self, rows: StepRows) -> FullGraph | PartialGraph | None:
+        """The smallest graph that has room for a step of these rows; None if the step has to be
+        launched kernel by kernel.
 
-        A decode step with skewed contexts takes no decode graph: captured attention splits contexts
-        by the number of rows alone.
+        With a skewed context no decode graph is taken: captured attention splits contexts by the
+        number of rows alone.
         """
         is_decode = len(rows.slots) == rows.total
-        if is_decode and min_splits(rows.contexts) == 1:
+        if is_decode and not has_skewed_context(rows.contexts):
             return _smallest(self.decode, rows)
         return _smallest(self.mixed, rows) or _smallest(self.piecewise, rows)
 
 
 def _smallest(graphs: list[_Graph], rows: StepRows) -> _Graph | None:
-    return next((graph for graph in graphs if graph.inputs.hold(rows)), None)
+    return next((graph for graph in graphs if graph.inputs.has_room_for(rows)), None)

@@ -65,9 +65,9 @@ class StaticInputs:
             arrays.append(self.rows.packed(rows, self._table.padding_slot))
         self._buffer.copy_(pin(arrays), non_blocking=True)
 
-    def hold(self, rows: StepRows) -> bool:
-        """Whether these rows and their tokens fit."""
-        return rows.total <= self.size and (self.rows is None or self.rows.hold(rows))
+    def has_room_for(self, rows: StepRows) -> bool:
+        """Whether these rows and their tokens can be loaded."""
+        return rows.total <= self.size and (self.rows is None or self.rows.has_room_for(rows))
 
     def resolve_tokens(self) -> None:
         """Fill `resolved`; part of what is captured."""
@@ -112,15 +112,15 @@ class StaticRows:
     rows of one token, then `chunks` entries for rows of several.
 
     slots, context_lens  int32[decode_rows + chunks]
-    query_starts         int32[decode_rows + chunks + 1]; not read for decode rows, whose token has
-                         the row's own index
+    query_starts         int32[decode_rows + chunks + 1]; kernels do not read it for decode rows:
+                         decode row i has token i
 
-    An entry that a step leaves empty has the padding slot. An empty decode row has a context of
-    length 0; the token at its index belongs to another row or is padding. An empty chunk has no
-    queries.
+    Entries that a step does not use have the padding slot. An unused decode row has a context of
+    length 0, so that attention reads nothing for it and ignores the token at its index, which may
+    be a chunk's. An unused chunk has no queries.
 
     The number of programs that share a decode row's context is fixed at capture, as if every entry
-    were used. That is too few for one long context, so steps that have one are not held.
+    were used. One long context needs more, so there is no room for a step that has one.
     """
 
     slots: torch.Tensor
@@ -139,8 +139,9 @@ class StaticRows:
         """Bytes of the buffer that `use` takes."""
         return 3 * self._width * 4
 
-    def hold(self, rows: StepRows) -> bool:
-        """Whether all of these rows fit."""
+    def has_room_for(self, rows: StepRows) -> bool:
+        """Whether there is an entry for each of these rows, and no decode row's context is too long
+        for the captured attention."""
         decode_rows = rows.decode_rows
         return (
             decode_rows <= self.decode_rows

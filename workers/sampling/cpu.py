@@ -21,7 +21,7 @@ def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         drawing = np.array(group)
         chosen = on_device(drawing, logits.device)
         own = logits if len(group) == len(logits) else logits[chosen]
-        parameters = rows.take(drawing)
+        parameters = rows.subset(drawing)
         if width:
             tokens[chosen] = _draw_from_best(own, parameters, width)
         else:

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import astuple, fields
 
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 from workers.sampling.adjustments import Adjustments, Bias
 from workers.sampling.token_counts import TokenCounts
 from workers.sampling.uniforms import uniforms
@@ -47,7 +47,7 @@ class SamplingRows:
     index: IntArray
     adjustments: Adjustments | None = None
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "SamplingRows":
+    def subset(self, rows: npt.NDArray[np.intp]) -> "SamplingRows":
         """Some of the rows, without adjustments."""
         return SamplingRows(self.parameters[rows], self.index[rows])
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import GREEDY, TokenBias, TokenSampling
+from workers.contract.token_sampling import GREEDY, TokenBias, TokenSampling
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.logprobs import log_probabilities
 from workers.sampling.sampler import sample

@@ -10,7 +10,7 @@ import torch
 from workers.contract.messages import DecodeStep
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.piecewise_graph import PiecewiseGraph
+from workers.graphs.partial_graph import PartialGraph
 from workers.heads.requested_outputs import RequestedOutputs, RequestedOutputsBuilder
 from workers.sampling.sampling_table import SamplingTable
 from workers.step.paged_step import LastTokens, PagedStep
@@ -24,7 +24,7 @@ class DecodeInput:
     is then the graph's size. `build_requested` is called once the layers are under way."""
 
     tensors: PagedStep
-    graph: FullGraph | PiecewiseGraph | None = None
+    graph: FullGraph | PartialGraph | None = None
     build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
 
     @cached_property

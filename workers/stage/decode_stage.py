@@ -30,26 +30,27 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
     ) -> None:
         """`engine` is where masks come from."""
         super().__init__(runner, neighbours, results)
-        self._decoder, self._engine = runner, engine
+        self._decode_runner, self._engine = runner, engine
         config = runner.config
-        returns = config.num_stages > 1
-        endpoint = config.token_endpoint
-        self._arriving = TokenReceiver(context, endpoint) if returns and runner.first else None
-        self._returning = TokenSender(context, endpoint) if returns and runner.last else None
+        self._token_receiver = self._token_sender = None
+        if config.num_stages > 1 and runner.first:
+            self._token_receiver = TokenReceiver(context, config.token_endpoint)
+        if config.num_stages > 1 and runner.last:
+            self._token_sender = TokenSender(context, config.token_endpoint)
 
     def run(self, message: DecodeStep) -> None:
-        if self._arriving is not None:
-            self._store_tokens(self._arriving, message.after)
+        if self._token_receiver is not None:
+            self._store_tokens(self._token_receiver, message.after)
         super().run(message)
 
     def _run_head(
         self, message: DecodeStep, batch: DecodeInput, hidden: torch.Tensor
     ) -> GenerateResult:
-        result = self._decoder.run_head(batch, hidden, self._receive_mask(message))
+        result = self._decode_runner.run_head(batch, hidden, self._receive_mask(message))
         sampling = batch.requested.sampling
-        if self._returning is not None and sampling is not None and result.tokens is not None:
+        if self._token_sender is not None and sampling is not None and result.tokens is not None:
             slots, tokens = sampling.slots.tobytes(), to_bytes(result.tokens)
-            self._returning.send(SampledTokens(message.step, slots, tokens))
+            self._token_sender.send(SampledTokens(message.step, slots, tokens))
         return result
 
     def _store_tokens(self, receiver: TokenReceiver, after: int) -> None:
@@ -57,8 +58,8 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
         for sampled in receiver.receive(after):
             slots = np.frombuffer(bytearray(sampled.slots), np.int32)
             tokens = np.frombuffer(bytearray(sampled.tokens), np.int32)
-            columns = to_device([slots, tokens], self._decoder.device)
-            self._decoder.slots.store_last_tokens(*columns)
+            columns = to_device([slots, tokens], self._decode_runner.device)
+            self._decode_runner.slots.store_last_tokens(*columns)
 
     def _receive_mask(self, message: DecodeStep) -> TokenMask | None:
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
@@ -69,4 +70,4 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
             raise TypeError(f"expected the mask of step {message.step}, not {mask!r}")
         rows = np.flatnonzero(np.frombuffer(message.masked, np.uint8)).astype(np.int32)
         words = np.frombuffer(bytearray(mask.bits), np.int32).reshape(len(rows), -1)
-        return TokenMask(rows, on_device(words, self._decoder.device))
+        return TokenMask(rows, on_device(words, self._decode_runner.device))

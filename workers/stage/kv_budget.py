@@ -8,7 +8,7 @@ import torch
 from workers.attention.base import AttentionBackend
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.models.base import StageModel

@@ -12,13 +12,13 @@ from workers.stage.result_sender import ResultSender
 
 
 class Stage(Generic[StepT, InputT]):
-    """A stage that is ready. `finished` is the last step that it has done its share of, -1 before
-    the first."""
+    """A stage that is ready. `last_finished_step` is the newest step of which it has done its
+    share, -1 before the first; heartbeats report it to the engine core."""
 
     def __init__(
         self, runner: ModelRunner[StepT, InputT], neighbours: Neighbours, results: ResultSender
     ) -> None:
-        self.finished = -1
+        self.last_finished_step = -1
         self._runner = runner
         self._neighbours = neighbours
         self._results = results
@@ -35,7 +35,7 @@ class Stage(Generic[StepT, InputT]):
             self._neighbours.next.send(hidden)
         else:
             self._results.end(message.step, self._run_head(message, batch, hidden), waited)
-        self.finished = message.step
+        self.last_finished_step = message.step
 
     def _run_head(self, message: StepT, batch: InputT, hidden: torch.Tensor) -> HeadResult:
         del message  # a head that samples needs it

@@ -4,7 +4,7 @@ import numpy as np
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
-from workers.contract.sampling_parameters import GREEDY, TokenSampling
+from workers.contract.token_sampling import GREEDY, TokenSampling
 
 MAX_TOKENS = 64
 """Tokens of the longest step: enough to take every path."""

@@ -90,7 +90,7 @@ def _serve(
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
     beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
-    with beating(beats, config.stage, lambda: stage.finished):
+    with beating(beats, config.stage, lambda: stage.last_finished_step):
         while True:
             message = engine.receive()
             if not isinstance(message, DecodeStep | EncodeStep):

@@ -12,7 +12,7 @@ import torch
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
-from workers.models.registry import model_class
+from workers.models.model_class import model_class
 from workers.weights.checkpoint import Checkpoint, CheckpointError
 
 __all__ = ["CheckpointError", "LoadedModel", "load_model"]

@@ -9,7 +9,7 @@ from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.request import Request
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import TokenBias, TokenSampling
+from workers.contract.token_sampling import TokenBias, TokenSampling
 
 
 def slot_init(params: SamplingParams, barred: bytes = b"") -> SlotInit:

@@ -14,7 +14,7 @@ from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 PROMPT = "<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>[1]"
 PROMPT += "<|start_header_id|>assistant<|end_header_id|>\n\n"

@@ -7,7 +7,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 BOS_AND_HELLO = 5  # the tokens of "<s>" and "Hello"
 

@@ -15,7 +15,7 @@ from server.settings.server_config import (
 )
 from tests.server.checkpoint_folders import write_json
 from workers.contract.model_config import ModelConfigError
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 
 
 def defaults(folder: Path, generation: Any = None, **config: Any) -> GenerationDefaults:

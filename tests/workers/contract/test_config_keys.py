@@ -11,7 +11,7 @@ from engine_core.workflows import workflow_for
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.families import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError, RopeConfig
-from workers.models.registry import model_class
+from workers.models.model_class import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
 LLAMA3 = {

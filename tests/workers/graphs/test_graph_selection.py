@@ -15,10 +15,10 @@ from workers.step.rows import StepRows
 def captured(size: int, places: StaticRows | None = None) -> Any:
     """A graph as far as it matters for which steps it is taken."""
 
-    def hold(rows: StepRows) -> bool:
-        return rows.total <= size and (places is None or places.hold(rows))
+    def has_room_for(rows: StepRows) -> bool:
+        return rows.total <= size and (places is None or places.has_room_for(rows))
 
-    return SimpleNamespace(inputs=SimpleNamespace(size=size, hold=hold))
+    return SimpleNamespace(inputs=SimpleNamespace(size=size, has_room_for=has_room_for))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import GREEDY, BarredTokens, TokenBias, TokenSampling
+from workers.contract.token_sampling import GREEDY, BarredTokens, TokenBias, TokenSampling
 from workers.sampling.sampling_table import SAMPLING_RECORD, SamplingRows, SamplingTable
 from workers.sampling.token_counts import TokenCounts
 

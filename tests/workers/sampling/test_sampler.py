@@ -135,7 +135,7 @@ def test_a_token_depends_only_on_its_own_seed_index_and_logits() -> None:
     )
     together = sample(logits, parameters)
     for order in (np.arange(32)[::-1].copy(), np.array([5]), np.array([31, 3, 8, 8])):
-        assert torch.equal(sample(logits[order], parameters.take(order)), together[order])
+        assert torch.equal(sample(logits[order], parameters.subset(order)), together[order])
 
 
 def test_equal_seeds_and_indices_draw_equally_and_others_do_not() -> None:

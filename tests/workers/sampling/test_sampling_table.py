@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from workers.contract.messages import SlotInit
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 from workers.sampling.sampling_table import SAMPLING_RECORD, SamplingTable
 
 

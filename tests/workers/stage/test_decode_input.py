@@ -5,7 +5,7 @@ import torch
 
 from tests.workers.step_maker import int32
 from workers.contract.messages import DecodeStep, SlotInit
-from workers.contract.sampling_parameters import TokenSampling
+from workers.contract.token_sampling import TokenSampling
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInputBuilder
 from workers.step.slot_table import SlotTable

@@ -54,13 +54,15 @@ def test_a_ready_worker_beats_and_says_what_it_has_finished(tmp_path: Path) -> N
     row = maker.admit([5, 6, 7, 8, 9])
     with WorkerGroup(worker_config(tmp_path), 2) as group:
         group.get_ready(NUM_BLOCKS)
-        beats = {(beat.stage, beat.finished) for beat in (group.beat() for _ in range(4))}
+        beats = {(beat.stage, beat.last_finished_step) for beat in (group.beat() for _ in range(4))}
         assert beats == {(0, -1), (1, -1)}
         step = maker.step([(row, 5)])
         group.submit(step)
         group.output()
         while beats != {(0, step.step), (1, step.step)}:
-            beats = {(beat.stage, beat.finished) for beat in (group.beat() for _ in range(4))}
+            beats = {
+                (beat.stage, beat.last_finished_step) for beat in (group.beat() for _ in range(4))
+            }
 
 
 def test_sigterm_ends_a_worker_at_once(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from workers.contract.families import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 from workers.layers.activation import activation
 from workers.layers.placement import Placement
+from workers.models.model_class import model_class
 from workers.models.partition import stage_layers
-from workers.models.registry import model_class
 from workers.weights import loader
 from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model

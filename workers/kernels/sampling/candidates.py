@@ -21,7 +21,7 @@ from workers.kernels.sampling.logit_rows import (
     order_key,
     value_of_key,
 )
-from workers.kernels.sampling.mass_search import total_mass
+from workers.kernels.sampling.threshold_search import total_mass
 
 CAPACITY = 4096
 

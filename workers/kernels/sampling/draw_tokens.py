@@ -34,7 +34,7 @@ from workers.kernels.sampling.logit_rows import (
     load_logits,
     order_key,
 )
-from workers.kernels.sampling.mass_search import (
+from workers.kernels.sampling.threshold_search import (
     MASSES,
     TIES,
     TOKENS,

@@ -60,7 +60,7 @@ def loaded(paged: PagedRows) -> StaticInputs:
     )
     table.device_tables[: len(paged.block_tables)] = paged.block_tables
     inputs = StaticInputs(SIZE, table, 0, StaticRows(SINGLES, CHUNKS, 128))
-    assert inputs.hold(rows)
+    assert inputs.has_room_for(rows)
     nothing = np.zeros(rows.total, np.int32)
     inputs.load(nothing, nothing, rows)
     return inputs
@@ -100,10 +100,10 @@ def test_attention_in_places(
 def test_what_there_are_no_places_for(device: torch.device) -> None:
     paged = PagedRows([(0, 1)] * 3 + [(0, 2)], Heads(1, 1, 16), PAGE, torch.float16, device)
     rows = host_rows(paged)
-    assert StaticRows(3, 1, 128).hold(rows)
-    assert not StaticRows(2, 1, 128).hold(rows)
-    assert not StaticRows(3, 0, 128).hold(rows)
+    assert StaticRows(3, 1, 128).has_room_for(rows)
+    assert not StaticRows(2, 1, 128).has_room_for(rows)
+    assert not StaticRows(3, 0, 128).has_room_for(rows)
     rows.contexts[1] = 4097
-    assert not StaticRows(3, 1, 128).hold(rows)
+    assert not StaticRows(3, 1, 128).has_room_for(rows)
     rows.contexts[1], rows.contexts[3] = 4096, 4097
-    assert StaticRows(3, 1, 128).hold(rows)
+    assert StaticRows(3, 1, 128).has_room_for(rows)

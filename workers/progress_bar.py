@@ -1,4 +1,4 @@
-"""Shows the progress of long work during start-up."""
+"""A progress bar for long work during start-up."""
 
 import logging
 import sys

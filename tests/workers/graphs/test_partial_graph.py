@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from workers.graphs.piecewise_graph import AttentionBuffers, PiecewiseCapture
+from workers.graphs.partial_graph import AttentionBuffers, PartialCapture
 
 LAYERS = 3
 RUN = [
@@ -64,7 +64,7 @@ class Recorded:
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
     buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
-    capture = PiecewiseCapture(stage.inputs, stage.model, stage.attention, buffers, None)
+    capture = PartialCapture(stage.inputs, stage.model, stage.attention, buffers, None)
     captured = capture.capture(stage)
     if with_rows:
         once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]

@@ -40,7 +40,7 @@ class AttentionBuffers:
 
 
 @dataclass(frozen=True, slots=True)
-class PiecewiseGraph:
+class PartialGraph:
     """A captured step of `inputs.size` tokens: in `inputs.rows` if there are any, else in any rows.
 
     pieces  one graph a layer, each up to the layer's attention; a single one with `inputs.rows`
@@ -81,7 +81,7 @@ class PiecewiseGraph:
             piece.replay()
 
 
-class PiecewiseCapture:
+class PartialCapture:
     """Captures one step of a stage over `inputs`, with its attention if they have rows.
 
     A later stage reads `hidden_in` [size, hidden_size], which the stage before has sent.
@@ -98,7 +98,7 @@ class PiecewiseCapture:
         self._inputs, self._model, self._attention = inputs, model, attention
         self._buffers, self._hidden_in = buffers, hidden_in
 
-    def capture(self, pool: GraphPool) -> PiecewiseGraph:
+    def capture(self, pool: GraphPool) -> PartialGraph:
         """Run the step once, which compiles its kernels outside of a capture, then capture it."""
         mixed = self._inputs.rows is not None
         step = self._inputs.as_step_of_rows() if mixed else self._inputs.as_decode_step()
@@ -112,7 +112,7 @@ class PiecewiseCapture:
                 hidden = next(running)
                 pieces[-1].capture_end()
         assert hidden is not None, "a stage has layers"
-        return PiecewiseGraph(
+        return PartialGraph(
             self._inputs,
             self._model,
             self._attention,

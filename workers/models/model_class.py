@@ -1,4 +1,4 @@
-"""The class that implements an architecture, imported when it is chosen."""
+"""The class that implements an architecture, imported when a checkpoint of it is loaded."""
 
 from importlib import import_module
 

@@ -1,4 +1,5 @@
-"""Searches in a row's unsorted elements: which one is at a position of their descending order."""
+"""Finds the thresholds of top-k and top-p in a row's logits without sorting them: the greatest key
+such that a given count of tokens, or a given mass of probability, is not below it."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false

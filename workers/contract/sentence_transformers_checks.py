@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.contract.conventions import Conventions, Neutral, check_neutral
 from workers.contract.model_config import ModelConfigError, read_json
-from workers.contract.sentence_files import (
+from workers.contract.sentence_transformers_files import (
     MODEL_FILE,
     MODULES_FILE,
     TRANSFORMER_FILE,
@@ -33,7 +33,9 @@ _HARMLESS_ARGUMENTS = frozenset(
 """They change no numbers, or only how these are rounded."""
 
 
-def check_sentence_files(folder: Path, modules: Sequence[Module], conventions: Conventions) -> None:
+def check_sentence_transformers_files(
+    folder: Path, modules: Sequence[Module], conventions: Conventions
+) -> None:
     """Raises ModelConfigError, with the file and the module or key, for what is not obeyed."""
     if modules:
         _check_modules(folder, modules, conventions)
