@@ -13,17 +13,17 @@ from server.api.chat_choices import ChatFormat
 from server.errors import APIError
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
-from server.generation.generation import Generation, generation
-from server.generation.plan import GenerationPlan
-from server.generation.sampling_params import generation_plan, sampling_params, streamed_usage
-from server.generation.stream import StreamedUsage, stream_events
+from server.generation.generation import Generation, generate
+from server.generation.plan import GenerationPlan, generation_plan
+from server.generation.requested_sampling import sampling_params
+from server.generation.stream import StreamedUsage, stream_events, streamed_usage
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
 from server.schemas.common import CompletionUsage
-from server.schemas.field_names import given
+from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint
 from server.service.inputs import text_items
 from server.service.registry import Model
@@ -48,13 +48,13 @@ async def create_chat_completion(request: Request) -> Response:
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
-        job = generation(service, model, plan)
+        generating = generate(service, model, plan)
         as_ids = bool(body.return_tokens_as_token_ids)
         answer = _Answer(service, model, ChatFormat(model, plan.logprobs, as_ids=as_ids))
         try:
             if body.stream:
-                return await EventStream.begin(answer.events(job, usage))
-            return json_answer(await answer.whole(job))
+                return await EventStream.begin(answer.events(generating, usage))
+            return json_answer(await answer.whole(generating))
         except EngineError as error:
             raise _of_chat(error, body) from None
 
@@ -68,23 +68,23 @@ class _Answer:
         self._model = model.name
         self._form = form
 
-    async def whole(self, generation: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
+    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
         """The answer once it has ended."""
-        async with generation as job:
+        async with generating as generation:
             return ChatCompletion(
                 id=self._id,
                 created=self._created,
                 model=self._model,
-                choices=[self._form.choice(piece) for piece in await job.finished()],
-                usage=job.usage(),
+                choices=[self._form.choice(piece) for piece in await generation.final_pieces()],
+                usage=generation.usage(),
             )
 
     def events(
-        self, job: AbstractAsyncContextManager[Generation], usage: StreamedUsage
+        self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
     ) -> AsyncGenerator[bytes]:
         """The answer as a stream."""
         return stream_events(
-            job,
+            generating,
             usage,
             lambda piece, used: (
                 self._chunk([choice], used) for choice in self._form.deltas(piece)
@@ -136,7 +136,7 @@ def _options(body: ChatRequest) -> ChatOptions:
 def _max_tokens(body: ChatRequest) -> int | None:
     """None for as many as the context has room for. Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    return given(("max_completion_tokens", newer), ("max_tokens", older))[1]
+    return value_under_any_name(("max_completion_tokens", newer), ("max_tokens", older))
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

@@ -12,23 +12,17 @@ from msgspec import UnsetType
 from engine_core.messages import SamplingParams
 from server.api.completion_choices import CompletionFormat
 from server.errors import APIError
-from server.generation.generation import Generation, generation
-from server.generation.plan import GenerationPlan
-from server.generation.sampling_params import (
-    check_choices,
-    choices,
-    generation_plan,
-    sampling_params,
-    streamed_usage,
-)
-from server.generation.stream import StreamedUsage, stream_events
+from server.generation.generation import Generation, generate
+from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
+from server.generation.requested_sampling import sampling_params
+from server.generation.stream import StreamedUsage, stream_events, streamed_usage
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
-from server.schemas.field_names import given
+from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items
 from server.service.registry import Model
@@ -57,10 +51,10 @@ async def create_completion(request: Request) -> Response:
     plan = _plan(body, model, service.limits)
     answer = _Answer(service, model, CompletionFormat(body, model))
     with CancelOnDisconnect(request.receive):
-        job = generation(service, model, plan)
+        generating = generate(service, model, plan)
         if body.stream:
-            return await EventStream.begin(answer.events(job, usage))
-        return json_answer(await answer.whole(job))
+            return await EventStream.begin(answer.events(generating, usage))
+        return json_answer(await answer.whole(generating))
 
 
 class _Answer:
@@ -72,18 +66,18 @@ class _Answer:
         self._model = model.name
         self._form = form
 
-    async def whole(self, generation: AbstractAsyncContextManager[Generation]) -> Completion:
+    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Completion:
         """The answer once all choices have ended."""
-        async with generation as job:
-            choices = [self._form.choice(piece) for piece in await job.finished()]
-            return self._completion(choices, job.usage())
+        async with generating as generation:
+            choices = [self._form.choice(piece) for piece in await generation.final_pieces()]
+            return self._completion(choices, generation.usage())
 
     def events(
-        self, job: AbstractAsyncContextManager[Generation], usage: StreamedUsage
+        self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
     ) -> AsyncGenerator[bytes]:
         """The answer as a stream."""
         return stream_events(
-            job,
+            generating,
             usage,
             lambda piece, used: (self._completion([self._form.choice(piece)], used),),
             partial(self._completion, []),
@@ -134,7 +128,7 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
 def _max_tokens(body: CompletionRequest) -> int:
     """Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    _, requested = given(("max_tokens", older), ("max_completion_tokens", newer))
+    requested = value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer))
     return DEFAULT_MAX_TOKENS if requested is None else requested
 
 

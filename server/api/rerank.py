@@ -10,7 +10,7 @@ from server.encoding.relevance import Pairs, Relevance, relevance
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
-from server.schemas.field_names import given
+from server.schemas.field_names import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,
     BilledUnits,
@@ -63,11 +63,12 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
             texts=documents,
             query_name=lambda _: "query",
             text_name=lambda index: f"documents[{index}]",
-            cut_texts=await _cut(model, body),
+            cut_texts=await _document_tokenization(model, body),
         )
         found = await relevance(service, model, pairs, priority=body.priority or 0)
-        scores = found.raw if body.use_activation is False else found.scores
-        best = np.argsort(-found.raw, kind="stable")[:top_n].tolist()
+        scores = found.raw_scores if body.use_activation is False else found.scores
+        # Different raw scores may be equal after rounding by a sigmoid.
+        best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()
         returned = documents if body.return_documents else None
         return json_answer(
             Reranking(
@@ -83,11 +84,11 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
 
 def _top_n(body: RerankRequest) -> int | None:
     """The number of results to return. Raises APIError where the two names disagree."""
-    return given(("top_n", body.top_n), ("top_k", body.top_k))[1]
+    return value_under_any_name(("top_n", body.top_n), ("top_k", body.top_k))
 
 
-async def _cut(model: Model, body: RerankRequest) -> Tokenization | None:
-    """How documents are cut if the request permits it; the query never is."""
+async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
+    """Cuts documents if the request permits it; the query is never cut."""
     most = model.max_model_len if body.truncation else None
     most = body.max_tokens_per_doc or most
     if most is None:

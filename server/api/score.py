@@ -36,7 +36,7 @@ async def create_scores(request: Request) -> Response:
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
         found = await relevance(service, model, pairs, priority=body.priority or 0)
-        scores = found.raw if body.use_activation is False else found.scores
+        scores = found.raw_scores if body.use_activation is False else found.scores
         return json_answer(
             ScoreList(
                 id=service.new_id("score"),

@@ -19,7 +19,7 @@ from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.models.devices import DeviceError
 from server.models.served_models import MODEL_ERRORS
-from server.service.open_files import raise_open_files_limit, warn_of_few_open_files
+from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
 from server.settings.server_config import ServerConfig
 from server.settings.setting_names import SettingNames
 from server.settings.settings import ServeCommand, SettingsError

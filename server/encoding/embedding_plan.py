@@ -6,7 +6,7 @@ from engine_core.messages import Tokenization
 from server.encoding.text_prompts import text_prompt
 from server.errors import APIError
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
-from server.schemas.field_names import given
+from server.schemas.field_names import name_and_value, value_under_any_name
 from server.service.inputs import Items, parse_items, text_items
 from server.service.registry import Model
 from server.service.truncation import truncation_limit
@@ -74,7 +74,7 @@ def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
 
 def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     """The numbers of a vector: the model's, or fewer where it declares that it may be cut."""
-    field, requested = given(
+    field, requested = name_and_value(
         ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
     )
     own, declared = model.served.execution.model.hidden_size, model.served.execution.model.embedding
@@ -93,7 +93,7 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
 
 def _normalize(body: EmbeddingRequest, model: Model) -> bool:
     """Whether vectors get length 1: the request's choice, or that of the model's modules."""
-    field, requested = given(
+    field, requested = name_and_value(
         ("normalize", body.normalize),
         ("use_activation", body.use_activation),
         ("normalized", body.normalized),
@@ -106,7 +106,7 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:
     voyage: EmbedDtype | None = "float32" if body.output_dtype == "float" else body.output_dtype
-    requested: tuple[str, EmbedDtype | None] = given(
+    requested: EmbedDtype | None = value_under_any_name(
         ("embed_dtype", body.embed_dtype), ("output_dtype", voyage)
     )
-    return requested[1] or "float32"
+    return requested or "float32"

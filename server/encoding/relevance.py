@@ -25,8 +25,9 @@ from server.service.service import Service
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One query for all texts, or one for each of them.
 
-    `query_name` and `text_name` return the request's field of an index. `cut_texts` applies to
-    texts, also in pairs; `cut_queries` to queries that are embedded.
+    `query_name` and `text_name` return the request's field for an index of `queries` or `texts`.
+    `cut_texts` says how a text is cut, whether it is embedded alone or scored with its query;
+    `cut_queries` how a query is cut that is embedded alone. None: it is refused if it is too long.
     """
 
     queries: list[str]
@@ -43,14 +44,14 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relevance(msgspec.Struct, frozen=True):
-    """One score a pair, float32[N], the usage, and the indices of texts that were cut.
+    """One score a pair, float32[N], in three forms; the usage; the indices of texts that were cut.
 
-    `scores` are the model's scores as its checkpoint defines them, `raw` its logits,
-    `probabilities` lie between 0 and 1. An embedder's similarities are all three.
+    A classifier's `scores` are what its checkpoint defines, `raw_scores` its logits, and
+    `probabilities` lie between 0 and 1. For an embedder all three are the similarities.
     """
 
     scores: FloatArray
-    raw: FloatArray
+    raw_scores: FloatArray
     probabilities: FloatArray
     usage: Usage
     cut: list[int]
@@ -69,12 +70,14 @@ async def relevance(
         config, logits = model.served.execution.model, encoded.logits
         scores = label_scores(logits, config)[:, 0]
         likely = probabilities(logits, config)[:, 0]
-        return Relevance(scores, logits[:, 0], likely, count_usage(encoded), _cut(encoded.dropped))
+        return Relevance(
+            scores, logits[:, 0], likely, count_usage(encoded), _cut_indices(encoded.dropped)
+        )
     queries, texts = await _encode_apart(service, model, pairs, priority)
     scores = similarity(queries.vectors, texts.vectors, model.served.execution.model)
     prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
     usage = Usage(prompt_tokens, prompt_tokens)
-    return Relevance(scores, scores, scores, usage, _cut(texts.dropped))
+    return Relevance(scores, scores, scores, usage, _cut_indices(texts.dropped))
 
 
 async def _encode_pairs(
@@ -127,5 +130,5 @@ def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:
     )
 
 
-def _cut(dropped: list[int]) -> list[int]:
+def _cut_indices(dropped: list[int]) -> list[int]:
     return [index for index, tokens in enumerate(dropped) if tokens]

@@ -7,9 +7,10 @@ from itertools import accumulate
 import numpy as np
 
 from engine_core.messages import Logprobs, RowOutput
-from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, StopStrings, finished_text
+from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
 from server.generation.plan import GenerationPlan
 from server.generation.scored_tokens import scored_tokens
+from server.generation.stop_strings import StopStrings
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.common import FinishReason
 from server.service.registry import Model
@@ -52,8 +53,11 @@ class Prompt:
 class Choice:
     """The certain part of one row: text, log-probabilities, how it ended.
 
-    `tokens` counts every generated token: a stop token and text cut at a stop string included.
-    `cached` counts the tokens of its prompt that the engine had computed before.
+    Text that may yet become a stop string, and the bytes of an incomplete character, are held back
+    until `end` releases them. An engine that fails does not end its rows: that text is lost.
+
+    `tokens` counts every generated token, also a stop token and the tokens whose text a stop string
+    has cut off. `cached` counts the tokens of its prompt that the engine had computed before.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
@@ -81,16 +85,16 @@ class Choice:
         """The mean log-probability of the tokens, if the engine reports them."""
         return self._likelihood / max(self.tokens, 1)
 
-    def take(self, output: RowOutput) -> None:
+    def apply(self, output: RowOutput) -> None:
         """Apply one update of the engine; afterwards `finish_reason` is set if the choice has
         ended. What the engine sends after a stop string is ignored."""
         if self.finish_reason is not None:
             return
         self.cached += output.cached
         if output.scored is not None:
-            self._take_scored(output.scored)
+            self._apply_scored(output.scored)
         if output.token >= 0:
-            self._take_token(output)
+            self._apply_token(output)
         if output.finish is not None:
             self.end("length" if output.finish == "length" else "stop")
 
@@ -127,7 +131,7 @@ class Choice:
             self._sampled, self._scored = [], []
         return piece
 
-    def _take_scored(self, scored: Logprobs) -> None:
+    def _apply_scored(self, scored: Logprobs) -> None:
         plan, prompt = self._plan, self._prompt
         begin = self._num_scored
         self._num_scored = end = begin + len(scored.chosen) // 4
@@ -135,19 +139,19 @@ class Choice:
         width = plan.params.prompt_logprobs or 0
         self._scored += scored_tokens(prompt.ids[begin:end], scored, width, offsets)
 
-    def _take_token(self, output: RowOutput) -> None:
+    def _apply_token(self, output: RowOutput) -> None:
         # The token that comes with "stop" is the stop token: no text, unless it is requested.
         silent = output.finish == "stop" and not self._plan.include_stop
         text = "" if silent else self._detokenizer.step(output.token)
         if output.sampled is not None:
-            self._take_sampled(output.token, output.sampled)
+            self._add_sampled(output.token, output.sampled)
             self._offset += len(text)
         if self._plan.return_token_ids:
             self._ids.append(output.token)
         self.tokens += 1
         self._add_text(text)
 
-    def _take_sampled(self, token: int, sampled: Logprobs) -> None:
+    def _add_sampled(self, token: int, sampled: Logprobs) -> None:
         width = self._plan.params.logprobs or 0
         (entry,) = scored_tokens([token], sampled, width, [self._offset])
         self._likelihood += entry.logprob or 0.0

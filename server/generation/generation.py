@@ -34,7 +34,7 @@ class Generation:
     ) -> None:
         """`stream` is None if the deadline came before the engine accepted the job; `started` is
         when the request came, by time.perf_counter()."""
-        self._metrics = service.metrics.generation(model.name)
+        self._metrics = service.metrics.generation_metrics(model.name)
         self._counted_at = started
         self._has_tokens = False
         self._plan = plan
@@ -67,7 +67,7 @@ class Generation:
         for output in outputs:
             choice = updated[output.row] = self.choices[output.row]
             tokens -= choice.tokens
-            choice.take(output)
+            choice.apply(output)
             tokens += choice.tokens
             if choice.finish_reason is not None and self._stream is not None:
                 self._stream.end_row(output.row)
@@ -75,8 +75,11 @@ class Generation:
             self._count(tokens)
         return updated.values()
 
-    async def finished(self) -> list[TextPiece]:
-        """Wait until all choices have ended. Returns the whole of each that the request gets."""
+    async def final_pieces(self) -> list[TextPiece]:
+        """Wait until all choices have ended. Returns each choice of the answer as one piece.
+
+        Raises EngineError if the job failed.
+        """
         while await self.advance():
             pass
         pieces = [choice.next_piece() for choice in self._best()]
@@ -127,7 +130,7 @@ class Generation:
 
 
 @asynccontextmanager
-async def generation(
+async def generate(
     service: Service, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
     """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
@@ -149,9 +152,9 @@ async def generation(
             return
         with stream:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
-            job = Generation(service, model, plan, stream, started)
-            with nullcontext() if deadline is None else _expiring(job, deadline):
-                yield job
+            generation = Generation(service, model, plan, stream, started)
+            with nullcontext() if deadline is None else _expiring(generation, deadline):
+                yield generation
 
 
 async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
@@ -179,8 +182,8 @@ async def _submitted_by(
 
 
 @contextmanager
-def _expiring(job: Generation, deadline: float) -> Generator[None]:
-    timer = asyncio.get_running_loop().call_at(deadline, job.expire)
+def _expiring(generation: Generation, deadline: float) -> Generator[None]:
+    timer = asyncio.get_running_loop().call_at(deadline, generation.expire)
     try:
         yield
     finally:

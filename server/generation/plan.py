@@ -3,7 +3,12 @@
 import msgspec
 
 from engine_core.messages import SamplingParams, Tokenization
-from server.service.inputs import Items
+from server.errors import APIError
+from server.schemas.sampling import SamplingOptions
+from server.service.inputs import Items, check_ids
+from server.service.registry import Model
+from server.service.truncation import truncation_limit
+from server.settings.server_config import Limits
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,3 +45,61 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
         limit = self.params.max_tokens
         longest = max_model_len if limit is None else min(limit, max_model_len)
         return prompt_tokens + self.rows * longest
+
+
+def generation_plan(
+    body: SamplingOptions,
+    model: Model,
+    limits: Limits,
+    *,
+    prompts: Items,
+    params: SamplingParams,
+    logprobs: int | None = None,
+    add_special_tokens: bool = True,
+) -> GenerationPlan:
+    """Check the options that completions and chat share, and make the plan. Raises APIError."""
+    check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
+    n = choices(body, limits)
+    return GenerationPlan(
+        prompts=prompts,
+        n=n,
+        width=n,
+        params=params,
+        stops=_stop_strings(body),
+        logprobs=logprobs,
+        echo=False,
+        cache_salt=body.cache_salt or "",
+        tokenization=Tokenization(
+            add_special_tokens=add_special_tokens,
+            truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
+            truncation_side=body.truncation_side or "left",
+        ),
+        priority=body.priority or 0,
+        timeout=body.timeout,
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+    )
+
+
+def choices(body: SamplingOptions, limits: Limits) -> int:
+    """The requested choices of each prompt. Raises APIError if there are too many."""
+    n = body.n or 1
+    check_choices(n, "n", limits)
+    return n
+
+
+def check_choices(count: int, field: str, limits: Limits) -> None:
+    """Raises APIError, naming `field`, if `count` choices of a prompt are too many."""
+    if count > limits.max_n:
+        raise APIError("too_large", f"{field}: {count}; a request takes {limits.max_n}", field)
+
+
+def _stop_strings(body: SamplingOptions) -> tuple[str, ...]:
+    """The strings that end a choice."""
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+
+
+def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
+    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
+    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
+    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)

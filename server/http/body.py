@@ -9,9 +9,9 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from server.errors import APIError
-from server.faults import Fault, fault_of
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
+from server.msgspec_faults import Fault, fault_of
 from server.schemas.known_options import refused_fields
 from server.service.service import service_of
 

@@ -1,6 +1,9 @@
 """The ASGI application: request id, API key, metrics, the endpoint's handler, and an answer if the
 handler breaks.
 
+What is checked here is the API key (401); too much load (429) is refused by the handlers, through
+`server/service/admission.py`.
+
 Handlers are looked up and called here: a framework's middleware, routing and dependencies took a
 third of the time from a request to its job.
 """
@@ -58,7 +61,7 @@ class Gate:
             await send(message)
 
         try:
-            app = self._answer if self._admits(scope["path"], headers) else _UNAUTHORIZED
+            app = self._answer if self._has_key(scope["path"], headers) else _UNAUTHORIZED
             await app(scope, receive, send_with_id)
         except ClientLeftError:
             pass  # nobody reads an answer
@@ -87,7 +90,8 @@ class Gate:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
 
-    def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
+    def _has_key(self, path: str, headers: dict[bytes, bytes]) -> bool:
+        """Whether the request has a valid API key, or its path needs none."""
         return path in self._open_paths or self._keys.admits(headers.get(b"authorization", b""))
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:

@@ -28,7 +28,7 @@ LogitBias = Annotated[
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """`include_usage` adds a last chunk with the usage and no choices; with
-    `continuous_usage_stats` every other chunk has the usage so far."""
+    `continuous_usage_stats` all chunks before that have the usage so far."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -37,10 +37,10 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Null and absent mean the same. `session_id` and `user` change nothing.
 
-    Fields with the names of `TokenSampling` set that parameter; the others are the model's own
-    (`generation_config.json`), or neutral. `top_k` -1 is neutral like 0. A `repetition_penalty`
-    divides logits, so it must stay away from 0, where they would not be finite. The keys of
-    `logit_bias` are token ids.
+    A field with the name of one of `TokenSampling`'s parameters sets it. A parameter that the
+    request leaves out is the model's own (`generation_config.json`), or neutral. `top_k` -1
+    is neutral like 0. A `repetition_penalty` divides logits, so it must stay away from 0, where
+    they would not be finite. The keys of `logit_bias` are token ids.
 
     At most one of the fields from `response_format` to `guided_choice` is given: they are different
     servers' names for what the whole text must match. `timeout` is in seconds. Requests with a

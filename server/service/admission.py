@@ -20,17 +20,19 @@ from server.errors import APIError
 from server.settings.server_config import Limits
 
 
-def share(limits: Limits, processes: int) -> Limits:
-    """The limits of one of several API processes: its share, but at least one whole request."""
+def limits_per_process(limits: Limits, processes: int) -> Limits:
+    """The limits of one of several API processes: an equal share, but room for one request of the
+    largest size at least."""
+    most_rows = max(limits.max_inputs, limits.max_documents, limits.max_n)
 
-    def part(total: int, one_request: int) -> int:
+    def divided(total: int, one_request: int) -> int:
         return min(total, max(total // processes, one_request))
 
     return msgspec.structs.replace(
         limits,
-        max_requests=part(limits.max_requests, 1),
-        max_rows=part(limits.max_rows, max(limits.max_inputs, limits.max_documents, limits.max_n)),
-        max_tokens=part(limits.max_tokens, limits.max_body_bytes),
+        max_requests=divided(limits.max_requests, 1),
+        max_rows=divided(limits.max_rows, most_rows),
+        max_tokens=divided(limits.max_tokens, limits.max_body_bytes),
     )
 
 

@@ -30,7 +30,8 @@ class Endpoint:
         @CLASSIFY.answered_by
         async def create_classifications(request: Request) -> Response: ...
 
-    The application finds each that a module of `server.api` or `server.tei` declares.
+    The application finds each that a module of `server.api` or `server.tei` declares. The fields
+    of its request are also listed in `server/schemas/known_options.toml`.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class Endpoint:
         order: int = _LAST,
         needs_key: bool = True,
     ) -> None:
-        """Models of these `tasks` serve it, none if it is not about a model; classifiers only if
-        they have `num_labels`. A variant is the same service in another form: the list of a model's
-        endpoints has only the original. `order` sorts the documentation and that list. Without
-        `needs_key` it is open to clients without an API key."""
+        """Models of these `tasks` serve it; there are none if it is not about a model. With
+        `num_labels` only classifiers of exactly so many labels serve it. A variant is the same
+        service in another form: the list of a model's endpoints has only the original. `order`
+        sorts the documentation and that list. Without `needs_key` it is open to clients without an
+        API key."""
         self.method = method
         self.path = path
         self.operation = operation

@@ -93,7 +93,7 @@ class Metrics:
         if own is None:
             MultiProcessCollector(self._page)
 
-    def generation(self, model: str) -> GenerationMetrics:
+    def generation_metrics(self, model: str) -> GenerationMetrics:
         """The metrics of one model."""
         found = self._of_model.get(model)
         if found is None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
-from server.service.admission import Admission, share
+from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
 from server.service.metrics import Metrics
 from server.service.registry import Model, Registry
@@ -26,7 +26,7 @@ class Service:
 
     def __init__(self, config: ServerConfig, registry: Registry) -> None:
         self.config = config
-        self.limits = share(config.limits, config.api_workers)
+        self.limits = limits_per_process(config.limits, config.api_workers)
         self.registry = registry
         self.metrics = Metrics(registry, processes=config.api_workers)
         self.admission = Admission(self.limits, self.metrics.set_in_flight)

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 import msgspec
 import yaml
 
-from server.faults import Fault, fault_of
+from server.msgspec_faults import Fault, fault_of
 from server.settings.engine_settings import ModelSettings
 from server.settings.setting_types import parse_device, parse_origin, parse_size
 from server.settings.settings import Settings, SettingsError

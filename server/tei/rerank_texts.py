@@ -71,11 +71,11 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
             texts=body.texts,
             query_name=lambda _: "query",
             text_name=lambda index: f"texts[{index}]",
-            cut_texts=await _cut(model, body),
+            cut_texts=await _text_tokenization(model, body),
         )
         found = await relevance(service, model, pairs)
-        scores = found.raw if body.raw_scores else found.probabilities
-        best = np.argsort(-found.raw, kind="stable").tolist()
+        scores = found.raw_scores if body.raw_scores else found.probabilities
+        best = np.argsort(-found.raw_scores, kind="stable").tolist()
         return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
 
 
@@ -93,7 +93,7 @@ def _reranker(service: Service) -> Model:
     return service.find(rerankers[0] if rerankers else None, RERANK)
 
 
-async def _cut(model: Model, body: RerankTextsRequest) -> Tokenization | None:
+async def _text_tokenization(model: Model, body: RerankTextsRequest) -> Tokenization | None:
     if not body.truncate:
         return None
     query = body.query if model.served.execution.task == "classify" else None

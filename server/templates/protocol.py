@@ -42,13 +42,13 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     text: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class NotRendered(msgspec.Struct, frozen=True, tag="not_rendered"):
     """The reason for no prompt: the template's own message, or its fault."""
 
     reason: str
 
 
-Answer = Rendered | Refused
+Answer = Rendered | NotRendered
 
 
 def frame(message: ChatTemplate | Question | Answer) -> bytes:

@@ -10,37 +10,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 from server.errors import APIError
+from server.templates.process_handle import ProcessEndedError, ProcessHandle
 from server.templates.protocol import (
     CPU_SECONDS,
     Answer,
     ChatTemplate,
     Conversation,
+    NotRendered,
     Ping,
-    Refused,
     frame,
 )
 from server.templates.template_files import NoChatTemplateError, read_chat_template
-from server.templates.template_process import ProcessEndedError, TemplateProcess
 
+# To start and to compile the template, while all of the daemon starts.
 _START_S = 30.0
-"""To start and to compile the template, while all of the daemon starts."""
 _RENDER_S = CPU_SECONDS + 5.0
-_PING = frame(Ping())
+
+# An idle process that hangs is noticed within their sum: at the next ping, by its missing answer.
 _PING_EVERY_S = 3.0
 _PING_S = 4.0
-"""Together with the time between two pings: an idle process that hangs is noticed within 10 s."""
+_PING = frame(Ping())
 
+# A process that has lived so long has started well: failures are counted from 0 again.
 _STEADY_S = 10.0
-"""After so long a process has started well, and failures are counted from 0 again."""
+# Failures in a row after which conversations are refused, until a process has started.
 _MAX_FAILURES = 3
+# Between two starts after failures in a row; doubled each time up to the maximum.
 _FIRST_DELAY_S = 0.25
 _MAX_DELAY_S = 5.0
 
 _log = logging.getLogger(__name__)
 
 
-class _Question(NamedTuple):
-    """A conversation's frame, and its future answer, which is cancelled when the client leaves."""
+class _PendingRender(NamedTuple):
+    """A conversation that waits for its prompt: the frame to send, and the answer to come, which is
+    cancelled when the client leaves."""
 
     frame: bytes
     answer: asyncio.Future[Answer]
@@ -56,10 +60,10 @@ class TemplateClient:
     def __init__(self, model: str, folder: Path) -> None:
         """Reads the template. A model without a working template is served all the same."""
         self._model = model
-        self._questions: deque[_Question] = deque()
+        self._pending: deque[_PendingRender] = deque()
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._process: TemplateProcess | None = None
+        self._process: ProcessHandle | None = None
         self._is_up = False
         self._has_compiled = False
         self._failures = 0  # in a row
@@ -90,10 +94,10 @@ class TemplateClient:
         if self._is_down:
             raise APIError("template_unavailable", self._outage)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._questions.append(_Question(frame(conversation), answer))
+        self._pending.append(_PendingRender(frame(conversation), answer))
         self._wake.set()
         outcome = await answer
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, NotRendered):
             message = f"messages: the model's chat template refuses them: {outcome.reason}"
             raise APIError("invalid_request", message, "messages")
         return outcome.text
@@ -147,9 +151,9 @@ class TemplateClient:
 
     async def _run(self, template: ChatTemplate) -> None:
         """One process, until a conversation ends it. Raises ProcessEndedError for any other end."""
-        self._process = process = TemplateProcess(on_exit=self._wake.set)
+        self._process = process = ProcessHandle(on_exit=self._wake.set)
         try:
-            if isinstance(answer := await _compiled(process, template), Refused):
+            if isinstance(answer := await _compiled(process, template), NotRendered):
                 self._give_up(template, answer.reason)
                 return
             if self._is_down:
@@ -167,37 +171,37 @@ class TemplateClient:
         _log.warning("model %s cannot chat: %s", self._model, self._why_not)
         self._fail_all(self._no_template())
 
-    async def _serves_next(self, process: TemplateProcess) -> bool:
-        """Answer a question, or check that the process is alive; False if a conversation has ended
-        it. Raises ProcessEndedError for any other end."""
-        question = await self._next(process)
-        if question is None:
+    async def _serves_next(self, process: ProcessHandle) -> bool:
+        """Render one conversation, or check that the process is alive; False if a conversation has
+        ended it. Raises ProcessEndedError for any other end."""
+        pending = await self._next(process)
+        if pending is None:
             await process.ask(_PING, _PING_S)
             return True
         try:
-            answer, survives = await process.ask(question.frame, _RENDER_S), True
+            answer, survives = await process.ask(pending.frame, _RENDER_S), True
         except ProcessEndedError as end:
             if not end.is_own_doing:
                 # Rendering changes nothing: the next process may do it.
-                self._questions.appendleft(question)
+                self._pending.appendleft(pending)
                 raise
-            answer, survives = Refused(str(end)), False
-        if not question.answer.done():
-            question.answer.set_result(answer)
+            answer, survives = NotRendered(str(end)), False
+        if not pending.answer.done():
+            pending.answer.set_result(answer)
         return survives
 
-    async def _next(self, process: TemplateProcess) -> _Question | None:
-        """The first question whose client still waits; None after a while without one, or at once
-        if the process has ended."""
-        if not self._questions and process.alive:
+    async def _next(self, process: ProcessHandle) -> _PendingRender | None:
+        """The first conversation whose client still waits; None after a while without one, or at
+        once if the process has ended."""
+        if not self._pending and process.alive:
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
                     await self._wake.wait()
-        while self._questions:
-            question = self._questions.popleft()
-            if not question.answer.done():
-                return question
+        while self._pending:
+            pending = self._pending.popleft()
+            if not pending.answer.done():
+                return pending
         return None
 
     async def _back_off(self) -> None:
@@ -213,17 +217,17 @@ class TemplateClient:
         await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (self._failures - 2), _MAX_DELAY_S))
 
     def _fail_all(self, error: APIError) -> None:
-        while self._questions:
-            answer = self._questions.popleft().answer
+        while self._pending:
+            answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(error)
 
 
-async def _compiled(process: TemplateProcess, template: ChatTemplate) -> Answer:
+async def _compiled(process: ProcessHandle, template: ChatTemplate) -> Answer:
     """Raises ProcessEndedError, but not for a template that takes too long."""
     try:
         return await process.ask(frame(template), _START_S)
     except ProcessEndedError as end:
         if end.status != -signal.SIGPROF:
             raise
-        return Refused(str(end))
+        return NotRendered(str(end))

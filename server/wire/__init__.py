@@ -1,1 +1,1 @@
-"""HTTP/1.x on one connection: uvicorn's protocol within bounds."""
+"""HTTP/1.x on one connection, below ASGI: uvicorn's protocol within bounds."""

@@ -9,10 +9,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import APIError
-from server.service.open_files import log_if_last
-from server.wire.coalescing import CoalescingTransport
-from server.wire.last_answer import refuse
-from server.wire.unframed import unframe
+from server.service.open_files_limit import log_if_last
+from server.wire.http10_body import answer_as_http10
+from server.wire.unreadable_request import answer_and_close
+from server.wire.write_coalescing import CoalescingTransport
 
 
 class WireProtocol(HttpToolsProtocol):
@@ -99,7 +99,7 @@ class WireProtocol(HttpToolsProtocol):
         if not self.parser.should_keep_alive():  # uvicorn 0.38 knows but one way to write it
             self.cycle.keep_alive = False
         if self.scope["http_version"] != "1.1":
-            unframe(self.cycle)
+            answer_as_http10(self.cycle)
         self._progressed = True
 
     def on_body(self, body: bytes) -> None:
@@ -130,7 +130,7 @@ class WireProtocol(HttpToolsProtocol):
         self.logger.warning("A request was refused: %s", error.message)
         self._refused = True
         self._deadline = None
-        refuse(self, error)
+        answer_and_close(self, error)
 
     def _follow(self) -> None:
         """Set the deadline by what has been read."""

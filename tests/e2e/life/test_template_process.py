@@ -12,7 +12,7 @@ from tests.e2e.daemon import Daemon, children_of, is_alive, running, wait_for
 def templates(daemon: Daemon) -> dict[int, list[int]]:
     """The pids of templates' processes by those of their API processes."""
     return {
-        api: children_of(api).get("server.templates.process", [])
+        api: children_of(api).get("server.templates.template_main", [])
         for api in daemon.children()["server.app.api_process"]
     }
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from server.errors import APIError
-from server.service.admission import Admission, Ticket, share
+from server.service.admission import Admission, Ticket, limits_per_process
 from server.settings.server_config import Limits
 
 LIMITS = Limits(max_requests=4, max_rows=10, max_tokens=100)
@@ -96,7 +96,7 @@ async def test_empty_waits_for_the_last_to_leave():
 @given(processes=st.integers(1, 5000), limit=st.integers(1, 20_000))
 def test_a_share_is_a_part_that_still_takes_one_whole_request(processes, limit):
     limits = Limits(max_requests=limit, max_rows=limit, max_tokens=limit)
-    part = share(limits, processes)
+    part = limits_per_process(limits, processes)
     assert 1 <= part.max_requests <= limit
     assert part.max_rows == min(limit, max(limit // processes, 2048))
     assert part.max_tokens == limit  # one body may hold them all

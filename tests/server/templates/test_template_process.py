@@ -40,7 +40,7 @@ async def started(folder: Path, source: str = ENDLESS) -> AsyncIterator[Template
 
 def pids(parent: int | None = None) -> list[int]:
     """The templates' processes of an API process, or of this one."""
-    return children_of(parent or os.getpid()).get("server.templates.process", [])
+    return children_of(parent or os.getpid()).get("server.templates.template_main", [])
 
 
 async def pid() -> int:

@@ -1,4 +1,7 @@
-"""A template's process, seen from the API process: started, asked, ended."""
+"""A template's process as the API process holds it: started, sent questions, ended.
+
+`template_main.py` is what runs in it.
+"""
 
 import asyncio
 import signal
@@ -11,7 +14,7 @@ from server.child_process import ChildProcess
 from server.settings.server_config import child_environment
 from server.templates.protocol import CPU_SECONDS, LENGTH_BYTES, WALL_SECONDS, Answer, frame_size
 
-_COMMAND = (sys.executable, "-P", "-m", "server.templates.process")
+_COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
 _ANSWER = msgspec.json.Decoder(Answer)
 _LIMITS = {
     -signal.SIGPROF: f"it takes more than {CPU_SECONDS:g} s",
@@ -37,7 +40,7 @@ class ProcessEndedError(Exception):
         return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
 
 
-class TemplateProcess:
+class ProcessHandle:
     """A running process of a template, with one question at a time on its socket."""
 
     def __init__(self, on_exit: Callable[[], object]) -> None:

@@ -18,7 +18,7 @@ from server.http.error_answer import ErrorAnswer
 _LINGER_S = 2
 
 
-def refuse(connection: HttpToolsProtocol, error: APIError) -> None:
+def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
     """Answer with `error`, after the answers to earlier requests, and close.
 
     The caller drops everything received from now on.

@@ -5,13 +5,13 @@ import functools
 import logging
 import resource
 
-from server.service.admission import share
+from server.service.admission import limits_per_process
 from server.settings.server_config import ServerConfig
 
 _ENOUGH = 65_536
+# Files that an API process has open besides connections: its own, and more for each model.
 _OWN_FILES = 40
 _FILES_PER_MODEL = 8
-"""Open files of an API process besides connections: its own, and those that each model adds."""
 
 _log = logging.getLogger("penstock")
 
@@ -27,7 +27,7 @@ def raise_open_files_limit() -> None:
 def warn_of_few_open_files(config: ServerConfig) -> None:
     """Warn if an API process cannot have a connection for each request that it would admit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    requests = share(config.limits, config.api_workers).max_requests
+    requests = limits_per_process(config.limits, config.api_workers).max_requests
     needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
     if soft != resource.RLIM_INFINITY and soft < needed:
         _log.warning(

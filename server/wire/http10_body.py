@@ -6,14 +6,14 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
-def unframe(cycle: RequestResponseCycle) -> None:
+def answer_as_http10(cycle: RequestResponseCycle) -> None:
     """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
     cycle.keep_alive = False
     cycle.waiting_for_100_continue = False
-    cycle.send = _Unframed(cycle).send
+    cycle.send = _Http10Send(cycle).send
 
 
-class _Unframed:
+class _Http10Send:
     """A cycle's `send` that adds no chunks to a body of unknown length."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:

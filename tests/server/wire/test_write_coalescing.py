@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any, cast
 
-from server.wire.coalescing import CoalescingTransport
+from server.wire.write_coalescing import CoalescingTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

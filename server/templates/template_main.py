@@ -1,4 +1,5 @@
-"""A template's process: `python -P -m server.templates.process`, frames in and out.
+"""The program of a template's process, `python -P -m server.templates.template_main`: frames in and
+out. `process_handle.py` is its other side.
 
 Templates are programs: one expression may run for ever or take all memory, and nothing inside
 Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
@@ -23,9 +24,9 @@ from server.templates.protocol import (
     WALL_SECONDS,
     Answer,
     ChatTemplate,
+    NotRendered,
     Ping,
     Question,
-    Refused,
     Rendered,
     frame,
     frame_size,
@@ -88,7 +89,7 @@ def _outcome(work: Callable[[], str]) -> Answer:
         reason = f"{type(error).__name__}: {error}"
     else:
         return Rendered(text)
-    return Refused(reason[:_MAX_REASON].encode(errors="replace").decode())
+    return NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode())
 
 
 def _read(source: BinaryIO) -> bytes:

@@ -1,0 +1,45 @@
+"""The engine's sampling parameters for a request."""
+
+import msgspec
+
+from engine_core.messages import SamplingParams
+from server.errors import APIError
+from server.generation.requested_grammar import grammar_of
+from server.schemas.common import INT64_MAX
+from server.schemas.sampling import SamplingOptions
+from server.settings.server_config import GenerationDefaults
+
+
+def sampling_params(
+    body: SamplingOptions,
+    defaults: GenerationDefaults,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """The engine's parameters: `body` over the model's own `defaults`. Raises APIError."""
+    sampling = defaults.sampling.overridden_by(body)
+    if sampling.top_k < 0:  # as clients switch it off
+        sampling = msgspec.structs.replace(sampling, top_k=0)
+    return SamplingParams(
+        sampling=sampling,
+        logit_bias=body.logit_bias or {},
+        grammar=grammar_of(body),
+        seed=None if body.seed is None else body.seed & INT64_MAX,
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(body, max_tokens),
+        eos_token_ids=frozenset(defaults.eos_token_ids),
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
+    least = body.min_tokens or 0
+    if max_tokens is not None and least > max_tokens:
+        message = f"min_tokens: {least} is more than the {max_tokens} tokens to generate at most"
+        raise APIError("invalid_request", message, "min_tokens")
+    return least
