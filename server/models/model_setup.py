@@ -105,6 +105,7 @@ def _execution_config(
             "device cpu",
         )
     return ExecutionConfig(
+        **_limits(name, model, task, options, on_cpu=on_cpu),
         name=name,
         model=model,
         task=task,
@@ -118,9 +119,6 @@ def _execution_config(
         attention_backend=options.attention_backend,
         num_stages=stages,
         threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
-        max_model_len=_max_model_len(name, options.max_model_len, model),
-        max_running=options.max_running or defaults.max_running(on_cpu=on_cpu),
-        max_step_tokens=options.max_step_tokens or defaults.max_step_tokens(task, on_cpu=on_cpu),
         block_size=options.block_size or defaults.block_size(on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
         worker_endpoint=f"ipc://{prefix}.workers",
@@ -131,12 +129,20 @@ def _execution_config(
     )
 
 
-def _max_model_len(name: str, asked: int | None, model: ModelConfig) -> int:
+def _limits(
+    name: str, model: ModelConfig, task: Task, options: EngineOptions, *, on_cpu: bool
+) -> dict[str, int]:
+    """The fields of EngineLimits: each is the option of its name, or else the default."""
+    asked = options.max_model_len
     if asked is not None and asked > model.max_model_len:
         raise SetupError(
             "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
         )
-    return asked or model.max_model_len
+    limits = msgspec.structs.asdict(defaults.engine_limits(model, task, on_cpu=on_cpu))
+    for key in limits:
+        if (given := getattr(options, key)) is not None:
+            limits[key] = given
+    return limits
 
 
 def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:

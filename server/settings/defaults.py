@@ -1,7 +1,13 @@
-"""The default of every setting with a number: the one table that flags, `--help` and the set-up of
-models read. Defaults that depend on the device or the task are functions."""
+"""The default of every setting: the one table that flags, `--help` and models read.
 
-from workers.contract.config import Dtype, Task
+The constants are the daemon's and apply where `server.settings.settings` declares each setting. A
+default that depends on the device, the model or its task is a function here: the setting is then
+declared with None (`server.settings.engine_settings`), and `server.models.model_setup` calls the
+function when it sets up the model. Limits of an engine are collected in `engine_limits`.
+"""
+
+from workers.contract.config import Dtype, EngineLimits, Task
+from workers.contract.model_config import ModelConfig
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -14,6 +20,8 @@ MAX_BODY_BYTES = 8 << 20
 MAX_INPUTS = 2048
 MAX_DOCUMENTS = 1000
 MAX_N = 128
+MAX_PENDING_TOKENS = 16 << 20
+"""Tokens in flight in the whole daemon; no flag sets it."""
 
 MEMORY_SHARE = 0.9
 PIPELINE_STAGES = 1
@@ -24,21 +32,33 @@ STALL_TIMEOUT = 60.0
 LOG_LEVEL = "info"
 
 CPU_KV_CACHE_BYTES = 1 << 30
-"""On a CPU the KV cache holds `max_running` sequences of `max_model_len` tokens, within this."""
+"""Most bytes of a stage's KV cache on a CPU. It is smaller if that holds `max_running` sequences of
+`max_model_len` tokens."""
+
+
+def engine_limits(model: ModelConfig, task: Task, *, on_cpu: bool) -> EngineLimits:
+    """The limits of an engine for which no setting is given."""
+    return EngineLimits(
+        max_model_len=model.max_model_len,
+        max_running=max_running(on_cpu=on_cpu),
+        max_step_tokens=max_step_tokens(task, on_cpu=on_cpu),
+    )
 
 
 def max_running(*, on_cpu: bool) -> int:
-    """Sequences that generate at once."""
+    """`--max-running`: sequences that generate at once."""
     return 64 if on_cpu else 1024
 
 
 def block_size(*, on_cpu: bool) -> int:
-    """Tokens in a block of the KV cache."""
+    """`--block-size`: tokens in a block of the KV cache."""
     return 16 if on_cpu else 128
 
 
 def max_step_tokens(task: Task, *, on_cpu: bool) -> int:
-    """A step's tokens: enough to keep the device busy, few enough to keep decoding smooth.
+    """`--max-step-tokens`: most tokens of one step.
+
+    Enough to keep the device busy, few enough to keep decoding smooth.
 
     8,448 are 66 tiles of 128. Where a layer's outputs make an even number of tiles, as they mostly
     do, all of them spread evenly over the 132 processors of an H100 or H200.
@@ -49,12 +69,12 @@ def max_step_tokens(task: Task, *, on_cpu: bool) -> int:
 
 
 def threads(cores: int, stages: int, *, on_cpu: bool) -> int:
-    """CPU threads of each stage."""
+    """`--threads`: CPU threads of each stage."""
     return max(1, cores // stages) if on_cpu else 1
 
 
 def dtype(checkpoint_dtype: str, *, on_cpu: bool) -> Dtype:
-    """float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
+    """`--dtype auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
     if on_cpu:
         return "float32"
     return "float16" if checkpoint_dtype == "float16" else "bfloat16"

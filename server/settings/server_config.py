@@ -23,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_requests: int = defaults.MAX_REQUESTS
     max_rows: int = defaults.MAX_SEQUENCES
-    max_tokens: int = 16 * 1024 * 1024
+    max_tokens: int = defaults.MAX_PENDING_TOKENS
     max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
     max_body_bytes: int = defaults.MAX_BODY_BYTES
     max_inputs: int = defaults.MAX_INPUTS

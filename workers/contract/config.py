@@ -17,18 +17,27 @@ LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
 
 
-class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
+class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one engine computes at once: each field is the setting of the same name.
+
+    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
+    generate at once, `max_step_tokens` the most tokens of one step.
+    """
+
+    max_model_len: int
+    max_running: int
+    max_step_tokens: int
+
+
+class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
 
     `name` is what requests call the model. `device` is that of the first stage, `cpu` or `cuda:N`;
     the devices after it are the other stages'. `threads` are CPU threads of each stage.
 
-    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
-    generate at once, `max_step_tokens` the most tokens of one step, `block_size` the tokens in a
-    block of the KV cache.
-
-    `kv_cache_bytes` is the size of each stage's KV cache, unless `memory_share_bytes` is above 0:
-    then the cache takes what the weights and the largest step leave of that share of the device.
+    `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
+    each stage's cache, unless `memory_share_bytes` is above 0: then the cache takes what the
+    weights and the largest step leave of that share of the device.
 
     `worker_endpoint` is the socket on which the engine core talks to its workers; `token_endpoint`
     the one on which the first stage takes sampled tokens from the last; `rendezvous` a file in the
@@ -47,9 +56,6 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: AttentionBackendName
     num_stages: int
     threads: int
-    max_model_len: int
-    max_running: int
-    max_step_tokens: int
     block_size: int
     kv_cache_bytes: int
     memory_share_bytes: int = 0

@@ -7,8 +7,10 @@ import pytest
 
 from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
+from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from workers.contract.config import EngineLimits
 from workers.contract.families import UnknownArchitectureError
 
 GIB = 1 << 30
@@ -74,6 +76,10 @@ def test_options_win(tmp_path: Path) -> None:
     execution = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).execution
     assert execution.kv_cache_bytes == 12_345
     assert {name: getattr(execution, name) for name in options} == options
+
+
+def test_limits_are_settings_of_the_same_name() -> None:
+    assert set(EngineLimits.__struct_fields__) <= set(EngineSettings.__struct_fields__)
 
 
 def test_the_cache_of_a_long_model_is_bounded_on_a_cpu(tmp_path: Path) -> None:
