@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from engine_core.engine_state import Beat
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import TokenSampling
@@ -243,30 +244,6 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     encoded: list[EncodedRows] = []
     accepted: list[Accepted] = []
     failed: list[Failed] = []
-
-
-class Beat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
-    """The loop's heartbeat, once a second to every client, with the state behind the metrics.
-
-    `stalled_s` is the age of the oldest step in flight, in seconds; counters are since start.
-    `busy_s` is the time that the last stage spent on steps, `idle_s` the time that it was idle
-    although another step was in flight or due. `expected_wait_s` is how long a job of
-    priority 0 that comes now would wait for its first row to begin; 0 while this is unknown.
-    """
-
-    running: int
-    waiting: int
-    kv_blocks_used: int
-    kv_blocks_total: int
-    stalled_s: float
-    steps: int
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    preemptions: int
-    busy_s: float = 0.0
-    idle_s: float = 0.0
-    expected_wait_s: float = 0.0
 
 
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache

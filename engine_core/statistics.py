@@ -1,7 +1,6 @@
 """What an engine core has done since its start, as its heartbeat reports it."""
 
-from engine_core.messages import Beat
-from engine_core.schedulers.base import Usage
+from engine_core.engine_state import Beat, Usage
 from workers.contract.messages import StepOutput
 
 
@@ -28,17 +27,11 @@ class Statistics:
     def beat(self, usage: Usage, *, stalled_s: float, expected_wait_s: float) -> Beat:
         """The heartbeat: these counters beside the scheduler's."""
         return Beat(
-            running=usage.running,
-            waiting=usage.waiting,
-            kv_blocks_used=usage.kv_blocks_used,
-            kv_blocks_total=usage.kv_blocks_total,
+            usage=usage,
+            expected_wait_s=expected_wait_s,
             stalled_s=stalled_s,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            generated_tokens=usage.generated_tokens,
-            preemptions=usage.preemptions,
             busy_s=self._busy_us / 1e6,
             idle_s=self._idle_us / 1e6,
-            expected_wait_s=expected_wait_s,
         )

@@ -9,10 +9,10 @@ import msgspec
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
 from engine_core.client.known_queue import KnownQueue
 from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.engine_state import Beat
 from engine_core.messages import (
     Abort,
     Accepted,
-    Beat,
     EncodeJob,
     EngineInfo,
     FromCore,

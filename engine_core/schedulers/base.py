@@ -1,8 +1,8 @@
 """The interface of a scheduler to the loop."""
 
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from engine_core.engine_state import Usage
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from workers.contract.messages import StepInput, StepMask
@@ -10,19 +10,6 @@ from workers.contract.messages import StepInput, StepMask
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")
 OutputT_contra = TypeVar("OutputT_contra", contravariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """A scheduler's state for the metrics; counters are since start."""
-
-    running: int
-    waiting: int
-    kv_blocks_used: int = 0
-    kv_blocks_total: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
 
 
 class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):

@@ -4,9 +4,9 @@ There is no prefill phase and no decode phase: a step computes some of the token
 not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
+from engine_core.engine_state import Usage
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
-from engine_core.schedulers.base import Usage
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
 from engine_core.schedulers.kv_cache_manager import KVCacheManager

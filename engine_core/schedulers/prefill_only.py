@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from engine_core.engine_state import Usage
 from engine_core.job import Job
 from engine_core.outbox import Outbox
-from engine_core.schedulers.base import Usage
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.encoded_rows import (
     EncodeOutput,

@@ -12,7 +12,8 @@ import numpy as np
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
-from engine_core.messages import Beat, RowOutput, SamplingParams
+from engine_core.engine_state import Beat
+from engine_core.messages import RowOutput, SamplingParams
 from server.bench.measurement import BenchError, Figures, Progress, milliseconds
 from server.bench.random_prompts import offline_prompts
 from server.bench.workloads import EncodeCase, OfflineCase
@@ -159,7 +160,7 @@ class _Sequences:
     def done(self) -> int:
         """According to the engine's last heartbeat; they come once a second."""
         beat = self._client.beat
-        left = beat.waiting + beat.running if beat is not None else 0
+        left = beat.usage.waiting + beat.usage.running if beat is not None else 0
         return self.total - left if left else 0
 
     async def run(self) -> None:
@@ -214,6 +215,6 @@ def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
         "steps": steps,
         "idle_share": idle / (idle + busy) if busy else 0.0,
         "step_mean_ms": seconds / steps * 1e3,
-        "cached_tokens": after.cached_tokens - before.cached_tokens,
-        "preemptions": after.preemptions - before.preemptions,
+        "cached_tokens": after.usage.cached_tokens - before.usage.cached_tokens,
+        "preemptions": after.usage.preemptions - before.usage.preemptions,
     }

@@ -1,4 +1,5 @@
-"""Every Prometheus name of the daemon, in one place."""
+"""Every Prometheus name of the daemon; those of an engine are declared in
+`engine_core/engine_state.py`."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from server.service.registry import Model, Registry
+from engine_core.engine_state import ENGINE_METRICS, metric_values
+from server.service.registry import Registry
 
 _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FIRST_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -36,6 +38,7 @@ _HISTOGRAMS: Final = (
     ),
 )
 
+_FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 # What is in flight changes several times a request: the gauges follow so many seconds later.
 _GAUGES_DELAY_S: Final = 0.25
@@ -149,41 +152,12 @@ class _EngineCollector(Collector):
             ready = model.client.info is not None and not model.client.dead
             up.add_metric([model.name], float(ready))
         yield up
-        for name, text, field in _BEAT_GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=["model"])
-            for model, value in self._values(field):
-                gauge.add_metric([model.name], value)
-            yield gauge
-        for name, text, field in _BEAT_COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=["model"])
-            for model, value in self._values(field):
-                counter.add_metric([model.name], value)
-            yield counter
-
-    def _values(self, field: str) -> Iterator[tuple[Model, float]]:
+        families = [
+            _FAMILIES[metric.kind](f"penstock_engine_{metric.name}", metric.text, labels=["model"])
+            for metric in ENGINE_METRICS
+        ]
         for model in self._registry.models:
             if model.client.beat is not None:
-                yield model, getattr(model.client.beat, field)
-
-
-_BEAT_GAUGES: Final = (
-    ("penstock_engine_running_rows", "Rows in a slot.", "running"),
-    ("penstock_engine_waiting_rows", "Rows that wait for a slot.", "waiting"),
-    ("penstock_engine_kv_blocks_used", "KV blocks in use.", "kv_blocks_used"),
-    ("penstock_engine_kv_blocks", "KV blocks there are.", "kv_blocks_total"),
-    (
-        "penstock_engine_expected_wait_seconds",
-        "How long a request that comes now would wait until it begins.",
-        "expected_wait_s",
-    ),
-    ("penstock_engine_stalled_seconds", "Age of the oldest step in flight.", "stalled_s"),
-)
-_BEAT_COUNTERS: Final = (
-    ("penstock_engine_steps", "Steps.", "steps"),
-    ("penstock_engine_prompt_tokens", "Prompt tokens.", "prompt_tokens"),
-    ("penstock_engine_cached_tokens", "Prompt tokens from the prefix cache.", "cached_tokens"),
-    ("penstock_engine_generated_tokens", "Sampled tokens.", "generated_tokens"),
-    ("penstock_engine_preemptions", "Rows that gave their KV blocks back.", "preemptions"),
-    ("penstock_engine_busy_seconds", "Time that steps took the last stage.", "busy_s"),
-    ("penstock_engine_idle_seconds", "Time that the last stage waited for a step.", "idle_s"),
-)
+                for family, value in zip(families, metric_values(model.client.beat), strict=True):
+                    family.add_metric([model.name], value)
+        yield from families

@@ -85,7 +85,8 @@ async def until_idle(client: EngineClient) -> None:
         beat = client.beat
         if beat is last or beat is None:
             continue
-        if not (beat.running or beat.waiting or beat.kv_blocks_used):
+        usage = beat.usage
+        if not (usage.running or usage.waiting or usage.kv_blocks_used):
             return
     raise AssertionError(client.beat)
 

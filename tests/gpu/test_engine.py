@@ -84,8 +84,8 @@ def test_ten_thousand_requests_leave_nothing_behind() -> None:
             assert guests.finished + guests.left == REQUESTS
             assert guests.left > REQUESTS / 20
             assert engine.client.beat is not None
-            assert engine.client.beat.kv_blocks_total == 500
-            assert engine.client.beat.cached_tokens > 0
+            assert engine.client.beat.usage.kv_blocks_total == 500
+            assert engine.client.beat.usage.cached_tokens > 0
             assert {name for name, size in growth.items() if size > GROWTH[name]} == set(), mib
 
     run(serve(), 150)

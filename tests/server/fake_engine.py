@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import zmq
 
+from engine_core.engine_state import Beat, Usage
 from engine_core.messages import (
     Abort,
     Accepted,
-    Beat,
     DenseVectors,
     EncodedRows,
     EncodeJob,
@@ -192,7 +192,15 @@ class FakeEngine:
                 self._greet(client)
             self._unready.clear()
         running = sum(len(job.open_rows) for job in self._jobs.values())
-        beat = Beat(running, 0, 1, 16, 0.0, next(self._steps), 0, 0, 0, 0)
+        beat = Beat(
+            usage=Usage(running=running, waiting=0, kv_blocks_used=1, kv_blocks_total=16),
+            expected_wait_s=0.0,
+            stalled_s=0.0,
+            steps=next(self._steps),
+            prompt_tokens=0,
+            busy_s=0.0,
+            idle_s=0.0,
+        )
         for client in self._greeted:
             self._send(client, beat)
 
