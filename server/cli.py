@@ -27,20 +27,20 @@ examples:
   penstock serve
       the two demo models: text generation, embeddings and reranking
   penstock serve --served-model-name penstock-demo,gpt-4o-mini --served-model-name minilm
-      the same under other names, of which a program may know one already
+      the same under other names, such as one that a program already uses
   penstock serve ./llama-3.1-8b BAAI/bge-base-en-v1.5 --port 9000
       a folder and a model of the Hugging Face hub, each with an engine of its own
   penstock serve ./llama-3.1-8b --served-model-name chat --device cpu --pipeline-stages 2
       one model, called `chat` by requests, in two processes that each hold half of its layers
   penstock serve --config penstock.yaml --port 9000
-      what the file describes, but for the port
+      what the file describes, except for the port
 """
 _CONFIG_EXAMPLES = """\
 examples:
   penstock config --config penstock.yaml
       the whole configuration, as JSON
   penstock config --check --config penstock.yaml
-      exit code 0 if the daemon would start with it, 1 and one line on what is wrong if not
+      exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
 _LISTS = ("api_key_files", "cors_origins")
 
@@ -100,7 +100,9 @@ def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> Serve
     else:
         of_models = [*map(flag_name, engine), *([flag_name("names")] if names else [])]
         if sources or of_models:
-            parser.error(f"{', '.join(of_models or sources)}: with --config, models are the file's")
+            parser.error(
+                f"{', '.join(of_models or sources)}: with --config, models come only from the file"
+            )
         settings = msgspec.structs.replace(read_config_file(given["config"]), **server)
         setting_names = SettingNames(file=str(given["config"]), flags=frozenset(server))
     api_key = given.get("api_key") or api_key_from()
@@ -116,7 +118,7 @@ def _models(
     """Raises DemoModelMissingError if no model is named."""
     for source in sources:
         if source.endswith((".yaml", ".yml")):
-            parser.error(f"{source} is no model; a configuration file goes with --config")
+            parser.error(f"{source} is not a model; give a configuration file with --config")
     if not sources:
         demo = demo_models()
         sources = list(map(str, demo.values()))
@@ -161,7 +163,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     )
     bench = commands.add_parser(
         "bench",
-        help="measure speed, beside what others reach and what we aim for",
+        help="measure speed and compare it with vLLM's figures and our goals",
         description="Measure the headline workloads, offline or over HTTP.",
     )
     if with_bench:
@@ -182,7 +184,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     _add_serve(parser)
     parser.set_defaults(run=_config)
     parser.add_argument(
-        "--check", action="store_true", help="only say whether it is valid (default: show it)"
+        "--check", action="store_true", help="only check whether it is valid (default: show it)"
     )
 
 
@@ -199,7 +201,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="a configuration file in YAML; flags of the daemon go before what it says, models and "
-        "their engines are its alone (default: none)",
+        help="a configuration file in YAML; flags of the daemon override it, but models and their "
+        "engines come only from the file (default: none)",
     )
     add_flags(parser)

@@ -55,7 +55,7 @@ ErrorCode = Literal[
 
 
 class ErrorKind(NamedTuple):
-    """How a code is reported: HTTP status, OpenAI's `type`, seconds after which to try again."""
+    """How a code is reported: HTTP status, OpenAI's `type`, seconds until the client may retry."""
 
     status: int
     type: str
@@ -95,8 +95,8 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is not a success. `detail` is the message once more: it is
-    where clients of Jina and Voyage look for one."""
+    """The body of every answer that is not a success. `detail` is a copy of the message for clients
+    of Jina and Voyage."""
 
     error: ErrorDetail
     detail: str
@@ -124,16 +124,16 @@ class APIError(Exception):
 
     @classmethod
     def from_engine(cls, error: EngineError) -> "APIError":
-        """The engine's codes are a subset of the server's. Where it knows how long a request would
-        have waited, that is when to try again."""
+        """The engine's codes are a subset of the server's. If the engine knows how long the request
+        would have waited, this time becomes `retry-after`."""
         wait = error.retry_after
         headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
         return cls(error.code, error.message, error.param, headers)
 
     @classmethod
     def internal(cls, cause: Exception) -> "APIError":
-        """For an exception that nobody expected. Its message is for the log alone."""
-        error = cls("internal_error", "the server failed; its log says why")
+        """For an unexpected exception, whose message goes only to the log."""
+        error = cls("internal_error", "the server failed; its log has the reason")
         error.__cause__ = cause
         return error
 
@@ -149,8 +149,8 @@ class APIError(Exception):
 
     @classmethod
     def of_two_names(cls, field: str, other: str) -> "APIError":
-        """For a request that gives one field under both of its names, and means two things."""
-        message = f"{other}: another name of {field}, which is given too; give one of them"
+        """For a request that gives a field under both of its names, with different values."""
+        message = f"{other}: is another name of {field}, which is also given; give only one of them"
         return cls("invalid_request", message, other)
 
     def body(self) -> bytes:

@@ -140,5 +140,5 @@ def _best_of(body: CompletionRequest, limits: Limits) -> int:
     if best_of < n:
         raise APIError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
     if best_of > n and body.stream:
-        raise APIError("invalid_request", "best_of: more than n, not with `stream`", "best_of")
+        raise APIError("invalid_request", "best_of: at most n with `stream`", "best_of")
     return best_of

@@ -58,8 +58,8 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
     if len(queries) not in (1, len(texts)):
         raise APIError(
             "invalid_request",
-            f"{first_name}: {len(queries)} texts for the {len(texts)} of {second_name}; "
-            "give one, or as many",
+            f"{first_name}: {len(queries)} texts, but {second_name} has {len(texts)}; "
+            "give one text, or one for each",
             first_name,
         )
     cut = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)

@@ -69,7 +69,7 @@ async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[
     """The text, and whether it gets special tokens. Raises APIError."""
     if body.messages is None:
         if body.prompt is None:
-            raise APIError("invalid_request", "prompt: is required, or messages", "prompt")
+            raise APIError("invalid_request", "prompt: is required without messages", "prompt")
         _refuse_chat_options(body)
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:

@@ -21,13 +21,13 @@ _HTTP_GROUPS = {
 
 _OFFLINE = """\
 Measure engines without HTTP: weights are dummies, prompts are random token ids, decoding is greedy
-and every output has exactly the length of the case. Time is from the first submit to the last
-output; start-up and a warm-up are not in it, and the prefix cache is emptied before each case.
+and every output has exactly the case's length. Time is measured from the first submit to the last
+output, without start-up and warm-up; the prefix cache is emptied before each case.
 """
 _SERVE = """\
-Measure a server over HTTP, from the first request to the last answer, after a warm-up: one of our
-own (--start, with dummy weights) or one that runs (--url, any with OpenAI's API).
-Prompts are texts of random words of one token each. A failed request fails its case.
+Measure a server over HTTP, from the first request to the last answer, after a warm-up: a daemon
+started for this (--start, with dummy weights) or a running server with OpenAI's API (--url).
+Prompts are random words of one token each. A failed request fails its case.
 """
 
 
@@ -46,7 +46,7 @@ def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
 def _command(
     commands: Any, name: str, description: str, groups: Mapping[str, Sequence[Case]], help_: str
 ) -> argparse.ArgumentParser:
-    """A command with the flags that both have."""
+    """A command, with the flags that both commands have."""
     named = {case.name: case for group in groups.values() for case in group}
     width = max(map(len, [*named, *groups]))
     lines = [f"  {each.name:{width}}  {each.shape}: {each.what}" for each in named.values()]
@@ -66,7 +66,7 @@ def _command(
         required=True,
         choices=[*named, *groups],
         metavar="CASE",
-        help="one or more of those below",
+        help="one or more of the cases listed below",
     )
     _add_run_flags(parser)
     return parser
@@ -85,7 +85,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_share,
         default=1.0,
         metavar="FRACTION",
-        help="run this part of each case, for a quick look that is not judged (default: 1)",
+        help="run this part of each case, for a quick look not compared with goals (default: 1)",
     )
     parser.add_argument(
         "--repeat",
@@ -100,16 +100,19 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="use the config.json in FOLDER in place of the case's own model",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw ours beside the others to FILE, a PNG"
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="plot our figures beside the others to FILE, a PNG",
     )
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="warning",
         metavar="LEVEL",
-        help="of engines and servers that are started (default: warning)",
+        help="level of the started engines and servers (default: warning)",
     )
 
 
@@ -117,22 +120,24 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     where = group.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "--start", action="store_true", help="a daemon of our own, with the engine flags below"
+        "--start", action="store_true", help="start a daemon, with the engine flags below"
     )
     where.add_argument(
         "--url",
-        help=f"one that runs, such as http://127.0.0.1:8000; an API key is taken from "
+        help=f"a running server, such as http://127.0.0.1:8000; its API key is read from "
         f"${API_KEY_VARIABLE}",
     )
     group.add_argument(
-        "--model", metavar="NAME", help="with --url (default: the first that it lists)"
+        "--model",
+        metavar="NAME",
+        help="with --url, the model to measure (default: the first that the server lists)",
     )
     group.add_argument(
         "--tokenizer",
         type=Path,
         metavar="FILE",
         help="the model's tokenizer.json (default: for generation a byte-level BPE of 32,768 "
-        "entries that is trained at the start, for embeddings the demo embedder's)",
+        "entries, trained at the start; for embeddings the demo embedder's)",
     )
     group.add_argument(
         "--api-workers",
@@ -151,7 +156,7 @@ def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     bench_options, cases = _bench_options(options), _chosen(options)
     if options.start:
         if options.model is not None:
-            parser.error("--model goes with --url")
+            parser.error("--model is only for --url")
         return bench_started(bench_options, cases, options.api_workers, options.tokenizer)
     return bench_running(bench_options, cases, options.url, options.model, options.tokenizer)
 

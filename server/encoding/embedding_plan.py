@@ -56,7 +56,7 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> Items:
     prompt = text_prompt(model, body.prompt_name, body.input_type)
     if prompt and items.ids:
         field = "prompt_name" if body.prompt_name is not None else "input_type"
-        message = f"{field}: is for texts; token ids are taken as they are"
+        message = f"{field}: is only for texts; token ids are used as they are"
         raise APIError("invalid_request", message, field)
     return text_items([prompt + text for text in items.texts]) if prompt else items
 
@@ -99,7 +99,7 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
         ("normalized", body.normalized),
     )
     if requested is False and (dtype := _dtype(body)) in _DIRECTIONS:
-        message = f"{field}: false is for floats; {dtype} vectors keep only the direction"
+        message = f"{field}: false is only for floats; {dtype} vectors keep only the direction"
         raise APIError("invalid_request", message, field)
     return model.served.execution.model.pooling.normalize if requested is None else requested
 

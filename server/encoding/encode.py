@@ -60,8 +60,8 @@ async def texts_cut_to(
     if query is not None and others >= model.max_model_len:
         raise APIError(
             "context_length_exceeded",
-            f"query has {others} tokens, special tokens included; this model takes at most "
-            f"{model.max_model_len}, with a text",
+            f"query has {others} tokens, including special tokens; this model takes at most "
+            f"{model.max_model_len} for a query and a text",
             "query",
         )
     return Tokenization(

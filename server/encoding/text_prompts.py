@@ -14,7 +14,7 @@ def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -
     kind, for both at once, and where the model's pooling leaves prompts out.
     """
     if prompt_name is not None and input_type is not None:
-        message = "prompt_name and input_type: give one of them"
+        message = "prompt_name and input_type: give only one of them"
         raise APIError("invalid_request", message, "prompt_name")
     declared = model.served.execution.model.embedding
     if prompt_name is not None:
@@ -25,7 +25,7 @@ def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -
         prompt = declared.prompts.get(declared.default_prompt_name or "", "")
     if prompt and not model.served.execution.model.pooling.include_prompt:
         field = "input_type" if input_type is not None else "prompt_name"
-        message = f"{field}: model {model.name} pools without its prompts, which is not served here"
+        message = f"{field}: model {model.name} pools without its prompts, which is not served"
         raise APIError("invalid_request", message, field)
     return prompt
 
@@ -40,7 +40,7 @@ def _named(model: str, prompts: Mapping[str, str], name: str) -> str:
 
 def _for_kind(prompts: Mapping[str, str], input_type: str) -> str:
     if input_type not in INPUT_TYPES:
-        message = f"input_type: {input_type!r} is none of {', '.join(INPUT_TYPES)}"
+        message = f"input_type: {input_type!r} is not one of {', '.join(INPUT_TYPES)}"
         raise APIError("invalid_request", message, "input_type")
     names = (input_type, *INPUT_TYPES[input_type])
     return next((prompts[name] for name in names if name in prompts), "")

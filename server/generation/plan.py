@@ -91,7 +91,7 @@ def choices(body: SamplingOptions, limits: Limits) -> int:
 def check_choices(count: int, field: str, limits: Limits) -> None:
     """Raises APIError, naming `field`, if `count` choices of a prompt are too many."""
     if count > limits.max_n:
-        raise APIError("too_large", f"{field}: {count}; a request takes {limits.max_n}", field)
+        raise APIError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
 
 
 def _stop_strings(body: SamplingOptions) -> tuple[str, ...]:

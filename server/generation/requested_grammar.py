@@ -22,10 +22,10 @@ _ANY_OBJECT = '{"type": "object"}'
 
 
 def grammar_of(body: SamplingOptions) -> Grammar | None:
-    """None where the request leaves its text free.
+    """None if the request does not restrict its text.
 
-    Raises APIError, naming the field: grammars that differ, a schema that is no object, one too
-    large.
+    Raises APIError, naming the field: different grammars, a schema that is not an object, or
+    one that is too large.
     """
     requested = list(_requested(body))
     for grammar in requested:
@@ -35,8 +35,8 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
         if len(grammar.source) > MAX_GRAMMAR_CHARS:
             raise APIError(
                 "too_large",
-                f"{grammar.param}: {len(grammar.source)} characters of JSON; a request takes "
-                f"{MAX_GRAMMAR_CHARS}",
+                f"{grammar.param}: {len(grammar.source)} characters of JSON; at most "
+                f"{MAX_GRAMMAR_CHARS} are allowed",
                 grammar.param,
             )
     return requested[0] if requested else None

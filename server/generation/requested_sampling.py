@@ -40,6 +40,6 @@ def sampling_params(
 def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
     least = body.min_tokens or 0
     if max_tokens is not None and least > max_tokens:
-        message = f"min_tokens: {least} is more than the {max_tokens} tokens to generate at most"
+        message = f"min_tokens: {least} is more than the limit of {max_tokens} generated tokens"
         raise APIError("invalid_request", message, "min_tokens")
     return least

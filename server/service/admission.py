@@ -94,7 +94,7 @@ class Admission:
         ):
             if size > limit:
                 raise APIError(
-                    "too_large", f"the request holds {size} {unit}; this server takes {limit}"
+                    "too_large", f"the request has {size} {unit}; this server takes at most {limit}"
                 )
         if (
             self.requests + 1 > limits.max_requests

@@ -56,7 +56,9 @@ def text_items(texts: list[str]) -> Items:
 def check_count(count: int, field: str, limit: int) -> None:
     """Raises APIError if a request holds more items than one request may."""
     if count > limit:
-        raise APIError("too_large", f"{field}: {count} items; a request takes {limit}", field)
+        raise APIError(
+            "too_large", f"{field}: {count} items; a request takes at most {limit}", field
+        )
 
 
 def check_ids(ids: list[int], field: str, vocab_size: int) -> None:

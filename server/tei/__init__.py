@@ -1,1 +1,1 @@
-"""Hugging Face's text-embeddings-inference (TEI) in place: its endpoints, shapes and errors."""
+"""Endpoints, shapes and errors of Hugging Face's text-embeddings-inference (TEI)."""

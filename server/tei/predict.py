@@ -74,13 +74,15 @@ def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences
     elif all(isinstance(item, list) for item in inputs):
         found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
     else:
-        message = "inputs: a text, a pair of texts, or a list of lists of one or two"
+        message = "inputs: expected a text, a pair of texts, or a list of lists of one or two texts"
         raise APIError("invalid_request", message, "inputs")
     check_count(len(found.items), "inputs", max_items)
     for index, texts in enumerate(found.items):
         if len(texts) not in (1, 2):
             name = found.name(index)
-            raise APIError("invalid_request", f"{name}: {len(texts)} texts; one or two", name)
+            raise APIError(
+                "invalid_request", f"{name}: {len(texts)} texts; expected one or two", name
+            )
     return found
 
 

@@ -89,7 +89,7 @@ def _reranker(service: Service) -> Model:
     ]
     if len(rerankers) > 1:
         names = ", ".join(rerankers)
-        raise APIError("model_required", f"several models could be meant: {names}")
+        raise APIError("model_required", f"several models serve this endpoint: {names}")
     return service.find(rerankers[0] if rerankers else None, RERANK)
 
 

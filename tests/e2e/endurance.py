@@ -75,7 +75,7 @@ class Guests:
 
 
 async def until_idle(client: EngineClient) -> None:
-    """Wait for a heartbeat that tells of nothing in the deployment, and of every block free.
+    """Wait for a heartbeat with nothing in flight and every block free.
 
     Raises AssertionError with the last one if none comes.
     """

@@ -52,7 +52,7 @@ def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
     for name in variables:
         if name in _OWN_NAMES or name in template.tokens:
             field = f"chat_template_kwargs.{name}"
-            raise APIError("invalid_request", f"{field}: is not for a request to set", field)
+            raise APIError("invalid_request", f"{field}: cannot be set by a request", field)
 
 
 def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> None:
@@ -77,7 +77,7 @@ def _template_message(message: ChatMessage, field: str, template: ChatTemplate) 
     if message.tool_calls:
         if role != "assistant":
             name = f"{field}.tool_calls"
-            raise APIError("invalid_request", f"{name}: only an assistant calls tools", name)
+            raise APIError("invalid_request", f"{name}: only an assistant may call tools", name)
         found["tool_calls"] = [
             _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
@@ -108,7 +108,7 @@ def _call(call: ToolCall, field: str) -> dict[str, Any]:
     try:
         arguments = _ARGUMENTS.decode(call.function.arguments or "{}")
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise APIError("invalid_request", f"{name}: no JSON object: {error}", name) from None
+        raise APIError("invalid_request", f"{name}: is not a JSON object: {error}", name) from None
     function = {"name": call.function.name, "arguments": arguments}
     converted: dict[str, Any] = {"type": "function", "function": function}
     return converted if call.id is None else {"id": call.id, **converted}

@@ -156,8 +156,8 @@ async def test_an_engine_that_refuses_or_fails(fake: tuple[FakeEngine, OfflineRu
     engine.script.fail_after = 3
     with pytest.raises(EngineError, match="no finite result"):
         await runner.measure(CASES["one"], 0)
-    engine.script.refusal = Failed(0, "overloaded", "the deployment is full")
-    with pytest.raises(EngineError, match="the deployment is full"):
+    engine.script.refusal = Failed(0, "overloaded", "the engine is full")
+    with pytest.raises(EngineError, match="the engine is full"):
         await runner.measure(msgspec.structs.replace(CASES["dec"], count=130), 0)
 
 

@@ -108,4 +108,4 @@ def test_one_of_url_and_start(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as exit_info:
             cli.main(["bench", "serve", "--case", "http-gen-16", *flags])
         assert exit_info.value.code == 2
-    assert "--model goes with --url" in capsys.readouterr().err
+    assert "--model is only for --url" in capsys.readouterr().err

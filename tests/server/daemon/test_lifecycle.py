@@ -60,7 +60,7 @@ def health(deployment: Deployment) -> set[str]:
 
 @contextmanager
 def running(deployment: Deployment):
-    """One request of every kind in the deployment, and what became of them."""
+    """One request of every kind in flight, and how each ended."""
     slow(deployment)
     calls = [
         lambda: deployment.post("/v1/completions", ENDLESS),
@@ -173,7 +173,7 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
 
 
 def test_many_clients_and_a_small_deployment(builder):
-    """Everyone gets one answer, 200 or 429, and the deployment is empty afterwards."""
+    """Everyone gets one answer, 200 or 429, and nothing is in flight afterwards."""
     limits = Limits(max_requests=3)
     deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
     deployment.engines["writer"].script.step_seconds = 0.01
