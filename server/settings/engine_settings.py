@@ -1,6 +1,6 @@
 """The settings of a model and its engine: type, default, flag and help of each.
 
-None: decided by model and device, in `server.settings.defaults`.
+None: the default depends on model and device, see `server.settings.defaults`.
 """
 
 from typing import Annotated, Literal, get_args
@@ -25,13 +25,13 @@ from workers.contract.config import Dtype, LoadFormat
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is run. None: decided by model and device."""
+    """How a model is run. None: it depends on model and device."""
 
     max_model_len: Annotated[
         Positive | None,
         Flag(
             FlagGroup.MODELS,
-            "longest prompt and answer together (default: what the model was made for)",
+            "most tokens of a prompt and its answer together (default: the model's limit)",
             parse_positive,
             "TOKENS",
         ),
@@ -40,7 +40,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         LoadFormat,
         Flag(
             FlagGroup.MODELS,
-            "auto reads safetensors; dummy makes weights up from config.json, to measure speed "
+            "auto reads safetensors; dummy makes up weights for config.json, to measure speed "
             "(default: auto)",
             metavar="FORMAT",
             choices=get_args(LoadFormat),
@@ -51,7 +51,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.ENGINES,
             "cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
-            "(default: auto, CUDA where there is any)",
+            "(default: auto, CUDA if there is a device)",
             parse_device,
         ),
     ] = "auto"
@@ -69,7 +69,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive,
         Flag(
             FlagGroup.ENGINES,
-            "processes that each hold a part of the layers; more than one on CPUs only "
+            "processes that each compute a part of the layers; more than one only on CPUs "
             f"(default: {defaults.PIPELINE_STAGES})",
             parse_positive,
             "N",
@@ -79,7 +79,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         Flag(
             FlagGroup.ENGINES,
-            "CPU threads of each stage (default: on a CPU the cores, divided by the stages)",
+            "CPU threads of each stage (default: on a CPU, the cores divided by the stages)",
             parse_positive,
             "N",
         ),
@@ -88,8 +88,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         AttentionBackendName,
         Flag(
             FlagGroup.ENGINES,
-            f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, to compare with "
-            "(default: auto, the fastest that works here)",
+            f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, for "
+            "comparison (default: auto, the fastest that works)",
             metavar="NAME",
             choices=tuple(name.value for name in AttentionBackendName),
         ),
@@ -122,9 +122,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Bytes | None,
         Flag(
             FlagGroup.CAPACITY,
-            "key-value cache of each stage, such as 2GiB (default: on a CPU what --max-running "
-            f"needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what weights and the "
-            "largest step leave of --memory-share)",
+            "size of each stage's key-value cache, such as 2GiB (default: on a CPU what "
+            f"--max-running needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what "
+            "weights and the largest step leave of --memory-share)",
             parse_size,
             "SIZE",
         ),
@@ -133,7 +133,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         Flag(
             FlagGroup.CAPACITY,
-            "unit in which the cache is given out and shared "
+            "tokens in a block, the unit in which the cache is allocated and shared "
             f"(default: {defaults.block_size(on_cpu=True)} on a CPU, "
             f"{defaults.block_size(on_cpu=False)} on CUDA)",
             parse_positive,
@@ -143,7 +143,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model: a folder or a hub id, and what requests call it (by default its own name).
+    """One model: a folder or a hub id, and its names in requests (by default its own name).
 
     Keys without a flag: `memory_share` is this engine's part of each of its CUDA devices;
     `max_queue_seconds` replaces the daemon's.
@@ -154,9 +154,8 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
         tuple[str, ...],
         Flag(
             FlagGroup.MODELS,
-            "what requests call the model: a name, or several with commas, of which answers "
-            "contain the first; once for each MODEL, in the same order (default: the folder's "
-            "name, or the hub id)",
+            "the model's name in requests, or several names with commas; answers have the first. "
+            "Once for each MODEL, in the same order (default: the folder's name, or the hub id)",
             parse_names,
             "NAMES",
             action="append",

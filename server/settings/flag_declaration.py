@@ -35,7 +35,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 def declared_flags(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Flag]]:
-    """The fields of `struct` that have a flag, in order. The others are keys of the file alone."""
+    """The fields of `struct` that have a flag, in order. The others are only keys of the file."""
     for key, hint in get_type_hints(struct, include_extras=True).items():
         metadata: tuple[Any, ...] = getattr(hint, "__metadata__", ())
         yield from ((key, each) for each in metadata if isinstance(each, Flag))

@@ -1,6 +1,6 @@
 """The flags of `penstock serve`, from the settings that declare them.
 
-A flag that is not given leaves no trace in the parsed options: defaults are applied later.
+A flag that is not given sets no option: defaults are applied later.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from server.settings.settings import ServeCommand, Settings
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
 _DESCRIPTIONS = {
-    FlagGroup.LIFE: "/health and /health/ready answer 200 while every model takes requests, 503\n"
-    "before and after; a liveness probe asks /health/live.",
+    FlagGroup.LIFE: "/health and /health/ready answer 200 while every model accepts requests, 503\n"
+    "before and after; use /health/live for a liveness probe.",
 }
 
 

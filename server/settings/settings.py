@@ -1,7 +1,8 @@
-"""What a person may ask of the daemon, by flags or in a configuration file: one set of names.
+"""The daemon's settings, by flags or in a configuration file: one set of names.
 
-Nothing is decided here. What is left open is decided in `server/models/model_setup.py`, from the
-model, its device and the table in `server/settings/defaults.py`.
+Nothing is decided here. Settings that are not given are decided in
+`server/models/model_setup.py`, from the model, its device and the table in
+`server/settings/defaults.py`.
 """
 
 from typing import Annotated, Literal, get_args
@@ -34,21 +35,23 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class SettingsError(ValueError):
-    """What was asked for cannot be; one line names the flag, or the file and the key."""
+    """The settings are not valid; one line names the flag, or the file and the key."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
-    `memory_share` is what all engines without one of their own take of a CUDA device, together
-    with those that have one. Times are in seconds, sizes in bytes.
+    `memory_share` is the fraction of each CUDA device that all its engines may use together;
+    engines with a share of their own take theirs first. Times are in seconds, sizes in bytes.
     """
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
-    host: Annotated[Text, Flag(FlagGroup.HTTP, f"(default: {defaults.HOST})")] = defaults.HOST
+    host: Annotated[
+        Text, Flag(FlagGroup.HTTP, f"address to listen on (default: {defaults.HOST})")
+    ] = defaults.HOST
     port: Annotated[
         Port,
-        Flag(FlagGroup.HTTP, f"0 takes any that is free (default: {defaults.PORT})", parse_port),
+        Flag(FlagGroup.HTTP, f"0: any free port (default: {defaults.PORT})", parse_port),
     ] = defaults.PORT
     api_workers: Annotated[
         Positive,
@@ -63,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         Flag(
             FlagGroup.HTTP,
-            "refuse bodies with unknown fields (default: ignore those)",
+            "refuse bodies with unknown fields (default: ignore unknown fields)",
             action="store_true",
         ),
     ] = False
@@ -71,8 +74,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tuple[str, ...],
         Flag(
             FlagGroup.ACCESS,
-            "one key a line, # begins a comment; may be given several times. A request needs any "
-            "one key, of any source (default: none)",
+            "file with one key a line, # begins a comment; may be given several times. A request "
+            "needs any one of all keys (default: none)",
             metavar="FILE",
             action="append",
         ),
@@ -81,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str | None,
         Flag(
             FlagGroup.ACCESS,
-            "speak HTTPS with this certificate, or chain, in PEM (default: HTTP)",
+            "serve HTTPS with this certificate, or chain, in PEM (default: HTTP)",
             metavar="FILE",
         ),
     ] = None
@@ -118,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Positive,
         Flag(
             FlagGroup.LIMITS,
-            "their prompts, inputs and documents together; more are answered with 429 "
+            "prompts, inputs and documents in flight; more are answered with 429 "
             f"(default: {defaults.MAX_SEQUENCES})",
             parse_positive,
             "N",
@@ -128,8 +131,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Seconds,
         Flag(
             FlagGroup.LIMITS,
-            "longest expected wait until a request begins, for each model; more are answered with "
-            f"429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
+            "longest expected wait until a request begins, for each model; those that would wait "
+            f"longer are answered with 429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
             parse_seconds,
             "SECONDS",
         ),
@@ -138,7 +141,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Bytes,
         Flag(
             FlagGroup.LIMITS,
-            f"of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
+            f"largest body of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
             parse_size,
             "SIZE",
         ),
@@ -147,7 +150,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Positive,
         Flag(
             FlagGroup.LIMITS,
-            f"prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
+            f"most prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
             parse_positive,
             "N",
         ),
@@ -156,7 +159,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Positive,
         Flag(
             FlagGroup.LIMITS,
-            f"documents of a rerank (default: {defaults.MAX_DOCUMENTS})",
+            f"most documents of a rerank request (default: {defaults.MAX_DOCUMENTS})",
             parse_positive,
             "N",
         ),
@@ -165,7 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Positive,
         Flag(
             FlagGroup.LIMITS,
-            f"choices for each prompt (default: {defaults.MAX_N})",
+            f"most choices for each prompt (default: {defaults.MAX_N})",
             parse_positive,
             "N",
         ),
@@ -174,8 +177,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Share,
         Flag(
             FlagGroup.CAPACITY,
-            "of each CUDA device, taken by all engines together: weights, cache and the rest "
-            f"(default: {defaults.MEMORY_SHARE})",
+            "fraction of each CUDA device's memory that all engines together may use, for weights, "
+            f"cache and everything else (default: {defaults.MEMORY_SHARE})",
             parse_share,
             "SHARE",
         ),
@@ -184,7 +187,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Seconds,
         Flag(
             FlagGroup.LIFE,
-            f"give up if not ready by then (default: {defaults.STARTUP_TIMEOUT:g})",
+            f"give up if not ready after this time (default: {defaults.STARTUP_TIMEOUT:g})",
             parse_seconds,
             "SECONDS",
         ),
@@ -193,8 +196,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Seconds,
         Flag(
             FlagGroup.LIFE,
-            "on SIGTERM or Ctrl-C, or when a part has died, time to finish what runs; a second "
-            f"signal ends at once (default: {defaults.DRAIN_TIMEOUT:g})",
+            "time for running requests to finish on SIGTERM or Ctrl-C, or if a process died; a "
+            f"second signal ends them at once (default: {defaults.DRAIN_TIMEOUT:g})",
             parse_seconds,
             "SECONDS",
         ),
@@ -203,7 +206,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Seconds,
         Flag(
             FlagGroup.LIFE,
-            "end if a step of a model, or an API process, stands still for so long; 0, for "
+            "end the daemon if a step of a model, or an API process, hangs for this long; 0, for "
             "debuggers: never, and idle engines and workers are not watched either "
             f"(default: {defaults.STALL_TIMEOUT:g})",
             parse_seconds,
@@ -235,15 +238,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What `penstock serve` was asked for. `api_key` is one beside those of the files."""
+    """What `penstock serve` was asked to run. `api_key` is added to the keys of the files."""
 
     settings: Settings
     api_key: Annotated[
         str | None,
         Flag(
             FlagGroup.ACCESS,
-            f"ask every request for it (default: ${API_KEY_VARIABLE}, which other users of the "
-            "machine cannot see; no key if unset)",
+            f"require this key in every request (default: ${API_KEY_VARIABLE}, which other users "
+            "of the machine cannot see; no key if unset)",
             parse_api_key,
             "KEY",
         ),

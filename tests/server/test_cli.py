@@ -292,7 +292,7 @@ assert imports_bench("bench", "--help")
         [sys.executable, "-c", code], check=False, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert "measure speed, beside what others reach" in result.stdout
+    assert "measure speed and compare it" in result.stdout
     assert "usage: penstock bench [-h] COMMAND ..." in result.stdout
 
 
