@@ -1,5 +1,5 @@
-"""What transformers and sentence-transformers assume of a checkpoint, and the keys of its files
-that depart from it. `workers.contract.families` has the conventions of each architecture."""
+"""What transformers and sentence-transformers assume about a checkpoint of an architecture.
+`workers/contract/families.py` has the conventions of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,20 +11,34 @@ import msgspec
 from workers.contract.model_config import ModelConfigError
 
 Neutral = Mapping[str, tuple[Any, ...]]
-"""Keys that change a model's numbers and are not obeyed -> the values that leave them as they are.
-A key that is absent is neutral too."""
+"""Keys that are not implemented though they can change a model's numbers -> the values with which
+they do not. A checkpoint with another value is refused; one without the key is not."""
 
 _SHOWN_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conventions:
-    """First those of `config.json`: defaults, and the `neutral` values. Then those of
-    sentence-transformers.
+    """One architecture's.
 
-    The library's class for such a model is `library_class`. Its first module runs the architecture
-    for `task` (transformers' name) and calls its `output` `output_name`. The module `pooling`
-    follows, if there is one, and then any of `after_pooling`.
+    From its class of configuration in transformers, what holds where `config.json` has no such key:
+
+    hidden_act    default of `hidden_act`
+    norm_eps_key  the key of the norms' epsilon, and
+    norm_eps      its default
+    tied          default of `tie_word_embeddings`
+    neutral       other keys, which are checked only
+
+    From sentence-transformers, with the file whose entries must agree:
+
+    library_class  its class for such models, None if it has none: `model_type` in
+                   config_sentence_transformers.json
+    task           the task for which its first module runs the model: `transformer_task` in
+                   sentence_bert_config.json
+    output         the model's output that the module passes on: `method_output_name` there
+    output_name    the name under which it does: `module_output_name` there
+    pooling        the type of its second module in modules.json, None if there is none
+    after_pooling  types that may follow
     """
 
     hidden_act: str

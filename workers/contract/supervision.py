@@ -1,7 +1,11 @@
-"""A child of the daemon and its supervisor: it must not outlive it, and says that it goes on.
+"""A child process of the daemon: it ends when its supervisor dies, and reports that it is alive.
 
-Both go over the socket that is the child's standard input. The supervisor holds the other end and
-never writes to it; the kernel closes it when the supervisor dies, however it dies.
+There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores
+and API processes, whose `Heartbeat` goes to it. An engine core watches its workers, which send it
+`WorkerBeat` messages instead (`workers/stage/heartbeat.py`, `engine_core/executor/watch.py`).
+
+A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
+other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
 """
 
 import os
@@ -11,7 +15,7 @@ import threading
 from contextlib import suppress
 
 BEAT_SECONDS = 1.0
-"""Between two heartbeats of a process, to whichever other watches it."""
+"""Seconds between two heartbeats of any process, to the supervisor or to an engine core."""
 
 SILENT_BEATS = 8
 """A process that misses so many in a row stands still; it is noticed within 10 s."""
@@ -34,16 +38,19 @@ def exit_with_parent() -> None:
 
 
 class Heartbeat:
-    """Tells the supervisor that this process goes on. It is for the loop to beat, every
-    BEAT_SECONDS: a thread would beat on when the loop stands still."""
+    """The heartbeat of an engine core or API process, to the daemon's supervisor.
+
+    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
+    still, which is what the supervisor is to notice.
+    """
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark, say, does not listen
+        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark passes a pipe
             self._socket = socket.socket(fileno=os.dup(_STDIN))
 
     def beat(self) -> None:
-        """Never blocks, never fails: the supervisor may be stopped, or gone."""
+        """Send one. Never blocks and never fails: the supervisor may be stopped, or dead."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b".", socket.MSG_DONTWAIT)

@@ -1,11 +1,15 @@
 """How a token is sampled from its logits: the one place where a sampling parameter is declared.
 
-Requests (`server.schemas.sampling`, which has the ranges) and a model's `generation_config.json`
-set parameters by name. The resulting `TokenSampling` travels unchanged to the workers' table of
-slots (`workers.sampling.sampling_table`), whose columns are its fields; the samplers
-(`workers.sampling.cpu`, `workers.sampling.cuda` and its kernels) read them by name. So a new
-parameter is a field here, a field and a row in `known_options.toml` for requests, and its effect in
-the samplers.
+Requests and a model's `generation_config.json` set parameters by name. The resulting
+`TokenSampling` travels unchanged to the workers' table of slots, whose columns are its fields
+(`workers/sampling/sampling_table.py`).
+
+A new parameter takes four changes:
+
+1. a field of `TokenSampling`, here
+2. for requests, a field of the same name with its range in `server/schemas/sampling.py`
+3. a row in `server/schemas/known_options.toml`
+4. its effect in `workers/sampling/cpu.py`, and in `workers/sampling/cuda.py` and its kernels
 """
 
 from typing import Any, Self

@@ -47,7 +47,7 @@ class StageModel(Protocol):
 
     @property
     def layers(self) -> Sequence[StageLayer]:
-        """This stage's, in order; at least one."""
+        """The stage's layers in order; at least one."""
         ...
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
@@ -60,8 +60,9 @@ class StageModel(Protocol):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], or [N, num_labels] of first
-        tokens for a classifier; a dense embedder returns `hidden` unchanged. Padded internally to
-        at least four rows on the CPU."""
+        tokens for a classifier; a dense embedder returns `hidden` unchanged. On the CPU a model
+        pads fewer rows to MIN_CPU_ROWS (`workers/layers/linear.py`), so that they round the same in
+        any batch."""
         ...
 
     def weights(self) -> dict[str, torch.Tensor]:

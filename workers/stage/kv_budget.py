@@ -1,5 +1,10 @@
-"""How much of a CUDA device's memory is left for the KV cache. From the stages' budgets
-`engine_core/executor/capacity.py` takes the number of blocks."""
+"""What sizes the KV cache: each stage has a budget of bytes, and the smallest decides.
+
+With `--kv-cache-memory` the budget is that; without it, on the CPU, what full use needs, up to
+1 GiB (`server/models/model_setup.py`); on CUDA, the engine's share of the device
+(`server/models/memory_shares.py`) less all other uses, which this file measures. The worker reports
+its budget, and `engine_core/executor/capacity.py` makes a number of blocks of all stages' budgets.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +23,8 @@ from workers.stage.memory import GIB, DeviceMemoryError, explained
 
 def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
-    most that the largest step takes beside them, and its CUDA graphs. All of that is run and
-    measured, with a cache that holds just that step's tokens.
+    peak of its largest step beside them, and its CUDA graphs. The step is run and the graphs are
+    captured to measure them, with a cache that holds only that step's tokens.
 
     Raises DeviceMemoryError where nothing is left.
     """
@@ -81,7 +86,7 @@ def blocks_of_largest_step(config: ExecutionConfig) -> int:
 
 
 def _row_lens_of_largest_step(config: ExecutionConfig) -> npt.NDArray[np.int32]:
-    """Tokens of each of its rows, even but for the first ones' one more."""
+    """Tokens of each row of the largest step: all the same, or one more in the first rows."""
     rows = min(config.max_running, config.max_step_tokens)
     each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
     lens = np.full(rows, each, np.int32)
@@ -94,8 +99,12 @@ def _blocks(lens: npt.NDArray[np.int32], config: ExecutionConfig) -> npt.NDArray
 
 
 def _graph_bytes(config: ExecutionConfig, runner: DecodeRunner) -> int:
-    """What all CUDA graphs will take: the memory of the largest step, which all share, and what
-    each further graph adds."""
+    """What all CUDA graphs will take.
+
+    All share the memory of the largest, so that each further one adds little. Measured are the
+    largest graph of each kind, then the two largest of each kind. The second capture has two graphs
+    more, one of rows and one of tokens: each further graph is taken to add half of the difference.
+    """
     if not runner.can_capture():
         return 0
     rows, tokens = (

@@ -72,8 +72,7 @@ def _serve(
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     execution = config.execution
-    stages = execution.setting("pipeline_stages")
-    with explained("loading the weights", f"raise {stages}, or use a smaller model"):
+    with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config)
     backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(_announcement(config, loaded, backend))

@@ -23,6 +23,7 @@ from workers.contract.messages import (
     WorkerFailed,
     WorkerLoaded,
 )
+from workers.links.engine_link import EngineLink
 from workers.stage.worker import run_worker
 
 
@@ -119,28 +120,30 @@ def test_what_cannot_start_says_why(tmp_path: Path, changes: dict[str, str], mes
 def test_running_out_of_memory_names_the_setting_as_the_server_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_model(_: WorkerConfig) -> None:
+    def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError
 
     save_llama(tmp_path)
-    monkeypatch.setattr("workers.stage.worker.load_model", load_model)
+    monkeypatch.setattr("workers.stage.worker._runner", run_out)
+    monkeypatch.setattr(EngineLink, "receive", lambda _: AllocateKV(NUM_BLOCKS))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 30, 8 << 30))
-    names = {"pipeline_stages": "--pipeline-stages"}
+    names = {"kv_cache_memory": "--kv-cache-memory"}
     failure = failure_of(with_execution(worker_config(tmp_path), setting_names=names))
-    assert "1.0 of 8.0 GiB are free; raise --pipeline-stages" in failure.message
+    assert "1.0 of 8.0 GiB are free; lower --kv-cache-memory" in failure.message
 
 
 def failure_of(config: WorkerConfig) -> WorkerFailed:
-    """What a worker that fails before it loads anything, in this process, tells its engine."""
+    """What a worker in this process that fails during its start sends to its engine core."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         run_worker(with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}"))
-        assert router.poll(10_000)
-        identity, frame = router.recv_multipart()
-        assert identity == b"stage-0"
-        message = msgspec.msgpack.decode(frame, type=FromWorker)
-    assert isinstance(message, WorkerFailed), message
+        message = None
+        while not isinstance(message, WorkerFailed):
+            assert router.poll(10_000), message
+            identity, frame = router.recv_multipart()
+            assert identity == b"stage-0"
+            message = msgspec.msgpack.decode(frame, type=FromWorker)
     return message
 
 
