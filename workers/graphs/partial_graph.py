@@ -1,10 +1,10 @@
-"""CUDA graphs of steps with prompts, up to the attention of the last layer.
+"""Partial CUDA graphs: steps with prompts, captured up to the attention of the last layer.
 
-There are two kinds. A piecewise graph leaves attention out, because attention depends on how the
-tokens are divided into rows while everything else depends on their number alone: one piece up to
-the first layer's attention, one from there to the second layer's, and so on; attention is launched
-between the pieces. A mixed graph has static rows and is a single piece with all attention but the
-last layer's. Each serves any step of fewer tokens too.
+There are two kinds, of one class. A piecewise graph leaves attention out, because attention depends
+on how the tokens are divided into rows while everything else depends on their number alone: one
+piece up to the first layer's attention, one from there to the second layer's, and so on; attention
+is launched between the pieces. A mixed graph has static rows and is a single piece with all
+attention but the last layer's. Each serves any step of fewer tokens too.
 
 What follows the last layer's attention is never captured: it is a few launches over any number of
 the step's tokens.
@@ -41,9 +41,10 @@ class AttentionBuffers:
 
 @dataclass(frozen=True, slots=True)
 class PartialGraph:
-    """A captured step of `inputs.size` tokens: in `inputs.rows` if there are any, else in any rows.
+    """A captured step of `inputs.size` tokens. It is mixed if `inputs.rows` is given, which are its
+    rows, and otherwise piecewise, for any rows.
 
-    pieces  one graph a layer, each up to the layer's attention; a single one with `inputs.rows`
+    pieces  piecewise: one graph a layer, each up to the layer's attention; mixed: a single graph
     hidden  [size, hidden_size]: the last layer's input, once the pieces have run
     """
 

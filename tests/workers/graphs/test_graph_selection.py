@@ -12,11 +12,11 @@ from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
 
 
-def captured(size: int, places: StaticRows | None = None) -> Any:
+def captured(size: int, static_rows: StaticRows | None = None) -> Any:
     """A graph as far as it matters for which steps it is taken."""
 
     def has_room_for(rows: StepRows) -> bool:
-        return rows.total <= size and (places is None or places.has_room_for(rows))
+        return rows.total <= size and (static_rows is None or static_rows.has_room_for(rows))
 
     return SimpleNamespace(inputs=SimpleNamespace(size=size, has_room_for=has_room_for))
 

@@ -1,4 +1,4 @@
-"""Steps in the places that they are captured with: same result, whatever the places left empty."""
+"""Attention over the static rows of a captured step: the same result, whatever rows are unused."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
-SIZE, SINGLES, CHUNKS = 48, 4, 3
+SIZE, DECODE_ROWS, CHUNKS = 48, 4, 3
 STEPS = {
     "full": [(30, 1), (0, 1), (70, 1), (9, 1), (5, 20), (0, 7), (33, 9)],
     "singles_and_a_chunk": [(30, 1), (16, 1), (0, 31)],
@@ -59,25 +59,25 @@ def loaded(paged: PagedRows) -> StaticInputs:
         len(paged.rows) + 1, paged.block_tables.shape[1], PAGE, 0, paged.queries.device
     )
     table.device_tables[: len(paged.block_tables)] = paged.block_tables
-    inputs = StaticInputs(SIZE, table, 0, StaticRows(SINGLES, CHUNKS, 128))
+    inputs = StaticInputs(SIZE, table, 0, StaticRows(DECODE_ROWS, CHUNKS, 128))
     assert inputs.has_room_for(rows)
     nothing = np.zeros(rows.total, np.int32)
     inputs.load(nothing, nothing, rows)
     return inputs
 
 
-def in_turn(works: list[Callable[[], object]]) -> None:
+def in_order(works: list[Callable[[], object]]) -> None:
     for work in works:
         work()
 
 
-def backwards(works: list[Callable[[], object]]) -> None:
-    in_turn(works[::-1])
+def in_reverse(works: list[Callable[[], object]]) -> None:
+    in_order(works[::-1])
 
 
-@pytest.mark.parametrize("order", [in_turn, backwards])
+@pytest.mark.parametrize("order", [in_order, in_reverse])
 @pytest.mark.parametrize("rows", STEPS.values(), ids=STEPS)
-def test_attention_in_places(
+def test_attention_over_static_rows(
     rows: list[tuple[int, int]],
     order: Callable[[list[Callable[[], object]]], None],
     device: torch.device,
@@ -97,7 +97,7 @@ def test_attention_in_places(
     assert_attended(out[:total], paged.by_definition(), torch.float16)
 
 
-def test_what_there_are_no_places_for(device: torch.device) -> None:
+def test_steps_without_room(device: torch.device) -> None:
     paged = PagedRows([(0, 1)] * 3 + [(0, 2)], Heads(1, 1, 16), PAGE, torch.float16, device)
     rows = host_rows(paged)
     assert StaticRows(3, 1, 128).has_room_for(rows)
