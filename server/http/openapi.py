@@ -11,7 +11,7 @@ from server.errors import ERRORS, ErrorBody
 from server.service.endpoint import Operation
 
 REF = "#/components/schemas/{name}"
-# Asked for only where the daemon was given keys.
+# Required only if the daemon has API keys.
 _KEY = {"type": "http", "scheme": "bearer"}
 
 
@@ -90,7 +90,7 @@ def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
-    """One event of a stream: a chunk, an error, or at the end of one that is whole `[DONE]`."""
+    """One event of a stream: a chunk or an error; `[DONE]` at the end of a stream without error."""
     json = {
         "type": "string",
         "contentMediaType": "application/json",

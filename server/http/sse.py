@@ -23,8 +23,8 @@ def event(data: bytes) -> bytes:
 class EventStream(Response):
     """The answer 200 with a body of events; an error on the way is the last event.
 
-    `events` yields one or more whole events at a time, the last of them is DONE; each item is one
-    write. It is closed whatever happens: a client that leaves cancels it where it waits.
+    Each item of `events` is one or more whole events, written at once; the last event is DONE.
+    `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
     def __init__(self, events: AsyncGenerator[bytes]) -> None:

@@ -17,7 +17,7 @@ _log = logging.getLogger("penstock")
 
 
 def raise_open_files_limit() -> None:
-    """Raise it to the hard limit, 65,536 at most, for this process and its children."""
+    """Raise the limit to the hard limit, 65,536 at most, for this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < limit:
@@ -41,8 +41,8 @@ def warn_of_few_open_files(config: ServerConfig) -> None:
 def log_if_last(transport: asyncio.Transport) -> None:
     """Log once if a new connection has taken the last file that this process may open.
 
-    Numbers are given from below, so the highest is given when no other is free. The event loop
-    closes what comes then without a word.
+    A file gets the lowest free number, so the highest is used when no other is free. The event loop
+    closes further connections without logging it.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if transport.get_extra_info("socket").fileno() == soft - 1:

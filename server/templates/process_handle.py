@@ -35,7 +35,7 @@ class ProcessEndedError(Exception):
 
     @property
     def is_own_doing(self) -> bool:
-        """Its question has ended it, by a limit or a crash, and not another process."""
+        """Whether its question has ended it, by a limit or a crash, and not another process."""
         status = self.status
         return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
 
@@ -54,7 +54,7 @@ class ProcessHandle:
 
     @property
     def alive(self) -> bool:
-        """It has not ended yet."""
+        """Whether it has not ended yet."""
         return not self._child.exit.done()
 
     async def ask(self, question: bytes, seconds: float) -> Answer:

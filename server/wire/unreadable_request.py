@@ -1,4 +1,4 @@
-"""The last answer on a connection: to bytes that cannot be read as a request."""
+"""Bytes that cannot be read as a request: they get the last answer of their connection."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
         end()
     elif not last.more_body:
         last.on_response = end
-    else:  # it is the body of the last that is at fault
+    else:  # the bytes at fault are in the last request's body
         last.disconnected = True
         if connection.pipeline:
             connection.pipeline[0] = (last, _app(end))
