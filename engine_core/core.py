@@ -47,12 +47,13 @@ _RECEIVE_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _StepInFlight:
-    """`since` is when it was submitted; `queued`: while an older step was in flight."""
+    """A step whose results have not come: its number, when it was submitted, and whether an older
+    step was in flight then (`overlapped`)."""
 
     batch: Any
     step: int
     since: float
-    queued: bool
+    overlapped: bool
 
 
 class EngineCore:
@@ -78,7 +79,7 @@ class EngineCore:
         self._clients = clients
         self._preprocessor = preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
-        self._queue = QueueBound(execution.name, config.max_queue_seconds)
+        self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
         self._outbox = Outbox(self._job_ended)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
@@ -127,7 +128,7 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0].batch if self._in_flight else None
-            waited = self._scheduler.ahead()
+            queued = self._scheduler.queued_tokens()
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -135,12 +136,12 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_mask()
             now = self._clock()
-            queued = bool(self._in_flight)
-            self._in_flight.append(_StepInFlight(batch, step.step, now, queued))
-            self._statistics.submitted()
-            self._queue.submitted(now, waited, self._scheduler.ahead())
+            overlapped = bool(self._in_flight)
+            self._in_flight.append(_StepInFlight(batch, step.step, now, overlapped))
+            self._statistics.step_submitted()
+            self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
-                self._pacer.submitted(step, now)
+                self._pacer.step_submitted(step, now)
 
     def _may_wait(self) -> bool:
         """The worker does not need the next step yet, and a request that arrives could join it."""
@@ -154,14 +155,14 @@ class EngineCore:
 
     def _finish(self) -> None:
         while (output := self._executor.poll()) is not None:
-            finished = self._in_flight.popleft()
-            assert finished.step == output.step, "results come in submit order"
-            self._statistics.finished(output, queued=finished.queued)
+            oldest = self._in_flight.popleft()
+            assert oldest.step == output.step, "results come in submit order"
+            self._statistics.step_finished(output, overlapped=oldest.overlapped)
             now = self._clock()
-            self._queue.finished(now)
+            self._queue_bound.step_finished(now)
             if self._pacer is not None:
-                self._pacer.finished(output, now)
-            self._scheduler.update(finished.batch, output, self._outbox)
+                self._pacer.step_finished(output, now)
+            self._scheduler.update(oldest.batch, output, self._outbox)
             self._submit_mask()
 
     def _submit_mask(self) -> None:
@@ -213,7 +214,7 @@ class EngineCore:
         try:
             self._workflow.check(message)
             texts = self._processor.texts(message)
-            self._queue.check(self._scheduler.ahead(message.priority))
+            self._queue_bound.admit(self._scheduler.queued_tokens(message.priority))
             job = self._budget.admit(client, message)
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
@@ -231,19 +232,19 @@ class EngineCore:
             if inputs.refusal is not None:
                 raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
-            # Checked again: jobs that came earlier may have been tokenized, and counted, since.
-            self._queue.check(self._scheduler.ahead(job.message.priority))
+            # Once more: the tokens of jobs that came earlier may have been counted since.
+            self._queue_bound.admit(self._scheduler.queued_tokens(job.message.priority))
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return
         tokens = sum(accepted.prompt_tokens)
-        self._statistics.accepted(tokens)
+        self._statistics.job_accepted(tokens)
         self._budget.correct(job, tokens)
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
 
     def _abort(self, key: JobKey) -> None:
-        """End a job silently: its client is gone, or wants it no more.
+        """End a job silently: its client is gone, or no longer wants it.
 
         `Scheduler.abort` releases its slots and KV blocks at once, `Outbox.abort` its budget.
         """
@@ -271,7 +272,7 @@ class EngineCore:
         beat = self._statistics.beat(
             self._scheduler.usage(),
             stalled_s=now - self._in_flight[0].since if self._in_flight else 0.0,
-            expected_wait_s=self._queue.expected_wait(self._scheduler.ahead(0)),
+            expected_wait_s=self._queue_bound.expected_wait(self._scheduler.queued_tokens(0)),
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

@@ -58,7 +58,7 @@ class Outbox:
             self._end(job)
 
     def abort(self, job: Job) -> None:
-        """End a job silently: its client wants no more of it, or is gone."""
+        """End a job silently: its client is gone, or no longer wants it."""
         if not job.ended:
             self._end(job)
 

@@ -37,13 +37,18 @@ _Kind = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """`kinds` is the step's size, the closest description first; `prompts`: it has prompt tokens;
-    `queued`: submitted behind another step; `held`: submitted when it was due, and not before, so
-    that its idle time shows whether this was early enough."""
+    """A step in flight.
+
+    kinds       its size, the closest description first
+    prompts     whether it has prompt tokens
+    overlapped  whether it was submitted while another step was in flight
+    held        whether it was submitted when it was due, and not before: then its idle time shows
+                whether this was early enough
+    """
 
     kinds: tuple[_Kind, ...]
     prompts: bool
-    queued: bool
+    overlapped: bool
     held: bool
 
 
@@ -71,19 +76,19 @@ class Pacer:
         self._held_back[prompts] |= waits
         return waits
 
-    def submitted(self, step: StepInput, now: float) -> None:
+    def step_submitted(self, step: StepInput, now: float) -> None:
         """`step` has been sent to the worker."""
-        queued, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
-        held = queued and self._held_back[prompts] and self.due(prompts=prompts) <= now
-        self._steps.append(_Submitted(_kinds(step), prompts, queued, held))
-        if not queued:
+        overlapped, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
+        held = overlapped and self._held_back[prompts] and self.due(prompts=prompts) <= now
+        self._steps.append(_Submitted(_kinds(step), prompts, overlapped, held))
+        if not overlapped:
             # An idle worker begins a margin after the submission.
             self._begin(now + self._margins[prompts])
 
-    def finished(self, output: FinishedStep, now: float) -> None:
+    def step_finished(self, output: FinishedStep, now: float) -> None:
         """The result of the oldest step has come; the worker now runs the next one."""
         step = self._steps.popleft()
-        gap = max(output.idle_us, 0) / 1e6 if step.queued else 0.0
+        gap = max(output.idle_us, 0) / 1e6 if step.overlapped else 0.0
         for kind in step.kinds:
             self._remember(kind, max(now - self._started - gap, 0.0))
         if step.held and output.idle_us >= 0:

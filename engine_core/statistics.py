@@ -10,19 +10,20 @@ class Statistics:
     def __init__(self) -> None:
         self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
 
-    def accepted(self, prompt_tokens: int) -> None:
+    def job_accepted(self, prompt_tokens: int) -> None:
         """A job was accepted."""
         self._prompt_tokens += prompt_tokens
 
-    def submitted(self) -> None:
+    def step_submitted(self) -> None:
         """A step was submitted."""
         self._steps += 1
 
-    def finished(self, output: StepOutput, *, queued: bool) -> None:
-        """A step has finished. Only if it was `queued` behind another one does the time for which
-        the last stage waited for it count as idle."""
+    def step_finished(self, output: StepOutput, *, overlapped: bool) -> None:
+        """A step has finished. The time for which the last stage waited for it counts as idle if it
+        was submitted while another step was in flight (`overlapped`): otherwise the engine had
+        nothing to do."""
         self._busy_us += output.busy_us
-        self._idle_us += max(output.idle_us, 0) if queued else 0
+        self._idle_us += max(output.idle_us, 0) if overlapped else 0
 
     def beat(self, usage: Usage, *, stalled_s: float, expected_wait_s: float) -> Beat:
         """The heartbeat: these counters beside the scheduler's."""

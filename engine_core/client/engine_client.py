@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
-from engine_core.client.known_queue import KnownQueue
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.engine_state import Beat
 from engine_core.messages import (
@@ -34,7 +34,7 @@ class EngineClient:
         self.beat: Beat | None = None
         self.dead = False
         self._over: EngineError | None = None
-        self.queue = KnownQueue()
+        self.breaker = CircuitBreaker()
         self._endpoint = endpoint
         self._ids = itertools.count(1)
         self._jobs: dict[int, GenerateStream | EncodeCall[Any, Any]] = {}
@@ -161,7 +161,7 @@ class EngineClient:
             raise self._over
         if self.dead:
             raise self._death()
-        is_probe = self.queue.probe(message.priority)
+        is_probe = self.breaker.probe(message.priority)
         self._jobs[job] = waiting
         self.send(message)
         try:
@@ -171,10 +171,10 @@ class EngineClient:
             raise
         except EngineError as error:
             if error.retry_after is not None:
-                self.queue.refused(message.priority, error)
+                self.breaker.refused(message.priority, error)
             raise
         if is_probe:
-            self.queue.accepted()
+            self.breaker.accepted()
         return accepted
 
     def _drop(self, job: int) -> None:

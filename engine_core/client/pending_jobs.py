@@ -78,7 +78,7 @@ class GenerateStream(PendingJob):
         self._wake: asyncio.Future[None] | None = None
 
     @property
-    def finished(self) -> bool:
+    def ended(self) -> bool:
         """Every row has ended, or the job has failed."""
         return not self._open_rows or self._error is not None
 
@@ -87,7 +87,7 @@ class GenerateStream(PendingJob):
 
         Raises EngineError if the job failed, after the updates that came before.
         """
-        if not self._updates and not self.finished:
+        if not self._updates and not self.ended:
             self._wake = asyncio.get_running_loop().create_future()
             try:
                 await self._wake
@@ -105,8 +105,8 @@ class GenerateStream(PendingJob):
             self._close_row(row)
 
     def abort(self) -> None:
-        """Stop every row that still runs. Idempotent, harmless once finished."""
-        if not self.finished:
+        """Stop every row that still runs. Idempotent, harmless once ended."""
+        if not self.ended:
             self._client.send(Abort([self._id]))
             self._open_rows.clear()
             self._wake_reader()

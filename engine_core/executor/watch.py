@@ -7,8 +7,8 @@ from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 
 class StageWatch:
-    """Counts in ticks of BEAT_SECONDS, never in what a clock says: when this process was itself
-    stopped, with its machine perhaps, nobody else has missed anything."""
+    """Counts calls of `tick`, not seconds of a clock: while this process is itself stopped, perhaps
+    with the whole machine, the clock runs on and no stage looks silent for it."""
 
     def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
         """A step may take `stall_timeout` seconds; with 0 nothing is watched."""
@@ -17,14 +17,14 @@ class StageWatch:
         self._setting = execution.setting("stall_timeout")
         self._stall_timeout = stall_timeout
         self._silent = [0] * num_stages  # ticks since the last heartbeat
-        self._finished = [-1] * num_stages
+        self._last_steps = [-1] * num_stages  # the last step each has done its share of
         self._oldest: int | None = None
         self._age = 0
 
     def heard(self, beat: WorkerBeat) -> None:
         """A heartbeat has come."""
         self._silent[beat.stage] = 0
-        self._finished[beat.stage] = beat.last_finished_step
+        self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
         """Called every BEAT_SECONDS with the oldest step in flight.
@@ -54,13 +54,16 @@ class StageWatch:
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 
     def _culprit(self, oldest: int) -> int:
-        """The stage that has been silent since the step began; or else the first that has not done
-        its share; or else the last, whose device has not."""
+        """The stage that stands still at step `oldest`.
+
+        A stage that has been silent since the step became the oldest; if none, the first that has
+        not done its share of it; if all have, the last: its device has not computed the result.
+        """
         most = max(self._silent)
         if most >= max(self._age, 2):  # a stage that beats has 1
             return self._silent.index(most)
-        behind = [stage for stage, step in enumerate(self._finished) if step < oldest]
-        return behind[0] if behind else len(self._finished) - 1
+        behind = [stage for stage, step in enumerate(self._last_steps) if step < oldest]
+        return behind[0] if behind else len(self._last_steps) - 1
 
     def _stands_still(self, stage: int, why: str) -> str:
         return f"worker {stage} of {self._name} stands still: {why}"

@@ -28,9 +28,9 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
         """The state now, for the metrics."""
         ...
 
-    def ahead(self, priority: int | None = None) -> int:
-        """Prompt tokens that begin before the first row of a new job of `priority`; None: of the
-        lowest there is. 0 if none wait."""
+    def queued_tokens(self, priority: int | None = None) -> int:
+        """Prompt tokens that wait to be computed before the first row of a new job of `priority`;
+        None: all that count."""
         ...
 
     def abort(self, job: Job, row: int | None = None) -> int:
@@ -60,8 +60,8 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
         ...
 
     def mask(self, outbox: Outbox) -> StepMask | None:
-        """The mask that the newest step waits for, once it can be computed; else None. Rows without
-        any allowed token fail. No step is scheduled while a mask is owed."""
+        """The mask that the newest step waits for, once it can be computed; else None. Jobs fail if
+        one of their rows has no allowed token. No step is scheduled while a mask is owed."""
         ...
 
     def update(self, batch: BatchT, output: OutputT_contra, outbox: Outbox) -> None:

@@ -19,17 +19,17 @@ _ITEM = 4  # bytes of an int32 or float32
 def confirm_rows(
     batch: DecodeBatch, output: GenerateOutput, kv: KVCacheManager, outbox: Outbox
 ) -> Iterator[Request]:
-    """Advance every row of `batch` by its result; yields the requests that are over.
+    """Advance every request of `batch` by its result; yields the requests that are over.
 
-    Results of rows that ended while the step was in flight are dropped. A row without finite logits
-    fails its whole job. A row whose text is complete by its grammar ends.
+    Results of requests that ended while the step was in flight are ignored. A request without
+    finite logits fails its whole job. A request whose text is complete by its grammar ends.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _rows_of(output.sampled)
     scored_rows = _ScoredRows(output.scored)
     ended = Status.ENDED
     for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        scored = scored_rows.take(len(targets)) if targets else None
+        scored = scored_rows.next(len(targets)) if targets else None
         request.in_flight -= 1
         if not samples:
             if scored is not None and request.status is not ended:
@@ -50,7 +50,7 @@ def confirm_rows(
             continue
         finish = _advance(request, token, kv)
         if matcher is not None and matcher.complete and finish != "stop":
-            # No end token was sampled, so the row's last token is text: it is sent before the end.
+            # No end token was sampled, so the last token is text: it is sent before the end.
             _announce(request, token, None, logprobs, scored, outbox)
             token, finish, logprobs, scored = -1, "stop", None, None
         _announce(request, token, finish, logprobs, scored, outbox)
@@ -59,14 +59,14 @@ def confirm_rows(
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
-    """The row cannot go on with its grammar: its job fails whole."""
+    """The request cannot go on within its grammar: its job fails whole."""
     message = "the text cannot be continued within its grammar, which may have grown too complex"
     outbox.fail(request.job, RefusalError("row_failed", message))
 
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
-    """Append a confirmed token and register the block that it completes. Returns why the row ends,
-    None if it goes on."""
+    """Append a confirmed token and register the block that it completes. Returns why the request
+    ends, None if it goes on."""
     tokens = request.tokens
     known = len(tokens)
     if known >= request.max_len:
@@ -117,7 +117,7 @@ class _ScoredRows:
         self._scored = scored
         self._next = 0
 
-    def take(self, count: int) -> Logprobs | None:
+    def next(self, count: int) -> Logprobs | None:
         """The next `count` positions; None where there are none."""
         if self._scored is None or count == 0:
             return None

@@ -36,7 +36,8 @@ class DecoderScheduler:
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
-        # are the running requests that have not sampled since they got their slot.
+        # are the running requests with known tokens that are not submitted: no step samples for
+        # them yet.
         self._running: dict[Request, None] = {}
         self._prompts: dict[Request, None] = {}
         # The tokens of `_prompts` that are not submitted; the blocks that waiting requests need.
@@ -67,8 +68,8 @@ class DecoderScheduler:
             self._waiting.add(request, request.priority, tokens)
             self._waiting_blocks += self.kv.blocks_for(tokens)
 
-    def ahead(self, priority: int | None = None) -> int:
-        return self._unsubmitted + self._waiting.tokens_ahead(priority)
+    def queued_tokens(self, priority: int | None = None) -> int:
+        return self._unsubmitted + self._waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
@@ -113,7 +114,7 @@ class DecoderScheduler:
     def mask(self, outbox: Outbox) -> StepMask | None:
         if not self._masks.ready:
             return None
-        mask, failed = self._masks.take()
+        mask, failed = self._masks.compute()
         for request in failed:
             fail_off_grammar(request, outbox)
             self.abort(request.job)
@@ -131,8 +132,11 @@ class DecoderScheduler:
                 self.abort(request.job)
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
-        """Add one token of each generating request whose last token is confirmed, or is computed by
-        the oldest step and cannot be the last by count; spread evenly over the micro-batches."""
+        """Add one token of each generating request that can go on.
+
+        Its last token is confirmed, or the oldest step samples it and it cannot reach `max_len`. A
+        pipeline divides these requests evenly over its micro-batches.
+        """
         limit = -(-(len(self._running) - len(self._prompts)) // self._stages)
         ready = [
             request
@@ -144,7 +148,8 @@ class DecoderScheduler:
             )
         ]
         size = self.kv.block_size
-        # A request that an older row of this very step has preempted holds no block either.
+        # Only requests without room for their next position need `_grow`. Those that it preempts on
+        # the way, for an older request of this step, hold no block: they reach it as well.
         ready = [
             request
             for request in ready
@@ -156,13 +161,13 @@ class DecoderScheduler:
         batch.add_decodes(ready)
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
-        """Allocate the block of the request's next position; False if the request must skip this
-        step."""
+        """Allocate the block of the request's next position. False if it is not in this step: no
+        block is free, or the request was preempted for an older one."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
             youngest = next(reversed(self._running))
-            # An ahead row never preempts: it can wait until it is certain to go on.
+            # With a token still unresolved, a request never preempts: it may be about to end.
             if request.unresolved or youngest is request:
                 return False
             self._preempt(youngest)
@@ -245,7 +250,7 @@ class DecoderScheduler:
         request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
         shareable = 0 if request.awaits_scores else (known - 1) // kv.block_size
         shared = kv.match(request.hashes[:shareable])
-        kv.hold(shared)
+        kv.touch(shared)
         fresh = kv.allocate(kv.blocks_for(known) - len(shared))
         if fresh is None:
             kv.release(shared)
@@ -268,8 +273,8 @@ class DecoderScheduler:
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: int) -> int:
         """Add the next chunk of the request's known tokens; returns its length.
 
-        Its full blocks are registered now: any later row, even of this very step, may read them,
-        because each layer writes every row's keys and values before it attends.
+        Its full blocks are registered now: any later request, even in the same step, may read them,
+        because each layer writes the keys and values of all rows before it attends.
         """
         start = request.submitted
         length = min(len(request.tokens) - start, budget)

@@ -33,15 +33,25 @@ def job_results(
     # Sparse vectors may all be empty.
     vectors = numbers.reshape(ends[-1], len(numbers) // max(ends[-1], 1))
     finite = bool(np.isfinite(vectors).all())
+    # Chosen once a step: where many jobs share it, each may have a single row.
+    plain = Scores if isinstance(output, ClassifyOutput) else DenseVectors
+    sparse, any_states = isinstance(output, EmbedSparseOutput), len(batch.token_states) > 0
     first = 0
     for job, rows in batch.parts:
-        last = first + len(rows)
-        own, own_sizes = vectors[ends[first] : ends[last]], sizes[first:last]
-        first = last
-        if finite or np.isfinite(own).all():
-            yield job, len(rows), _message(output, job, rows.tobytes(), own.tobytes(), own_sizes)
+        num_rows = len(rows)
+        last = first + num_rows
+        own = vectors[ends[first] : ends[last]]
+        if not (finite or np.isfinite(own).all()):
+            part = None
+        elif sparse:
+            counts = sizes[first:last].tobytes()
+            part = SparseVectors(job.message.id, rows.tobytes(), own.tobytes(), counts)
+        elif any_states and requests_token_states(job):
+            part = TokenStates(job.message.id, rows.tobytes(), own.tobytes())
         else:
-            yield job, len(rows), None
+            part = plain(job.message.id, rows.tobytes(), own.tobytes())
+        yield job, num_rows, part
+        first = last
 
 
 def requests_token_states(job: Job) -> bool:
@@ -58,17 +68,3 @@ def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> tuple[bytes, _I
             return output.entries, np.frombuffer(output.counts, np.int32)
         case ClassifyOutput():
             return output.logits, np.ones_like(batch.lens)
-
-
-def _message(
-    output: EncodeOutput, job: Job, rows: bytes, data: bytes, sizes: _IntArray
-) -> EncodedRows:
-    """The results of a job's `rows` (int32), whose vectors are `data`, `sizes` of them each."""
-    match output:
-        case EmbedOutput():
-            kind = TokenStates if requests_token_states(job) else DenseVectors
-            return kind(job.message.id, rows, data)
-        case EmbedSparseOutput():
-            return SparseVectors(job.message.id, rows, data, sizes.tobytes())
-        case ClassifyOutput():
-            return Scores(job.message.id, rows, data)

@@ -64,7 +64,7 @@ class KVCacheManager:
         return hashlib.blake2b(content, key=self._key, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
-        """The blocks of the longest cached prefix. They may be evicted until `hold`."""
+        """The blocks of the longest cached prefix. They may be evicted until `touch`."""
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_of.get(block_hash)
@@ -73,8 +73,8 @@ class KVCacheManager:
             blocks.append(block)
         return blocks
 
-    def hold(self, blocks: Iterable[int]) -> None:
-        """Take one reference on each cached block."""
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Take one reference on each cached block: none of them is evicted until `release`."""
         for block in blocks:
             if self._references[block] == 0:
                 del self._free[block]
@@ -84,7 +84,7 @@ class KVCacheManager:
         """`count` blocks with one reference each and no content; None if too few are free."""
         if count > len(self._free):
             return None
-        return [self._take() for _ in range(count)]
+        return [self._pop_free() for _ in range(count)]
 
     def register(self, block: int, block_hash: BlockHash) -> None:
         """`block` holds (or, in stream order, will hold) the content of `block_hash`.
@@ -120,7 +120,7 @@ class KVCacheManager:
         for block_hash, block in self._block_of.items():
             assert self._hash_of[block] == block_hash, f"block {block} is registered twice"
 
-    def _take(self) -> int:
+    def _pop_free(self) -> int:
         block, _ = self._free.popitem(last=False)
         self._forget(block)
         self._references[block] = 1

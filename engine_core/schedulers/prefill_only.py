@@ -86,9 +86,9 @@ class PrefillOnlyScheduler:
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
 
-    def ahead(self, priority: int | None = None) -> int:
+    def queued_tokens(self, priority: int | None = None) -> int:
         """The first rows of jobs that have not begun: a job's further rows share steps with it."""
-        return self._waiting.tokens_ahead(priority)
+        return self._waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
@@ -168,9 +168,9 @@ class _Packer:
             for job in jobs:
                 if self.left <= 0:
                     return
-                self._take(job, self._rows[job], limit)
+                self._add_rows(job, self._rows[job], limit)
 
-    def _take(self, job: Job, rows: EncoderRows, limit: int) -> None:
+    def _add_rows(self, job: Job, rows: EncoderRows, limit: int) -> None:
         """Add the job's next rows: up to `limit` tokens, and at least one row if it fits the budget
         left (or if the step is still empty)."""
         count = rows.fitting(min(limit, self.left))

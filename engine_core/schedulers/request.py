@@ -1,4 +1,4 @@
-"""One sequence being generated: its known, submitted and confirmed tokens."""
+"""What the decoder schedules: one sequence, its known, submitted and confirmed tokens."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One row of a generate job.
+    """One row of a generate job and its state, until it ends.
 
     tokens         the known ones: prompt, then confirmed output
     max_len        tokens at which it ends, prompt included
-    seed           of the row's random numbers
+    seed           of its random numbers
     stops          tokens that end it
     matcher        follows its grammar, if it has one, and finds the tokens that it allows
     barred         int32, tokens that must not come before `params.min_tokens` others

@@ -35,8 +35,8 @@ class WaitingQueue(Generic[ItemT]):
         """The items of each priority, the lowest first."""
         return [self._groups[priority].keys() for priority in self._priorities]
 
-    def tokens_ahead(self, priority: int | None = None) -> int:
-        """The tokens of all items that begin before a new one of `priority`; None: of all items."""
+    def tokens_before(self, priority: int | None = None) -> int:
+        """The tokens of the items that begin before a new one of `priority`; None: of all items."""
         if priority is None:
             return self.num_tokens
         return sum(tokens for other, tokens in self._group_tokens.items() if other <= priority)

@@ -53,9 +53,9 @@ _BUSY = _Fault("overloaded", "too many grammars are being compiled; try again la
 _BROKEN = _Fault("invalid_request", "it cannot be compiled")
 
 
-class CompilingThreads:
-    """Compiles the grammars of jobs. `take` returns finished jobs; `fileno` is readable when
-    there are some. The threads end when nobody holds this object.
+class CompilerThreads:
+    """Compiles the grammars of jobs. `take` returns the jobs whose grammars are compiled; `fileno`
+    is readable when there are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
@@ -65,7 +65,7 @@ class CompilingThreads:
         weakref.finalize(self, self._lanes.end)
         self._cache = _Cache()
         self._waiting: dict[_Key, list[_Waiting]] = {}
-        self._finished: list[CompiledJob] = []
+        self._compiled: list[CompiledJob] = []
 
     def fileno(self) -> int:
         """For the loop's poller."""
@@ -76,7 +76,7 @@ class CompilingThreads:
         key = (grammar.kind, grammar.source)
         entry = _Waiting(job, tokenized, grammar.param)
         if (compiled := self._cache.get(key)) is not None:
-            self._finished.append(_finished(entry, compiled))
+            self._compiled.append(_compiled_job(entry, compiled))
         elif (waiting := self._waiting.get(key)) is not None:
             waiting.append(entry)
         else:
@@ -84,14 +84,14 @@ class CompilingThreads:
             self._lanes.put(grammar)
 
     def take(self) -> list[CompiledJob]:
-        """The jobs that have finished since the last call."""
+        """The jobs whose grammars were compiled, or could not be, since the last call."""
         # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
         for key, outcome in self._outcomes.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
                 self._cache.put(key, outcome)
-            self._finished += [_finished(entry, outcome) for entry in self._waiting.pop(key)]
-        finished, self._finished = self._finished, []
-        return finished
+            self._compiled += [_compiled_job(entry, outcome) for entry in self._waiting.pop(key)]
+        compiled, self._compiled = self._compiled, []
+        return compiled
 
 
 class _Cache:
@@ -176,7 +176,7 @@ class _Lanes:
         return _Fault("invalid_request", message)
 
 
-def _finished(entry: _Waiting, outcome: CompiledGrammar | _Fault) -> CompiledJob:
+def _compiled_job(entry: _Waiting, outcome: CompiledGrammar | _Fault) -> CompiledJob:
     if isinstance(outcome, CompiledGrammar):
         return CompiledJob(entry.job, entry.tokenized, outcome)
     refusal = RefusalError(outcome.code, f"{entry.param}: {outcome.message}", entry.param)

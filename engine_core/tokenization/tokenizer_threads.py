@@ -1,4 +1,4 @@
-"""Tokenizes the texts of jobs off the loop, in threads, many texts a call."""
+"""Tokenizes the texts of jobs in threads, off the loop, many texts a call."""
 
 import queue
 import threading
@@ -35,7 +35,7 @@ class Tokenized:
 
 @dataclass(slots=True, eq=False)
 class TokenizedJob:
-    """A job and its items' ids, complete once `TokenizingThreads` has returned it; or the reason
+    """A job and its items' ids, complete once `TokenizerThreads` has returned it; or the reason
     why its texts cannot be tokenized."""
 
     job: Job
@@ -66,26 +66,27 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
     ]
 
 
-class TokenizingThreads:
-    """Two lanes, so that no long text delays a short one. `take` returns finished jobs; `fileno`
-    is readable when there are some. The threads end when nobody holds this object.
+class TokenizerThreads:
+    """Two threads, one for jobs with long texts, so that they delay no short ones. `take` returns
+    the jobs that are tokenized; `fileno` is readable when there are some. The threads end when
+    nobody holds this object.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._finished: Mailbox[TokenizedJob] = Mailbox()
+        self._tokenized: Mailbox[TokenizedJob] = Mailbox()
         self._short, self._long = (
             self._started_lane(name, tokenizer) for name in ("tokenize-short", "tokenize-long")
         )
 
     def _started_lane(self, name: str, tokenizer: Tokenizer) -> "_Lane":
-        lane = _Lane(tokenizer, self._finished)
+        lane = _Lane(tokenizer, self._tokenized)
         threading.Thread(target=lane.run, name=name, daemon=True).start()
         weakref.finalize(self, lane.put, None)
         return lane
 
     def fileno(self) -> int:
         """For the loop's poller."""
-        return self._finished.fileno()
+        return self._tokenized.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> TokenizedJob | None:
         """Queue a job's texts. A job of ids has none, and is returned at once."""
@@ -96,8 +97,8 @@ class TokenizingThreads:
         return None
 
     def take(self) -> list[TokenizedJob]:
-        """The jobs that have been finished since the last call."""
-        return self._finished.take()
+        """The jobs that were tokenized, or could not be, since the last call."""
+        return self._tokenized.take()
 
 
 class _Lane:
@@ -105,9 +106,9 @@ class _Lane:
     the tokenizer fans a batch out over its own threads.
     """
 
-    def __init__(self, tokenizer: Tokenizer, finished: Mailbox[TokenizedJob]) -> None:
+    def __init__(self, tokenizer: Tokenizer, tokenized: Mailbox[TokenizedJob]) -> None:
         self._tokenizer = tokenizer
-        self._finished = finished
+        self._tokenized = tokenized
         self._queue: queue.SimpleQueue[TokenizedJob | None] = queue.SimpleQueue()
 
     def put(self, job: TokenizedJob | None) -> None:
@@ -125,7 +126,7 @@ class _Lane:
             self._encode_slices(active)
 
     def _encode_slices(self, active: deque[TokenizedJob]) -> None:
-        """Encode one slice of as many jobs as fill a call, and put the unfinished ones back."""
+        """Encode one slice of as many jobs as fill a call, and put back those that have more."""
         jobs: list[TokenizedJob] = []
         slices: list[list[Text]] = []
         size = 0
@@ -135,11 +136,11 @@ class _Lane:
             size += sum(map(_length, slices[-1]))
         self._encode(jobs, slices)
         active.extend(job for job in jobs if not _is_over(job))
-        if finished := [job for job in jobs if _is_over(job)]:
-            self._finished.put(*finished)
+        if over := [job for job in jobs if _is_over(job)]:
+            self._tokenized.put(*over)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
-        """One call for all neighbours with the same choice of special tokens."""
+        """Encode with one call for each run of jobs that agree about special tokens."""
         for special, group in groupby(zip(jobs, slices, strict=True), key=_adds_special_tokens):
             self._encode_alike(list(group), special)
 
@@ -177,9 +178,11 @@ def _tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> To
 
 
 def _kept(encoding: Encoding, limit: int, *, left: bool) -> npt.NDArray[np.intp]:
-    """The `limit` positions that are kept when the last text of an encoding is cut on one side.
+    """The positions of the `limit` tokens that truncation keeps.
 
-    If the other tokens alone exceed the limit, they are cut as well.
+    It removes tokens of the last text first, from its left or right end. If all other tokens (the
+    first text of a pair, special tokens) are still more than `limit`, it removes those, from the
+    same side.
     """
     sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
     count = len(sequences)

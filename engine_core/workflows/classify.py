@@ -5,7 +5,7 @@ from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from engine_core.tokenization.tokenizer_threads import Text
 from engine_core.workflows.base import Workflow
-from engine_core.workflows.embed import EncoderProcessor, tokenizing_threads
+from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 
 
 class CrossEncoderProcessor(EncoderProcessor):
@@ -29,7 +29,7 @@ class CrossEncoderProcessor(EncoderProcessor):
 WORKFLOW = Workflow(
     task="classify",
     operations=frozenset({"encode texts", "score pairs"}),
-    preprocessor=tokenizing_threads,
+    preprocessor=tokenizer_threads_for,
     processor=CrossEncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.num_labels,

@@ -12,7 +12,7 @@ from engine_core.tokenization.tokenizer_threads import (
     Text,
     Tokenized,
     TokenizedJob,
-    TokenizingThreads,
+    TokenizerThreads,
 )
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig
@@ -74,16 +74,16 @@ def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
     return np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
 
 
-def tokenizing_threads(config: ExecutionConfig, tokenizer: Tokenizer) -> TokenizingThreads:
+def tokenizer_threads_for(config: ExecutionConfig, tokenizer: Tokenizer) -> TokenizerThreads:
     """An encoder's preprocessor: its jobs are only tokenized."""
     del config
-    return TokenizingThreads(tokenizer)
+    return TokenizerThreads(tokenizer)
 
 
 WORKFLOW = Workflow(
     task="embed",
     operations=frozenset({"encode texts", "return token states"}),
-    preprocessor=tokenizing_threads,
+    preprocessor=tokenizer_threads_for,
     processor=EncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.hidden_size,

@@ -2,12 +2,12 @@
 
 from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from engine_core.workflows.base import Workflow
-from engine_core.workflows.embed import EncoderProcessor, tokenizing_threads
+from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 
 WORKFLOW = Workflow(
     task="embed_sparse",
     operations=frozenset({"encode texts"}),
-    preprocessor=tokenizing_threads,
+    preprocessor=tokenizer_threads_for,
     processor=EncoderProcessor,
     scheduler=PrefillOnlyScheduler,
     vector_size=lambda model: model.vocab_size,

@@ -9,11 +9,11 @@ from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
-from engine_core.structured.compiler_threads import CompiledJob, CompilingThreads
+from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizingThreads
+from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig
 
@@ -25,23 +25,23 @@ class DecoderPreprocessor:
     """
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
-        self._tokenizing = TokenizingThreads(tokenizer)
-        self._compiling = CompilingThreads(compiler_for(config, tokenizer))
+        self._tokenizer_threads = TokenizerThreads(tokenizer)
+        self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer))
         self._ready = select.epoll()
-        for threads in (self._tokenizing, self._compiling):
+        for threads in (self._tokenizer_threads, self._compiler_threads):
             self._ready.register(threads.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
         return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> CompiledJob | None:
-        done = self._tokenizing.put(job, texts)
+        done = self._tokenizer_threads.put(job, texts)
         return None if done is None else self._compile(done)
 
     def take(self) -> list[CompiledJob]:
-        compiled = map(self._compile, self._tokenizing.take())
+        compiled = map(self._compile, self._tokenizer_threads.take())
         ready = [inputs for inputs in compiled if inputs is not None]
-        return ready + self._compiling.take()
+        return ready + self._compiler_threads.take()
 
     def _compile(self, done: TokenizedJob) -> CompiledJob | None:
         """The job's inputs, or None while its grammar is compiled."""
@@ -50,7 +50,7 @@ class DecoderPreprocessor:
         if grammar is None or done.refusal is not None:
             return CompiledJob(job, done.tokenized, refusal=done.refusal)
         if not job.ended:
-            self._compiling.put(job, done.tokenized, grammar)
+            self._compiler_threads.put(job, done.tokenized, grammar)
         return None
 
 

@@ -5,7 +5,7 @@ Every 429 (code `overloaded`) comes from one of these:
 - here: too many requests, rows or tokens in this API process (`--max-requests` and its like)
 - `engine_core/admission/budget.py`: too many rows or tokens in the engine, from all API processes
 - `engine_core/admission/queue_bound.py`: the expected wait in the engine's queue is too long;
-  `engine_core/client/known_queue.py` repeats that refusal without asking the engine
+  `engine_core/client/circuit_breaker.py` repeats that refusal without asking the engine
 - `engine_core/structured/compiler_threads.py`: too many grammars are being compiled
 """
 

@@ -47,7 +47,7 @@ class Service:
         found = self.registry.find(model, endpoint)
         self.check([found])
         if priority is not None:
-            found.client.queue.check(priority)
+            found.client.breaker.check(priority)
         return found
 
     def check(self, models: Sequence[Model]) -> None:

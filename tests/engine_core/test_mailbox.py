@@ -12,10 +12,10 @@ import pytest
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
-from engine_core.structured.compiler_threads import CompilingThreads
+from engine_core.structured.compiler_threads import CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarError
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizingThreads
+from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizerThreads
 from tests.engine_core.tokenization.test_tokenizer_threads import raw_tokenizer
 
 
@@ -68,17 +68,17 @@ def test_nothing_of_many_threads_is_lost_and_each_keeps_its_order() -> None:
         )
 
 
-def tokenizing() -> TokenizingThreads:
-    threads = TokenizingThreads(Tokenizer(raw_tokenizer(None)))
+def tokenizing() -> TokenizerThreads:
+    threads = TokenizerThreads(Tokenizer(raw_tokenizer(None)))
     threads.put(Job(b"", EncodeJob(1), 1, 0), ["a b c"])
     return threads
 
 
-def compiling() -> CompilingThreads:
+def compiling() -> CompilerThreads:
     def refuse(grammar: Grammar) -> CompiledGrammar:
         raise GrammarError("it is bad")
 
-    threads = CompilingThreads(refuse)
+    threads = CompilerThreads(refuse)
     grammar = Grammar("regex", "a", "regex")
     params = SamplingParams(grammar=grammar)
     threads.put(Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
@@ -87,7 +87,7 @@ def compiling() -> CompilingThreads:
 
 @pytest.mark.parametrize("start", [tokenizing, compiling])
 def test_threads_and_descriptors_go_with_their_owner(
-    start: Callable[[], TokenizingThreads | CompilingThreads],
+    start: Callable[[], TokenizerThreads | CompilerThreads],
 ) -> None:
     before = set(threading.enumerate())
     owners = [start() for _ in range(20)]

@@ -224,13 +224,13 @@ def step_input(number: int, rows: int, tokens: int = 0) -> EncodeStep:
 
 def test_an_unknown_kind_of_step_holds_nothing_up() -> None:
     pacer = Pacer()
-    pacer.submitted(step_input(0, 4), 10.0)
+    pacer.step_submitted(step_input(0, 4), 10.0)
     assert pacer.due(prompts=False) < 10.0
-    pacer.finished(FinishedStep(0), 10.5)
-    pacer.submitted(step_input(1, 4), 11.0)
+    pacer.step_finished(FinishedStep(0), 10.5)
+    pacer.step_submitted(step_input(1, 4), 11.0)
     assert 11.4 < pacer.due(prompts=False) < 11.5
-    pacer.finished(FinishedStep(1), 11.5)
-    pacer.submitted(step_input(2, 8), 12.0)
+    pacer.step_finished(FinishedStep(1), 11.5)
+    pacer.step_submitted(step_input(2, 8), 12.0)
     assert pacer.due(prompts=False) < 12.0
 
 
@@ -239,12 +239,12 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
     for idle_us in (-1, 0, 300):
         pacer = Pacer()
         now = 0.0
-        pacer.submitted(step_input(0, 4), now)
+        pacer.step_submitted(step_input(0, 4), now)
         for number in range(1, 40):
             pacer.may_wait(now, prompts=False)
-            pacer.submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
+            pacer.step_submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
             now += STEP
-            pacer.finished(FinishedStep(number - 1, idle_us=idle_us), now)
+            pacer.step_finished(FinishedStep(number - 1, idle_us=idle_us), now)
         margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
@@ -255,6 +255,6 @@ def test_what_is_remembered_is_bounded() -> None:
     shapes = [(1 << rows, 1 << tokens) for rows in range(20) for tokens in range(20)]
     shapes += [(3 * rows, tokens) for rows, tokens in shapes]
     for number, (rows, tokens) in enumerate(3 * shapes + [(5 * r, t) for r, t in shapes]):
-        pacer.submitted(step_input(number, rows, tokens), number)
-        pacer.finished(FinishedStep(number), number + 0.5)
+        pacer.step_submitted(step_input(number, rows, tokens), number)
+        pacer.step_finished(FinishedStep(number), number + 0.5)
     assert len(pacer._durations) == 1024

@@ -246,8 +246,8 @@ def test_the_heartbeat_tells_the_expected_wait(word_tokenizer) -> None:
 
 
 def step(queue: QueueBound, now: float, waited: int, left: int, seconds: float) -> float:
-    queue.submitted(now, waited, left)
-    queue.finished(now + seconds)
+    queue.step_submitted(now, waited, left)
+    queue.step_finished(now + seconds)
     return now + seconds
 
 
@@ -257,14 +257,14 @@ def test_steps_that_nothing_waits_for_measure_nothing() -> None:
     now = 0.0
     for _ in range(1000):
         now = step(queue, now, 10, 0, 0.1)
-    queue.check(10**9)
+    queue.admit(10**9)
     assert queue.expected_wait(10**9) == 0
     for _ in range(20):
         now = step(queue, now, 200, 100, 0.1)
     assert queue.expected_wait(5000) == pytest.approx(5.0)
-    queue.check(9000)
+    queue.admit(9000)
     with pytest.raises(RefusalError, match=r"about 11 s, more than the 10 s"):
-        queue.check(11_000)
+        queue.admit(11_000)
 
 
 def test_time_between_bursts_is_not_measured() -> None:

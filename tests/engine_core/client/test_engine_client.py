@@ -16,9 +16,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.known_queue import KnownQueue
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import (
     Abort,
@@ -88,10 +88,10 @@ async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
         assert await asyncio.wait_for(stream.next(), 5) == news[:1]
         await script.send(Outputs(rows=news[1:]))
         assert await asyncio.wait_for(stream.next(), 5) == news[1:]
-        assert not stream.finished
+        assert not stream.ended
         await script.send(Outputs(rows=[RowOutput(job.id, 0, 8, "length")]))
         assert (await asyncio.wait_for(stream.next(), 5))[0].finish == "length"
-        assert stream.finished
+        assert stream.ended
         assert await stream.next() == []
 
 
@@ -109,7 +109,7 @@ async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path
         stream.abort()
         stream.abort()
         assert await script.receive() == Abort([job.id])
-        assert stream.finished
+        assert stream.ended
 
 
 async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
     """What it would refuse is refused here; what would begin earlier is not held up."""
     async with connected(tmp_path) as (client, script):
         now = 0.0
-        client.queue = KnownQueue(lambda: now)
+        client.breaker = CircuitBreaker(lambda: now)
         call = asyncio.create_task(refused(client))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "overloaded", "full", None, 3.5)]))
@@ -164,7 +164,7 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
 def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
     """An hour later no job is refused because another has not been answered yet."""
     now = 0.0
-    queue = KnownQueue(lambda: now)
+    queue = CircuitBreaker(lambda: now)
     queue.refused(0, EngineError("overloaded", "full", retry_after=31.0))
     now = 0.51
     assert not queue.probe(0)
@@ -173,7 +173,7 @@ def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
 
 def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None:
     now = 0.0
-    queue = KnownQueue(lambda: now)
+    queue = CircuitBreaker(lambda: now)
     assert not queue.probe(0)
     queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
     for moment in (0.021, 0.042):

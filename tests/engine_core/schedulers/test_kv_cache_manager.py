@@ -83,7 +83,7 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
             shared = kv.match(hashes)
             for index, block in enumerate(shared):
                 assert content[block] == sequence[: 2 * (index + 1)]
-            kv.hold(shared)
+            kv.touch(shared)
             fresh = kv.allocate(len(hashes) - len(shared))
             if fresh is None:
                 kv.release(shared)

@@ -39,6 +39,6 @@ def test_the_queue_is_a_sorted_list(actions: list[tuple[int, int, int]]) -> None
         assert list(queue) == [name for group in queue.groups() for name in group] == names
         assert len(queue) == len(expected)
         for limit in (-3, 0, 2):
-            ahead = sum(tokens for (own, _), tokens in expected if own <= limit)
-            assert queue.tokens_ahead(limit) == ahead
-        assert queue.tokens_ahead() == queue.num_tokens == sum(tokens for _, tokens in expected)
+            before = sum(tokens for (own, _), tokens in expected if own <= limit)
+            assert queue.tokens_before(limit) == before
+        assert queue.tokens_before() == queue.num_tokens == sum(tokens for _, tokens in expected)

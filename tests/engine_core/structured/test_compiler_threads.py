@@ -9,7 +9,7 @@ import pytest
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, Grammar, SamplingParams
 from engine_core.structured import compiler_threads
-from engine_core.structured.compiler_threads import CompiledJob, CompilingThreads
+from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, GrammarError
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
@@ -44,14 +44,14 @@ def script():
     script.go.set()
 
 
-def put(threads: CompilingThreads, job_id: int, source: str, param: str = "regex") -> Job:
+def put(threads: CompilerThreads, job_id: int, source: str, param: str = "regex") -> Job:
     grammar = Grammar("regex", source, param)
     job = Job(b"a", GenerateJob(job_id, params=SamplingParams(grammar=grammar), ids=[b"ids"]), 1, 0)
     threads.put(job, TOKENIZED, grammar)
     return job
 
 
-def take(threads: CompilingThreads, count: int, seconds: float = 10) -> dict[int, CompiledJob]:
+def take(threads: CompilerThreads, count: int, seconds: float = 10) -> dict[int, CompiledJob]:
     """Take as the loop does: only when the descriptor says so, or after a `put`."""
     taken = {done.job.message.id: done for done in threads.take()}
     deadline = time.monotonic() + seconds
@@ -65,7 +65,7 @@ def take(threads: CompilingThreads, count: int, seconds: float = 10) -> dict[int
 
 
 def test_a_job_comes_back_with_its_grammar(script: Scripted) -> None:
-    threads = CompilingThreads(script.compile)
+    threads = CompilerThreads(script.compile)
     job = put(threads, 1, "a")
     done = take(threads, 1)[1]
     assert (done.job, done.tokenized, done.refusal) == (job, TOKENIZED, None)
@@ -73,7 +73,7 @@ def test_a_job_comes_back_with_its_grammar(script: Scripted) -> None:
 
 
 def test_a_known_grammar_is_there_at_once(script: Scripted) -> None:
-    threads = CompilingThreads(script.compile)
+    threads = CompilerThreads(script.compile)
     put(threads, 1, "a")
     first = take(threads, 1)[1]
     job = put(threads, 2, "a")
@@ -84,7 +84,7 @@ def test_a_known_grammar_is_there_at_once(script: Scripted) -> None:
 
 
 def test_jobs_that_wait_for_the_same_grammar_share_it(script: Scripted) -> None:
-    threads = CompilingThreads(script.compile)
+    threads = CompilerThreads(script.compile)
     for job in range(5):
         put(threads, job, "wait")
     script.go.set()
@@ -97,7 +97,7 @@ def test_jobs_that_wait_for_the_same_grammar_share_it(script: Scripted) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("source", "says"), [("fail", "it is bad"), ("die", "cannot be compiled")])
 def test_a_fault_names_the_field_of_each_job(script: Scripted, source: str, says: str) -> None:
-    threads = CompilingThreads(script.compile)
+    threads = CompilerThreads(script.compile)
     put(threads, 1, source)
     put(threads, 2, source, "response_format")
     done = take(threads, 2)
@@ -110,7 +110,7 @@ def test_a_fault_names_the_field_of_each_job(script: Scripted, source: str, says
 
 
 def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scripted) -> None:
-    threads = CompilingThreads(script.compile, time_limit=0.2)
+    threads = CompilerThreads(script.compile, time_limit=0.2)
     put(threads, 1, "wait")
     put(threads, 2, "a")
     assert list(take(threads, 1)) == [2]
@@ -122,7 +122,7 @@ def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scrip
 
 def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
     """The rest are refused as `overloaded`, and may come back once those have ended."""
-    threads = CompilingThreads(script.compile, time_limit=0.05)
+    threads = CompilerThreads(script.compile, time_limit=0.05)
     for job in range(20):
         put(threads, job, f"wait {job}")
     done = take(threads, 20)
@@ -139,7 +139,7 @@ def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
 
 
 def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch) -> None:
-    threads = CompilingThreads(script.compile)
+    threads = CompilerThreads(script.compile)
     for job in range(compiler_threads._MAX_CACHED + 10):
         put(threads, job, f"a{job}")
         take(threads, 1)

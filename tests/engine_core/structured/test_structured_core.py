@@ -46,7 +46,7 @@ def assert_nothing_left(engine: Engine) -> None:
     assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
     preprocessor = engine.core._preprocessor
     assert isinstance(preprocessor, DecoderPreprocessor)
-    engine.iterate_until(lambda: not preprocessor._compiling._waiting)
+    engine.iterate_until(lambda: not preprocessor._compiler_threads._waiting)
 
 
 @pytest.mark.parametrize("as_text", [False, True])

@@ -13,7 +13,7 @@ from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProc
 from engine_core.job import Job
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Tokenization
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, Tokenized, TokenizingThreads, given_ids
+from engine_core.tokenization.tokenizer_threads import Text, Tokenized, TokenizerThreads, given_ids
 
 WORDS = ["a", "b", "c", "d", "e", "f", "[CLS]", "[SEP]"]
 CLS, SEP = 6, 7
@@ -38,7 +38,7 @@ def tokenize(
     processor: PostProcessor | None, options: list[tuple[list[Text], Tokenization]]
 ) -> list[list[Tokenized]]:
     """Jobs that come at the same time, each with its own options."""
-    threads = TokenizingThreads(Tokenizer(raw_tokenizer(processor)))
+    threads = TokenizerThreads(Tokenizer(raw_tokenizer(processor)))
     jobs = [
         Job(b"client", EncodeJob(number, tokenization=tokenization), 1, 0)
         for number, (_, tokenization) in enumerate(options)

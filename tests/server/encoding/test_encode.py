@@ -10,7 +10,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.job import Job
 from engine_core.messages import EncodeJob
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizingThreads
+from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from server.encoding.encode import texts_cut_to
 from server.errors import APIError
 from server.service.registry import Model
@@ -39,7 +39,7 @@ async def test_a_text_keeps_so_many_tokens_of_its_own(
     model: Model, tokenizer: Tokenizer, query: str | None, limit: int, side
 ) -> None:
     tokenization = await texts_cut_to(model, limit, query=query, side=side)
-    threads = TokenizingThreads(tokenizer)
+    threads = TokenizerThreads(tokenizer)
     job = Job(b"", EncodeJob(1, tokenization=tokenization), 1, 0)
     threads.put(job, [TEXT if query is None else (query, TEXT)])
     assert select.select([threads.fileno()], [], [], 10)[0]

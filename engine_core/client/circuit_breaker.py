@@ -1,4 +1,4 @@
-"""Refuses jobs in the client while its engine's queue is known to be full.
+"""Refuses jobs in the client for a moment after the engine refused one because of its queue.
 
 Such a refusal costs the engine nothing: an overloaded engine has the least time to refuse jobs.
 """
@@ -13,7 +13,7 @@ _SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
 of that length does not run empty meanwhile."""
 
 
-class KnownQueue:
+class CircuitBreaker:
     """Refuses jobs that the engine would refuse, for a while after it has refused one like them.
 
     Then one job probes the engine, and the others are refused for as long again, or until the probe
