@@ -1,9 +1,9 @@
 """The messages between an engine core and its clients (msgspec over ZMQ).
 
 A *job* is one request of a client: one or more *rows* that are admitted or refused together.
-The answer to a job is `Accepted` or `Failed`. An accepted job's rows then each end exactly once:
-with a `RowOutput` that carries a finish, with its `EncodedRows`, or all together with `Failed`.
-Ids are chosen by the client and are unique within it.
+The answer to a job is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once:
+by a `RowOutput` with a `finish`, by its entry in an `EncodedRows`, or with all others by `Failed`.
+A client chooses the ids of its jobs; two clients may use the same.
 """
 
 from typing import Literal
@@ -112,11 +112,11 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
 
 
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
-    """One row per item, which is embedded or scored: alone, against `query`, or against its own
-    entry of `query`. With `token_states` each token's last hidden state is returned.
+    """One row for each item, which is embedded or scored: alone, against `query`, or against its
+    own entry of `query`. With `token_states` each token's last hidden state is returned.
 
-    Items are either `texts`, tokenized by `tokenization`, or, to embed only, `ids` (int32 bytes),
-    which may be truncated. Jobs of a lower `priority` begin first.
+    Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
+    truncated and cannot be scored. Jobs of a lower `priority` begin first.
     """
 
     texts: list[str] = []
@@ -134,14 +134,15 @@ class Abort(msgspec.Struct, array_like=True, frozen=True, tag="abort"):
 
 
 class EndRow(msgspec.Struct, array_like=True, frozen=True, tag="end_row"):
-    """The client ended one row of a job itself (a stop string); nothing more is sent for it."""
+    """The client has ended one row of a job itself, at a stop string. The core sends nothing more
+    for it."""
 
     job: int
     row: int
 
 
 class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"):
-    """Forget every cached prefix that no running request uses: later prompts are computed anew."""
+    """Forget every cached prefix that no running row uses: later prompts are computed anew."""
 
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
@@ -171,8 +172,8 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """Ends every row of the job that has not ended. `param` names the field at fault; `retry_after`
-    is the expected wait in seconds that made the engine refuse the job."""
+    """The job is refused, or every row of it that has not ended fails. `param` names the field at
+    fault; `retry_after` is the expected wait in seconds for which the engine refused the job."""
 
     id: int
     code: FailureCode
@@ -182,12 +183,15 @@ class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
 
 
 class RowOutput(msgspec.Struct, array_like=True, frozen=True):
-    """One row's update in one step: at most one token, its log-probabilities, its end.
+    """One row's update in one step.
 
-    `token` is -1 if there is none. The token that comes with `finish` "stop" is the stop token
-    itself: it counts as generated and is not part of the text. `scored` arrives in chunks, in
-    order, up to the row's first token; together they hold one entry for each prompt token but the
-    first. A row's first update counts in `cached` the prompt tokens found in the prefix cache.
+    token    the sampled token, -1 if there is none; with `finish` "stop" it is the stop token,
+             which counts as generated and is not part of the text
+    finish   why the row has ended; None if it goes on
+    sampled  the log-probabilities of `token`
+    scored   those of some prompt tokens: they arrive in chunks, in order, up to the row's first
+             token, together one entry for each prompt token except the first
+    cached   prompt tokens found in the prefix cache; only in the row's first update
     """
 
     job: int
@@ -200,7 +204,7 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DenseVectors(msgspec.Struct, array_like=True, frozen=True, tag="dense"):
-    """Finished rows of a job that embeds: `rows` int32[N], `vectors` float32[N, D]."""
+    """Finished rows of a job that embeds: row numbers `rows` int32[N], `vectors` float32[N, D]."""
 
     job: int
     rows: bytes
@@ -208,8 +212,8 @@ class DenseVectors(msgspec.Struct, array_like=True, frozen=True, tag="dense"):
 
 
 class TokenStates(msgspec.Struct, array_like=True, frozen=True, tag="token_states"):
-    """Finished rows of a job that requests token states: `rows` int32[N], `states` float32[T, D] of
-    all T tokens of the N rows, one row after another."""
+    """Finished rows of a job that requests token states: row numbers `rows` int32[N], and
+    `states` float32[T, D] of their T tokens, row after row."""
 
     job: int
     rows: bytes
@@ -217,8 +221,11 @@ class TokenStates(msgspec.Struct, array_like=True, frozen=True, tag="token_state
 
 
 class SparseVectors(msgspec.Struct, array_like=True, frozen=True, tag="sparse"):
-    """Finished rows of a job that embeds sparsely: `rows` int32[N], `counts` int32[N] numbers that
-    are not zero in each, `entries` float32[E, 2] their indices, ascending in a row, and values."""
+    """Finished rows of a job that embeds sparsely: row numbers `rows` int32[N].
+
+    `entries` float32[E, 2] are the values that are not zero with their indices, row after row, by
+    ascending index; `counts` int32[N] is how many each row has.
+    """
 
     job: int
     rows: bytes
@@ -227,7 +234,8 @@ class SparseVectors(msgspec.Struct, array_like=True, frozen=True, tag="sparse"):
 
 
 class Scores(msgspec.Struct, array_like=True, frozen=True, tag="scores"):
-    """Finished rows of a job that classifies: `rows` int32[N], `logits` float32[N, num_labels]."""
+    """Finished rows of a job that classifies: row numbers `rows` int32[N], and `logits`
+    float32[N, num_labels]."""
 
     job: int
     rows: bytes

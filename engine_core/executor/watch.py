@@ -7,8 +7,8 @@ from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 
 class StageWatch:
-    """Counts calls of `tick`, not seconds of a clock: while this process is itself stopped, perhaps
-    with the whole machine, the clock runs on and no stage looks silent for it."""
+    """Counts calls of `tick`, not seconds of a clock: the time for which this process was itself
+    stopped, perhaps with the whole machine, does not count as any stage's silence."""
 
     def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
         """A step may take `stall_timeout` seconds; with 0 nothing is watched."""

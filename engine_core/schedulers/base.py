@@ -44,7 +44,7 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
 
     def schedule(self, oldest: BatchT | None) -> BatchT | None:
         """The next step, or None if no row can run now. `oldest` is the oldest step in flight:
-        only its rows may be submitted ahead of their result."""
+        only its rows may be in this step before their result has come."""
         ...
 
     def is_open(self) -> bool:

@@ -102,7 +102,7 @@ class PrefillOnlyScheduler:
         """Nothing is kept between steps."""
 
     def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
-        del oldest  # rows depend on no result, so any step may be submitted ahead
+        del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
         budget = min(self._max_tokens, -(-self._waiting_tokens // self._stages))

@@ -245,8 +245,8 @@ def test_the_heartbeat_tells_the_expected_wait(word_tokenizer) -> None:
     assert told[-1] == pytest.approx(2000 * TEXT / TOKENS_A_SECOND - 2, rel=0.25)
 
 
-def step(queue: QueueBound, now: float, waited: int, left: int, seconds: float) -> float:
-    queue.step_submitted(now, waited, left)
+def step(queue: QueueBound, now: float, before: int, after: int, seconds: float) -> float:
+    queue.step_submitted(now, before, after)
     queue.step_finished(now + seconds)
     return now + seconds
 
