@@ -1,4 +1,4 @@
-"""Where in its input msgspec found a fault: its messages, taken apart."""
+"""Parses msgspec's validation errors: where the fault is, and why."""
 
 import re
 from typing import Literal
@@ -6,14 +6,17 @@ from typing import Literal
 import msgspec
 
 # msgspec ends its messages with the path of the fault, or quotes the name of a field.
-# Neither says which entry of an object it is about: a value's path ends in `[...]`.
+# Neither names the key of an entry in an object: the path of its value ends in `[...]`.
 _AT_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*?)(\[\.\.\.\])?`$")
 _FIELD = re.compile(r"^Object (?P<kind>missing required|contains unknown) field `(?P<name>.*?)`")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One complaint. `path` is that of the value, of the field that is missing or unknown, or of
-    the object whose key is wrong; it is empty for the whole input."""
+    """One validation error.
+
+    `path` leads to the value, to the missing or unknown field, or to the object whose key is wrong;
+    it is empty for the whole input.
+    """
 
     kind: Literal["value", "key", "missing", "unknown"]
     path: str
@@ -21,7 +24,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
-    """Take an error's message apart."""
+    """Parse the message of `error`."""
     reason = str(error)
     path, is_key = "", False
     if at := _AT_PATH.search(reason):

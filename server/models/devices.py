@@ -1,4 +1,4 @@
-"""The cores and CUDA devices of this machine (without torch), and what a device string means."""
+"""The cores and CUDA devices of this machine (without torch), and the devices of an engine."""
 
 import ctypes
 import functools
@@ -6,7 +6,7 @@ import os
 from importlib.metadata import version
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-"""The GPUs that a process sees, by number or UUID: the first is its cuda:0."""
+"""Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""
 
 _DRIVER = "libcuda.so.1"
 
@@ -41,7 +41,7 @@ def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
 
 
 def resolve_device(name: str, stages: int) -> str:
-    """The device of the first of `stages` stages: `cpu`, or `cuda:N` with its neighbours to follow.
+    """The device of the first of `stages` stages: `cpu`, or `cuda:N`; the others use the next ones.
 
     `auto` is CUDA where there are enough devices and torch can use them, else the CPU.
     Raises DeviceError.
@@ -60,10 +60,9 @@ def resolve_device(name: str, stages: int) -> str:
 
 
 def visible_device(first: str, stage: int) -> str:
-    """What CUDA_VISIBLE_DEVICES must be for a process to see only the GPU that a stage runs on: one
-    of those that this process sees, or none for a stage on the CPU.
+    """CUDA_VISIBLE_DEVICES for the worker of `stage`: only its GPU, or empty for a CPU.
 
-    `first` is the device of the first stage, `cpu` or `cuda:N`; the others' follow it.
+    `first` is the device of the first stage, `cpu` or `cuda:N`; the others use the next ones.
     """
     kind, _, ordinal = first.partition(":")
     if kind == "cpu":

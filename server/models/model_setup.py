@@ -1,7 +1,6 @@
-"""From a model's folder and its options to the configuration of its engine.
+"""Builds the configuration of an engine from a model's folder and its options.
 
-Everything that options leave open is decided here; numbers are those of
-`server/settings/defaults.py`.
+Options that are not given get their defaults here, from `server/settings/defaults.py`.
 """
 
 from pathlib import Path
@@ -26,7 +25,7 @@ _GIB = 1 << 30
 
 
 class SetupError(ValueError):
-    """An option that does not fit the model or the others: `key`, and in one line the `reason`."""
+    """The setting `key` does not suit the model or other settings; `reason` is one line."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{flag_name(key)}: {reason}")
@@ -58,7 +57,7 @@ class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):
 def set_up_model(
     name: str, folder: Path, options: EngineOptions, limits: Limits, placement: EnginePlacement
 ) -> ServedModel:
-    """Read the checkpoint's configuration and decide everything that the options leave open.
+    """Read the checkpoint's configuration and apply the defaults of settings that are not given.
 
     Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
     or DeviceError.
@@ -94,7 +93,7 @@ def set_up_model(
 def _execution_config(
     name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
 ) -> ExecutionConfig:
-    """Everything but the memory that is taken by default, which follows from it."""
+    """The configuration without the default memory sizes, which are computed from it."""
     stages = options.pipeline_stages
     device = resolve_device(options.device, stages)
     on_cpu = device == "cpu"
@@ -146,7 +145,7 @@ def _limits(
 
 
 def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
-    """Bytes of each stage's cache: what full use needs, within reason."""
+    """Bytes of each stage's KV cache: enough for all sequences at full length, up to a maximum."""
     model = execution.model
     layers = -(-model.num_layers // execution.num_stages)
     blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
@@ -156,9 +155,9 @@ def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
 
 
 def _memory_share(execution: ExecutionConfig, share: float, num_engines: int) -> int:
-    """Bytes of each of its devices that an engine may take, all told.
+    """Bytes that an engine may take of each of its devices, in total.
 
-    Raises SetupError where they do not hold the weights.
+    Raises SetupError if the weights need more.
     """
     first = int(execution.device.partition(":")[2])
     memory = min(cuda_memory()[first : first + execution.num_stages])

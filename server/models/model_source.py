@@ -1,4 +1,4 @@
-"""From what a person names (a folder or a hub id) to a folder that holds a whole checkpoint."""
+"""Finds or downloads the folder of a model, and checks that its checkpoint is complete."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ _WEIGHT_PATTERN = "*.safetensors"
 
 
 class ModelSourceError(ValueError):
-    """No checkpoint where one was named, or a part of it is missing; one line names which."""
+    """A model is not found or its checkpoint is incomplete; one line says what is missing."""
 
 
 def model_folder(source: str, load_format: LoadFormat) -> Path:
@@ -32,8 +32,8 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
         raise ModelSourceError(f"{source} is a file; a model is a folder or a hub id")
     if source.startswith((".", "/", "~")):
         raise ModelSourceError(f"there is no folder {source}")
-    # Imported here: only those who name a hub id pay for it.
-    from server.models.hub import HubError, fetch  # noqa: PLC0415
+    # Imported here: it takes time, and models in folders do not need it.
+    from server.models.hub_download import HubError, fetch  # noqa: PLC0415
 
     weights = [] if load_format == "dummy" else [_WEIGHT_PATTERN]
     try:
@@ -43,11 +43,11 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
 
 
 def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> None:
-    """Find what is missing before any process starts.
+    """Find missing or broken files before any process starts.
 
-    Raises TokenizerError or ModelSourceError unless the tokenizer can be read and every weight file
-    is there and whole, with no tensor but those of the index, if there is one; made-up (`dummy`)
-    weights need neither.
+    Raises TokenizerError if the tokenizer cannot be read, and ModelSourceError if a weight file is
+    missing, truncated, or holds a tensor that the index does not list. `dummy` weights have no
+    files.
     """
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":
@@ -71,7 +71,7 @@ def _tensor_names(file: Path) -> set[str]:
 
 
 def _index(folder: Path) -> dict[str, str] | None:
-    """Each tensor's file, where the weights are in several."""
+    """Tensor name -> file, if the weights are in several files; otherwise None."""
     if (folder / _SINGLE_FILE).exists() or not (folder / _INDEX_FILE).exists():
         return None
     try:

@@ -1,1 +1,1 @@
-"""What a person may ask of the daemon, by flags or in a file."""
+"""The settings of the daemon: flags, configuration file, defaults, API keys and certificates."""

@@ -11,7 +11,7 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class APIKeyError(ValueError):
-    """What cannot be a key, or a file without one; one line says where, and never shows a key."""
+    """A text cannot be a key, or a file has none. The message is one line and shows no key."""
 
 
 def checked_key(key: str) -> str:
@@ -22,7 +22,7 @@ def checked_key(key: str) -> str:
 
 
 def read_key_file(file: Path) -> list[str]:
-    """The keys of a file: one a line; blank lines and lines that begin with # are none.
+    """The keys of a file, one a line; blank lines and lines that begin with # are ignored.
 
     Raises APIKeyError.
     """
@@ -50,16 +50,16 @@ def digests(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 class KeyCheck:
-    """Whether a request may enter. Without keys every one may."""
+    """Checks the API keys of requests. Without keys, every request is admitted."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """`keys` are digests, as `digests` makes them."""
+        """`keys` are digests, from `digests`."""
         self._keys = [bytes.fromhex(key) for key in keys]
 
     def admits(self, authorization: bytes) -> bool:
         """`authorization` is the header's value: `Bearer KEY`.
 
-        The time that this takes says nothing about the keys but how many there are.
+        The time taken reveals only the number of keys.
         """
         if not self._keys:
             return True

@@ -1,7 +1,7 @@
-"""The configuration file: YAML, one mapping, keys and types checked, every complaint one line.
+"""The configuration file: YAML, one mapping, keys and types checked, every error one line.
 
-What would make a file mean something else than it seems to is refused: keys given twice, aliases,
-tags. Relative paths are relative to the file.
+Keys given twice, aliases and tags are refused, so that a file means what it seems to.
+Relative paths are relative to the file.
 """
 
 import argparse
@@ -22,26 +22,26 @@ from server.settings.settings import Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-_TEXTS: dict[str, Callable[[str], object]] = {
+_PARSERS: dict[str, Callable[[str], object]] = {
     "device": parse_device,
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
     "cors_origins": parse_origin,
 }
-"""Keys whose texts have a form of their own, the same as those of their flags."""
+"""Keys whose texts are parsed, as those of their flags are."""
 _MODEL_PATH = re.compile(r"models\[\d+\]\.")
 
 
 def read_config_file(file: Path) -> Settings:
     """Raises SettingsError, which names the file and the line, or the key."""
-    raw = _parse(file, _read(file))
+    raw = _load(file, _read(file))
     if raw is None:
         raise SettingsError(f"{file} is empty")
     try:
         settings = msgspec.convert(_converted(file, raw), Settings)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{file}: {_complaint(fault_of(error))}") from None
-    return _beside(file.parent, settings)
+        raise SettingsError(f"{file}: {_message(fault_of(error))}") from None
+    return _with_absolute_paths(file.parent, settings)
 
 
 def _read(file: Path) -> str:
@@ -91,7 +91,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _parse(file: Path, text: str) -> object:
+def _load(file: Path, text: str) -> object:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader that reads even less)
     except yaml.MarkedYAMLError as error:
@@ -107,16 +107,16 @@ def _parse(file: Path, text: str) -> object:
 
 
 def _converted(file: Path, raw: object) -> object:
-    """`raw` with the texts of `_TEXTS` as what they mean."""
+    """`raw` with the texts of the keys in `_PARSERS` parsed."""
     if not isinstance(raw, dict):
         return raw
     top = cast("dict[object, object]", raw)
-    top = {key: _meant(f"{file}: {key}", key, value) for key, value in top.items()}
+    top = {key: _parsed(f"{file}: {key}", key, value) for key, value in top.items()}
     models = top.get("models")
     if isinstance(models, list):
         top["models"] = [
             {
-                key: _meant(f"{file}: models[{index}].{key}", key, value)
+                key: _parsed(f"{file}: models[{index}].{key}", key, value)
                 for key, value in cast("dict[object, object]", model).items()
             }
             if isinstance(model, dict)
@@ -126,20 +126,20 @@ def _converted(file: Path, raw: object) -> object:
     return top
 
 
-def _meant(place: str, key: object, value: object) -> object:
-    meaning = _TEXTS.get(key) if isinstance(key, str) else None
-    if meaning is None:
+def _parsed(path: str, key: object, value: object) -> object:
+    parse = _PARSERS.get(key) if isinstance(key, str) else None
+    if parse is None:
         return value
     if isinstance(value, list):
         items = enumerate(cast("list[object]", value))
-        return [_meant(f"{place}[{index}]", key, item) for index, item in items]
+        return [_parsed(f"{path}[{index}]", key, item) for index, item in items]
     try:
-        return meaning(value) if isinstance(value, str) else value
+        return parse(value) if isinstance(value, str) else value
     except argparse.ArgumentTypeError as error:
-        raise SettingsError(f"{place}: {error}") from None
+        raise SettingsError(f"{path}: {error}") from None
 
 
-def _complaint(fault: Fault) -> str:
+def _message(fault: Fault) -> str:
     path = fault.path
     if fault.kind == "key":
         return f"a key of {path} is no text" if path else "a key is no text"
@@ -173,14 +173,14 @@ def _texts(kind: Any) -> list[str]:
     return [text for part in get_args(kind) for text in _texts(part)]
 
 
-def _beside(folder: Path, settings: Settings) -> Settings:
-    """Settings whose paths do not depend on where the daemon is started."""
+def _with_absolute_paths(folder: Path, settings: Settings) -> Settings:
+    """The settings with relative paths resolved against `folder`, the file's."""
 
     def path(text: str) -> str:
         return str(folder / Path(text).expanduser())
 
     def source(text: str) -> str:
-        """A hub id looks like a relative path: it is one if there is such a folder."""
+        """A path if it looks like one or such a folder exists, otherwise a hub id."""
         is_path = text.startswith((".", "/", "~")) or Path(path(text)).exists()
         return path(text) if is_path else text
 

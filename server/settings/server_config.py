@@ -14,7 +14,7 @@ API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon admits at once, and what one request may ask for.
+    """Limits of the daemon and of one request.
 
     `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
     tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected
@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The ids that end a text, and how a request is sampled that leaves it open."""
+    """Token ids that end a text, and sampling parameters for requests that give none."""
 
     eos_token_ids: tuple[int, ...] = ()
     sampling: TokenSampling = TokenSampling()
@@ -41,7 +41,7 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the daemon: its names in requests, its folder, its engine.
 
-    `name` is the one that answers tell; `aliases` are others for the same model.
+    `name` is the one in answers; requests may use `aliases` as well.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
-    """The files with which the daemon speaks HTTPS: PEM, the certificate's chain included."""
+    """Paths of the PEM files for HTTPS; `cert` may hold a chain."""
 
     cert: str
     key: str
@@ -66,8 +66,8 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
-    `port` is the bound one, never 0 in a daemon that runs. Of API keys there are only SHA-256
-    digests. Timeouts are in seconds. The first model is the first that `/v1/models` lists.
+    `port` is the bound one, never 0 in a daemon that runs. `api_keys` are SHA-256 digests. Timeouts
+    are in seconds. `/v1/models` lists the models in this order.
     """
 
     host: str
@@ -100,7 +100,7 @@ def child_environment(
     """The environment of a child process: this one's, with the thread pools of its libraries
     sized (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses) and `settings` on top.
 
-    Without the API key, of which children know the digest.
+    The API key is left out: children need only its digest.
     """
     own = {name: value for name, value in environment.items() if name != API_KEY_VARIABLE}
     compute = dict.fromkeys(

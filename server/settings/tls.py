@@ -1,4 +1,4 @@
-"""The certificate and the key with which the daemon speaks TLS, found fit or unfit at the start."""
+"""The certificate and private key for TLS, checked when the daemon starts."""
 
 import ssl
 from pathlib import Path
@@ -17,7 +17,7 @@ class TLSError(ValueError):
 def checked_tls(cert: Path, key: Path) -> TLS:
     """Both files as absolute paths. Raises TLSError unless they are PEM and belong together.
 
-    Nobody is there to type a passphrase when the daemon starts: an encrypted key is refused.
+    An encrypted key is refused: nobody could type its passphrase.
     """
     if b"-----BEGIN CERTIFICATE-----" not in _content("tls_cert", cert):
         raise TLSError("tls_cert", f"{cert} holds no PEM certificate")
@@ -36,7 +36,7 @@ def checked_tls(cert: Path, key: Path) -> TLS:
 
 
 def unverified_context() -> ssl.SSLContext:
-    """For asking our own address, whose certificate is made out to another name."""
+    """For requests to the daemon's own address, which its certificate need not name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

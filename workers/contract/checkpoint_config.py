@@ -1,4 +1,4 @@
-"""From the files beside a checkpoint's weights to the configuration of its model."""
+"""Reads the configuration of a model from the files beside its weights."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,10 +34,10 @@ _ROPE: Neutral = {"partial_rotary_factor": (1, None)}
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Read `config.json` and what sentence-transformers wrote beside it in folder `path`.
+    """Read `config.json` and the files of sentence-transformers in folder `path`.
 
-    Raises ModelConfigError if a file or a needed key is missing or of the wrong type, or if one
-    changes what the model computes and is not obeyed.
+    Raises ModelConfigError if a file or a required key is missing or of the wrong type, or if a key
+    changes what the model computes in a way that is not supported.
     """
     raw = read_json(path / "config.json")
     try:
@@ -96,7 +96,7 @@ def _model_config(file: Path, raw: dict[str, Any]) -> ModelConfig:
 
 
 def _architecture(declared: str, modules: list[Module]) -> str:
-    """What is to be built: of a BERT with a head whose states are pooled, the encoder."""
+    """The architecture to build: without its head, if a BERT's token states are pooled."""
     pooled = any(module.kind == "Pooling" for module in modules)
     return "BertModel" if declared in _BERTS_WITH_HEADS and pooled else declared
 
@@ -104,7 +104,7 @@ def _architecture(declared: str, modules: list[Module]) -> str:
 def _check(
     file: Path, raw: dict[str, Any], modules: list[Module], conventions: Conventions
 ) -> None:
-    """Raises ModelConfigError for what changes the model's numbers and is not obeyed."""
+    """Raises ModelConfigError for a key that changes the model's numbers and is not supported."""
     check_neutral(file, raw, conventions.neutral)
     layers: list[str] = raw.get("layer_types") or []
     check_neutral(file, {"layer_types": sorted(set(layers))}, _LAYERS)
@@ -114,8 +114,8 @@ def _check(
 
 
 def _own_limit(path: Path, transformer: TransformerFile, conventions: Conventions) -> int | None:
-    """The length to which sentence-transformers cuts texts. A generator's tokenizer has one too,
-    which nobody obeys."""
+    """The length to which sentence-transformers truncates texts. The limit in a generator's
+    `tokenizer_config.json` is ignored, as in transformers."""
     if transformer.max_seq_length or conventions.task == "text-generation":
         return transformer.max_seq_length
     file = path / "tokenizer_config.json"
@@ -157,17 +157,18 @@ def _num_labels(raw: dict[str, Any]) -> int:
 
 
 def _labels(raw: dict[str, Any]) -> tuple[str, ...]:
-    """The labels' names, those that transformers makes up where the file has none."""
+    """The labels' names; without names in the file, those that transformers makes up."""
     names: dict[str, str] = raw.get("id2label") or {}
     return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(_num_labels(raw)))
 
 
 def _sigmoid_scores(file: Path, raw: dict[str, Any], declared: str | None) -> bool:
-    """Whether each label has a probability of its own.
+    """Whether the sigmoid turns each logit into a probability.
 
-    One label, by sentence-transformers' rule, unless its activation is the identity. Several
-    labels, if their activation is the sigmoid, or the checkpoint says that any number of them may
-    hold. `declared` goes before what earlier versions of the library wrote into `config.json`.
+    One label: yes, unless its activation is the identity (sentence-transformers' rule). Several
+    labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier.
+    `declared` has precedence over keys that earlier versions of the library wrote into
+    `config.json`.
     """
     settings: dict[str, Any] = raw.get("sentence_transformers") or {}
     earlier = settings.get("activation_fn") or raw.get("sbert_ce_default_activation_function")
@@ -186,13 +187,13 @@ def _sigmoid_scores(file: Path, raw: dict[str, Any], declared: str | None) -> bo
 
 
 class _TokenizerFile(msgspec.Struct):
-    """The key of tokenizer_config.json that says to what length texts are cut."""
+    """The key of tokenizer_config.json with the length to which texts are truncated."""
 
     model_max_length: float | None = None
 
 
 class _Matryoshka(msgspec.Struct):
-    """The keys of config.json that say to what sizes an embedder's vectors may be cut."""
+    """The keys of config.json with the sizes to which an embedder's vectors may be truncated."""
 
     is_matryoshka: bool | None = None
     matryoshka_dimensions: list[Annotated[int, Meta(ge=1)]] | None = None

@@ -1,4 +1,4 @@
-"""A checkpoint's shape, and what else its files say of how it is to be run (no torch)."""
+"""The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -34,8 +34,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an embedder turns token states into one vector (sentence-transformers' modules).
 
-    `normalize`: the server gives vectors length 1 where a request does not say otherwise. Without
-    `include_prompt` the tokens of a prompt before the text are not to be pooled.
+    `normalize`: the server scales vectors to length 1 unless a request says otherwise. Without
+    `include_prompt`, the tokens of a prompt before the text are not pooled.
     """
 
     mode: PoolingMode = "mean"
@@ -44,20 +44,23 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a masked language model's logits become one sparse vector: over a text's tokens the
-    `strategy` of log(1 + relu(x)), or with `log1p_relu` of log(1 + log(1 + relu(x)))."""
+    """How a masked language model's logits become one sparse vector.
+
+    Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`;
+    `strategy` then reduces the tokens of a text to one value for each word of the vocabulary.
+    """
 
     strategy: SpladeStrategy = "max"
     activation: SpladeActivation = "relu"
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What else an embedder declares.
+    """What an embedder declares besides its pooling.
 
-    `prompts` are what goes before texts, by name (`config_sentence_transformers.json`);
-    `default_prompt_name` is the one for texts of which nothing is said. Vectors of a matryoshka
-    model may be cut: to `matryoshka_dimensions`, ascending, or to any size where there are none
-    (keys of `config.json`, as vLLM reads them). `similarity` is how two vectors are compared.
+    `prompts` are texts put before inputs, by name (`config_sentence_transformers.json`);
+    `default_prompt_name` is used if a request names none. Vectors of a matryoshka model may be
+    truncated: to `matryoshka_dimensions`, ascending, or to any size if there are none (keys of
+    `config.json`, as vLLM reads them). `similarity` is how two vectors are compared.
     """
 
     prompts: dict[str, str] = {}
@@ -70,9 +73,9 @@ class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an architecture needs to build its layers. Lengths in tokens, sizes in elements.
 
-    A classifier's logits mean: with `sigmoid_scores` a probability each, otherwise, of one label,
-    nothing beyond themselves, and of several, their softmax. With `lowercase` texts are put into
-    lower case before they are tokenized.
+    Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
+    several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
+    they are tokenized.
     """
 
     path: str
@@ -105,12 +108,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises ModelConfigError, naming the file, where there is none."""
+    """The JSON object in `path`. Raises ModelConfigError, naming the file, if it is not one."""
     return decoded(path, dict[str, Any])
 
 
 def decoded(path: Path, kind: type[ValueT]) -> ValueT:
-    """The value in `path`. Raises ModelConfigError, naming the file, unless it is one of `kind`."""
+    """The value in `path`. Raises ModelConfigError, naming the file, unless it is a `kind`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

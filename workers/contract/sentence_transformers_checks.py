@@ -1,6 +1,6 @@
-"""What sentence-transformers' files may ask for that is not done here: it stops the start, by name.
+"""Refuses checkpoints whose sentence-transformers files need something that is not supported.
 
-As of its version 6.2. Keys that the library does not know it ignores, and so they are here.
+As of its version 6.2. Keys that the library does not know are ignored, as the library does.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from workers.contract.sentence_transformers_files import (
 
 _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
-"""Modules that run a model -> the task for which they do, unless their file has another."""
+"""Modules that run a model -> the task of each, unless its file names another."""
 
 _NORMALIZE: Neutral = {
     "module_input_name": ("sentence_embedding",),
@@ -30,13 +30,13 @@ _HARMLESS_ARGUMENTS = frozenset(
     "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
     "torch_dtype trust_remote_code use_cache use_fast use_safetensors".split()
 )
-"""They change no numbers, or only how these are rounded."""
+"""Arguments that change no numbers, or only their rounding."""
 
 
 def check_sentence_transformers_files(
     folder: Path, modules: Sequence[Module], conventions: Conventions
 ) -> None:
-    """Raises ModelConfigError, with the file and the module or key, for what is not obeyed."""
+    """Raises ModelConfigError, naming the file and its unsupported module or key."""
     if modules:
         _check_modules(folder, modules, conventions)
     task = _MODELS[modules[0].kind] if modules else conventions.task
@@ -45,7 +45,7 @@ def check_sentence_transformers_files(
 
 
 def _check_modules(folder: Path, modules: Sequence[Module], conventions: Conventions) -> None:
-    """A model in the folder itself, its pooling, and nothing else but what may follow that."""
+    """A model in the folder itself comes first, then its pooling and what may follow that."""
     file = folder / MODULES_FILE
     pooling = [] if conventions.pooling is None else [conventions.pooling]
     for module in modules:

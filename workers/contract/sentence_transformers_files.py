@@ -1,4 +1,4 @@
-"""What sentence-transformers writes beside a model: its modules, and how each is to be run."""
+"""Reads the files of sentence-transformers beside a model: its modules and their settings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ _POOLING_FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""How the library wrote modes before version 5.4: one key each."""
+"""Before version 5.4 the library wrote one key for each mode."""
 
 
 class Module(msgspec.Struct):
@@ -51,14 +51,14 @@ class Module(msgspec.Struct):
 
 
 class TransformerFile(msgspec.Struct):
-    """The keys of sentence_bert_config.json that are obeyed."""
+    """The keys of sentence_bert_config.json that are supported."""
 
     max_seq_length: int | None = None
     do_lower_case: bool = False
 
 
 class ModelFile(msgspec.Struct):
-    """The keys of config_sentence_transformers.json that are obeyed."""
+    """The keys of config_sentence_transformers.json that are supported."""
 
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
@@ -71,19 +71,19 @@ class ModelFile(msgspec.Struct):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """In order; none of a folder that the library did not write. Raises ModelConfigError."""
+    """The modules in order; empty without `modules.json`. Raises ModelConfigError."""
     file = folder / MODULES_FILE
     return decoded(file, list[Module]) if file.exists() else []
 
 
 def read_transformer_file(folder: Path) -> TransformerFile:
-    """Raises ModelConfigError."""
+    """Defaults if there is no such file. Raises ModelConfigError."""
     file = folder / TRANSFORMER_FILE
     return decoded(file, TransformerFile) if file.exists() else TransformerFile()
 
 
 def read_model_file(folder: Path) -> ModelFile:
-    """Raises ModelConfigError."""
+    """Defaults if there is no such file. Raises ModelConfigError."""
     file = folder / MODEL_FILE
     settings = decoded(file, ModelFile) if file.exists() else ModelFile()
     default = settings.default_prompt_name
@@ -95,8 +95,7 @@ def read_model_file(folder: Path) -> ModelFile:
 def read_pooling(folder: Path, modules: Sequence[Module]) -> PoolingConfig:
     """The Pooling and Normalize modules.
 
-    A folder without modules is pooled by the mean and not normalised, as the library does. Raises
-    ModelConfigError.
+    Without modules: mean pooling, not normalised, as in the library. Raises ModelConfigError.
     """
     pooling = _module(modules, "Pooling")
     file = folder / (pooling.path if pooling else "") / "config.json"
@@ -122,14 +121,14 @@ def _pooling_mode(file: Path, raw: dict[str, Any]) -> PoolingMode:
 
 
 class _SpladePooling(msgspec.Struct):
-    """The keys of a SpladePooling module's configuration that are obeyed."""
+    """The keys of a SpladePooling module's configuration that are supported."""
 
     pooling_strategy: SpladeStrategy = "max"
     activation_function: SpladeActivation = "relu"
 
 
 def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
-    """The SpladePooling module; its defaults where there is none. Raises ModelConfigError."""
+    """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
     module = _module(modules, "SpladePooling")
     if module is None:
         return SpladeConfig()

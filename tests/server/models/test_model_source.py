@@ -143,7 +143,7 @@ def test_an_incomplete_snapshot_is_still_tried(
     def incomplete(*_: object, **__: object) -> str:
         raise IncompleteSnapshotError("not all of it", str(checkpoint))
 
-    monkeypatch.setattr("server.models.hub.snapshot_download", incomplete)
+    monkeypatch.setattr("server.models.hub_download.snapshot_download", incomplete)
     assert model_folder("someone/llama", "auto") == checkpoint
 
 
@@ -157,7 +157,7 @@ def test_only_what_is_read_is_downloaded(
         asked.update(patterns)
         return str(checkpoint)
 
-    monkeypatch.setattr("server.models.hub.snapshot_download", download)
+    monkeypatch.setattr("server.models.hub_download.snapshot_download", download)
     model_folder("someone/llama", load_format)
 
     def wanted(file: str) -> bool:

@@ -9,13 +9,14 @@ _FOLDERS_NOT_READ = ["original/*", "onnx/*", "openvino/*"]
 
 
 class HubError(ValueError):
-    """A model cannot be fetched; one line says what was looked for, where, and what happened."""
+    """A model cannot be downloaded; one line says which, from where, and why."""
 
 
 def fetch(hub_id: str, patterns: list[str]) -> Path:
-    """The folder with those files of a model that match `patterns`, downloaded where needed.
+    """Download the files of a model that match `patterns`, and return their folder.
 
-    Offline it is what the cache holds, even if that is not all. Raises HubError.
+    Files in the cache are not downloaded again; offline, the folder may be incomplete. Raises
+    HubError.
     """
     try:
         folder = snapshot_download(
