@@ -19,13 +19,11 @@ _MAX_PADDING = 0.5
 class _DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    tokens      int64[rows]           their indices in the step
     kv_indices  int32[rows * length]  of the contexts; padding repeats the row's last one, so that
                                       no value of another request enters a product
     mask        [rows, 1, 1, length]  None if all contexts are `length` long
     """
 
-    tokens: torch.Tensor
     kv_indices: torch.Tensor
     rows: int
     length: int
@@ -47,9 +45,17 @@ class _Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """A step's decode rows and chunks, and the KV indices int64[T] of its tokens."""
+    """How a step's rows are attended.
+
+    decodes        the decode rows
+    decode_tokens  int64[rows] for each of these batches: their indices in the step; empty if one
+                   batch is the whole step
+    chunks         the other rows
+    kv_indices     int64[T], of the step's tokens
+    """
 
     decodes: list[_DecodeBatch]
+    decode_tokens: list[torch.Tensor]
     chunks: list[_Chunk]
     kv_indices: torch.Tensor
 
@@ -58,29 +64,27 @@ class PagedPlan:
         decode_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(step.contexts[decode_rows], _MAX_PADDING)
         stops = np.cumsum(step.query_lens, dtype=np.int64)
-        decodes = [_plan_decodes(step, decode_rows[batch], stops, needs) for batch in batches]
+        decodes = [_plan_decodes(step, decode_rows[batch], needs) for batch in batches]
+        tokens: list[torch.Tensor] = []
+        if len(batches) > 1 or 0 < len(decode_rows) < len(step.query_lens):
+            indices = [stops[decode_rows[batch]] - 1 for batch in batches]
+            tokens = to_device(indices, step.tokens.device)
         chunks = [
             _plan_chunk(step, row, int(stops[row]), needs)
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
-        return cls(decodes, chunks, step.kv_indices)
+        return cls(decodes, tokens, chunks, step.kv_indices)
 
 
 def _plan_decodes(
-    step: PagedStep,
-    rows: npt.NDArray[np.intp],
-    stops: npt.NDArray[np.int64],
-    needs: AttentionNeeds,
+    step: PagedStep, rows: npt.NDArray[np.intp], needs: AttentionNeeds
 ) -> _DecodeBatch:
-    device = step.tokens.device
     contexts = step.contexts[rows]
-    (tokens,) = to_device([stops[rows] - 1], device)
     return _DecodeBatch(
-        tokens=tokens,
         kv_indices=_context_kv_indices(step, rows, needs.block_size),
         rows=len(rows),
         length=int(contexts.max()),
-        mask=padding_mask(contexts, needs.dtype, device),
+        mask=padding_mask(contexts, needs.dtype, step.tokens.device),
     )
 
 
@@ -115,12 +119,12 @@ def attend_paged(
     plan: PagedPlan,
 ) -> torch.Tensor:
     """Each query attends to its row's context up to itself. [T, H, D] -> [T, H, D]"""
-    if len(plan.decodes) == 1 and not plan.chunks:
+    if plan.decodes and not plan.decode_tokens:
         return _attend_decodes(queries, cache, plan.decodes[0])
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    for batch in plan.decodes:
-        decode_queries = queries.index_select(0, batch.tokens)
-        out.index_copy_(0, batch.tokens, _attend_decodes(decode_queries, cache, batch))
+    for batch, tokens in zip(plan.decodes, plan.decode_tokens, strict=True):
+        decode_queries = queries.index_select(0, tokens)
+        out.index_copy_(0, tokens, _attend_decodes(decode_queries, cache, batch))
     for chunk in plan.chunks:
         part = slice(chunk.start, chunk.stop)
         if chunk.kv_indices is None:
