@@ -19,7 +19,7 @@ from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from server.demo import GENERATOR_NAME, demo_models
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits
 from workers.contract.messages import StepInput, StepMask, StepOutput
 
@@ -144,5 +144,4 @@ class InMemoryCore:
 
 def engine_config(folder: Path, options: EngineOptions) -> EngineConfig:
     """What the daemon would start for the model in `folder`; its endpoints are of no use."""
-    placement = EnginePlacement(prefix="", num_engines=1)
-    return set_up_model("model", folder, options, Limits(), placement).engine
+    return set_up_model("model", folder, options, Limits(), prefix="").engine

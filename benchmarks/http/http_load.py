@@ -20,7 +20,7 @@ from benchmarks.report import Budget, Figure
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.child_commands import daemon_parts
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
 from workers.contract.config import Task
 
@@ -143,8 +143,8 @@ def _server_config(models: Sequence[ServedModel]) -> ServerConfig:
 
 def _served(name: str, folder: str) -> ServedModel:
     model = demo_models()[_ENGINES[name][0]]
-    placement = EnginePlacement(prefix=f"{folder}/{name}", num_engines=1)
-    return set_up_model(name, model, EngineOptions(device="cpu"), Limits(), placement)
+    prefix = f"{folder}/{name}"
+    return set_up_model(name, model, EngineOptions(device="cpu"), Limits(), prefix)
 
 
 def _fake_engine(model: ServedModel):

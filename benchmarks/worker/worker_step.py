@@ -20,7 +20,7 @@ from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
 from server.daemon.child_commands import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import WorkerConfig
@@ -51,8 +51,7 @@ _SAMPLING = {
 
 def measure() -> list[Figure]:
     """For each number of rows: the step outside the model's math, and the whole step."""
-    placement = EnginePlacement(prefix="", num_engines=1)
-    model = set_up_model("model", demo_models()[GENERATOR_NAME], _OPTIONS, Limits(), placement)
+    model = set_up_model("model", demo_models()[GENERATOR_NAME], _OPTIONS, Limits(), prefix="")
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         parts = engine_parts([model], Path(folder))
     (worker,) = [part for part in parts if part.role == "worker"]

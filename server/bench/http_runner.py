@@ -19,7 +19,7 @@ from server.bench.random_prompts import SEED, single_token_words, texts_of
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
@@ -70,8 +70,8 @@ async def started_server(
     ):
         folder = Path(directory) / "model"
         write_model(folder, shape, tokenizer)
-        placement = EnginePlacement(prefix=f"{directory}/0", num_engines=1)
-        model = set_up_model(shape.name, folder, options, Limits(), placement)
+        prefix = f"{directory}/0"
+        model = set_up_model(shape.name, folder, options, Limits(), prefix)
         config = _server_config(model, api_workers)
         parts = daemon_parts(config, listener.fileno(), Path(directory))
         async with running_parts(parts) as running:

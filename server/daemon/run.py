@@ -13,7 +13,7 @@ from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
 from server.daemon.running_part import RunningPart
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel
 
 START_SECONDS = 900
@@ -92,8 +92,8 @@ async def running_engine(
     # Whoever submits all work at once expects it to wait.
     limits = Limits(max_queue_seconds=0)
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        placement = EnginePlacement(prefix=f"{directory}/0", num_engines=1)
-        model = set_up_model("model", folder, options, limits, placement)
+        prefix = f"{directory}/0"
+        model = set_up_model("model", folder, options, limits, prefix)
         async with running_parts(engine_parts([model], Path(directory))) as parts:
             client = EngineClient(model.engine.client_endpoint)
             try:

@@ -34,7 +34,7 @@ class SetupError(ValueError):
 
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
-    """How an engine is run. `memory_share` is that of all engines of its devices together.
+    """How an engine is run. `memory_share` is its own part of each of its CUDA devices.
 
     `setting_names` are what the engine's messages call its settings, by key.
     """
@@ -47,17 +47,12 @@ class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     )
 
 
-class EnginePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's place in the daemon: its sockets' common prefix, and how many engines it has."""
-
-    prefix: str
-    num_engines: int
-
-
 def set_up_model(
-    name: str, folder: Path, options: EngineOptions, limits: Limits, placement: EnginePlacement
+    name: str, folder: Path, options: EngineOptions, limits: Limits, prefix: str
 ) -> ServedModel:
     """Read the checkpoint's configuration and apply the defaults of settings that are not given.
+
+    The names of the engine's sockets begin with `prefix`.
 
     Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
     or DeviceError.
@@ -70,9 +65,9 @@ def set_up_model(
             "pipeline_stages",
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
-    execution = _execution_config(name, model, task, options, placement.prefix)
+    execution = _execution_config(name, model, task, options, prefix)
     if execution.device != "cpu":
-        share = _memory_share(execution, options.memory_share, placement.num_engines)
+        share = _memory_share(execution, options.memory_share)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_share_bytes=share)
     elif task == "generate" and not options.kv_cache_memory:
@@ -83,7 +78,7 @@ def set_up_model(
         max_pending_rows=limits.max_rows,
         max_pending_tokens=limits.max_tokens,
         max_queue_seconds=limits.max_queue_seconds,
-        client_endpoint=f"ipc://{placement.prefix}.client",
+        client_endpoint=f"ipc://{prefix}.client",
         stall_timeout=options.stall_timeout,
     )
     generation = read_generation_defaults(folder)
@@ -154,21 +149,20 @@ def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
     return min(defaults.CPU_KV_CACHE_BYTES, needed)
 
 
-def _memory_share(execution: ExecutionConfig, share: float, num_engines: int) -> int:
-    """Bytes that an engine may take of each of its devices, in total.
+def _memory_share(execution: ExecutionConfig, share: float) -> int:
+    """Bytes that an engine may take of each of its CUDA devices.
 
     Raises SetupError if the weights need more.
     """
     first = int(execution.device.partition(":")[2])
     memory = min(cuda_memory()[first : first + execution.num_stages])
-    own = int(share * memory / num_engines)
+    own = int(share * memory)
     weights = weight_bytes(execution.model, execution.dtype) // execution.num_stages
     if weights >= own:
         raise SetupError(
             "memory_share",
             f"{execution.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
-            f"{execution.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it, or use "
-            "more pipeline stages",
+            f"{execution.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it",
         )
     return own
 

@@ -13,7 +13,7 @@ import msgspec
 from engine_core.tokenization.tokenizer import TokenizerError
 from server.models.devices import DeviceError, resolve_device
 from server.models.memory_shares import SharesError, Tenant, divide
-from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, SetupError, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits, ServedModel
@@ -45,11 +45,11 @@ def build_served_models(
             log_level=settings.log_level,
             setting_names=setting_names.of_engine(index),
         )
-        placement = EnginePlacement(prefix=str(folder / str(index)), num_engines=1)
+        prefix = str(folder / str(index))
         name, *aliases = names[index]
         with _named_in_errors(setting_names, index):
             source = model_folder(model.model, model.load_format)
-            served = set_up_model(name, source, options, _limits(settings, model), placement)
+            served = set_up_model(name, source, options, _limits(settings, model), prefix)
         resolved.append(msgspec.structs.replace(served, aliases=tuple(aliases)))
     return tuple(resolved)
 

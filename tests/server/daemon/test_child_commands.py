@@ -9,7 +9,7 @@ import pytest
 
 from engine_core.config import EngineConfig
 from server.daemon.child_commands import Part, daemon_parts
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.api_keys import digests
 from server.settings.server_config import Limits, ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
@@ -29,7 +29,7 @@ def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPU
             write_checkpoint(folder / name, config),
             options,
             Limits(),
-            EnginePlacement(prefix=str(folder / str(index)), num_engines=2),
+            str(folder / str(index)),
         )
         for index, (name, config) in enumerate({"generator": LLAMA, "embedder": BERT}.items())
     )

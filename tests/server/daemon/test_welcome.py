@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from server.daemon.welcome import describe, welcome
-from server.models.model_setup import EngineOptions, EnginePlacement, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServerConfig
 from tests.server.chat_templates import write_template
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
@@ -21,7 +21,7 @@ def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
             write_checkpoint(folder / name, config),
             EngineOptions(device="cpu", threads=2, pipeline_stages=2),
             Limits(),
-            EnginePlacement(prefix=str(folder / name), num_engines=len(models)),
+            str(folder / name),
         )
         for name, config in models.items()
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.models.devices import DeviceError
-from server.models.model_setup import EngineOptions, EnginePlacement, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, SetupError, set_up_model
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
@@ -28,12 +28,11 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, cores: int, cuda: tuple[int, ..
         monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: cuda)
 
 
-def set_up(folder: Path, config: dict[str, Any], engines: int = 1, **options: Any) -> ServedModel:
+def set_up(folder: Path, config: dict[str, Any], **options: Any) -> ServedModel:
     path = folder / "model"
     if not path.exists():
         write_checkpoint(path, config)
-    placement = EnginePlacement(prefix=str(folder / "0"), num_engines=engines)
-    return set_up_model("m", path, EngineOptions(**options), Limits(), placement)
+    return set_up_model("m", path, EngineOptions(**options), Limits(), str(folder / "0"))
 
 
 def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
@@ -125,7 +124,10 @@ def test_engines_on_cuda_share_their_part_of_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
-    alone, shared = (set_up(tmp_path, LLAMA, engines=n, device="cuda").execution for n in (1, 2))
+    alone, shared = (
+        set_up(tmp_path, LLAMA, memory_share=share, device="cuda").execution
+        for share in (0.9, 0.45)
+    )
     assert (alone.memory_share_bytes, alone.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
     assert shared.memory_share_bytes == int(0.9 * 80 * GIB / 2)
     half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).execution
