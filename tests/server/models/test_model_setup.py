@@ -120,16 +120,12 @@ def test_cuda_takes_the_checkpoints_half_precision(
         assert (execution.device, execution.dtype) == ("cuda:0", dtype)
 
 
-def test_engines_on_cuda_share_their_part_of_the_device(
+def test_an_engine_on_cuda_takes_its_share_of_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
-    alone, shared = (
-        set_up(tmp_path, LLAMA, memory_share=share, device="cuda").execution
-        for share in (0.9, 0.45)
-    )
-    assert (alone.memory_share_bytes, alone.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
-    assert shared.memory_share_bytes == int(0.9 * 80 * GIB / 2)
+    default = set_up(tmp_path, LLAMA, device="cuda").execution
+    assert (default.memory_share_bytes, default.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
     half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).execution
     assert half.memory_share_bytes == 40 * GIB
 
