@@ -56,8 +56,9 @@ class StageWatch:
     def _culprit(self, oldest: int) -> int:
         """The stage that stands still at step `oldest`.
 
-        A stage that has been silent since the step became the oldest; if none, the first that has
-        not done its share of it; if all have, the last: its device has not computed the result.
+        That is the stage that has been silent since the step became the oldest. If none has, it is
+        the first stage that has not launched its part of the step. If all have, it is the last
+        stage, whose device has not computed the result.
         """
         most = max(self._silent)
         if most >= max(self._age, 2):  # a stage that beats has 1

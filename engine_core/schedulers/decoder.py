@@ -148,8 +148,8 @@ class DecoderScheduler:
             )
         ]
         size = self.kv.block_size
-        # Only requests without room for their next position need `_grow`. Those that it preempts on
-        # the way, for an older request of this step, hold no block: they reach it as well.
+        # Only requests without room for their next position need `_grow`. It may preempt a younger
+        # request of this list; that one holds no block any more, so it gets to `_grow` as well.
         ready = [
             request
             for request in ready

@@ -36,7 +36,8 @@ class EventStream(Response):
 
     @classmethod
     async def begin(cls, events: AsyncGenerator[bytes]) -> Self:
-        """Run `events` up to its first item, which is not sent: a failure until then is a status.
+        """Run `events` up to its first item, which is not sent. Until then no status line has been
+        sent, so a failure can still be answered with a status of its own.
 
         Raises whatever `events` raises.
         """

@@ -1,4 +1,7 @@
-"""The options that completions and chat share: sampling, ends, streams, the text's form."""
+"""The options that completions and chat share: sampling, ends, streams, the text's form.
+
+`workers/contract/token_sampling.py` says what a new sampling parameter takes.
+"""
 
 from typing import Annotated, Literal
 

@@ -20,8 +20,8 @@ from workers.step.slot_table import SlotTable
 
 @dataclass(frozen=True)
 class DecodeInput:
-    """One step as a stage runs it; `graph` if a captured one fits it, whose inputs are loaded: T'
-    is then the graph's size. `build_requested` is called once the layers are under way."""
+    """One step as a stage runs it. If a captured graph fits, `graph` is that one, with the step's
+    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way."""
 
     tensors: PagedStep
     graph: FullGraph | PartialGraph | None = None

@@ -1,9 +1,14 @@
 """What sizes the KV cache: each stage has a budget of bytes, and the smallest decides.
 
-With `--kv-cache-memory` the budget is that; without it, on the CPU, what full use needs, up to
-1 GiB (`server/models/model_setup.py`); on CUDA, the engine's share of the device
-(`server/models/memory_shares.py`) less all other uses, which this file measures. The worker reports
-its budget, and `engine_core/executor/capacity.py` makes a number of blocks of all stages' budgets.
+The budget of a stage is:
+- with the setting `kv_cache_memory`, that size;
+- on a CPU, room for `max_running` sequences of full length, up to 1 GiB
+  (`server/models/model_setup.py`);
+- on CUDA, the engine's share of the device (`server/models/memory_shares.py`) less all other uses,
+  which this file measures.
+
+The worker reports its budget, and `engine_core/executor/capacity.py` turns the budgets of all
+stages into a number of blocks.
 """
 
 import numpy as np
