@@ -71,7 +71,7 @@ class EngineCore:
     ) -> None:
         execution = config.execution
         self._info = _engine_info(execution, workflow, capacity)
-        self._depth = execution.depth
+        self._depth = execution.max_depth
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
         self._scheduler = workflow.scheduler(execution, capacity.num_blocks)

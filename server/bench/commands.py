@@ -41,7 +41,7 @@ CaseT_contra = TypeVar("CaseT_contra", bound=Case, contravariant=True)
 
 _GPU = "H200"
 _SETTINGS = (
-    *("device", "dtype", "attention_backend", "num_stages", "max_model_len", "max_running"),
+    *("devices", "dtype", "attention_backend", "stage_layers", "max_model_len", "max_running"),
     *("max_step_tokens", "block_size", "kv_cache_bytes"),
 )
 
@@ -206,7 +206,7 @@ def _differences(case: Case, part: Case, plan: _Plan, engine: ExecutionConfig | 
         found.append(f"a quick look: {part.count} instead of {case.count}")
     if plan.options.shape is not None:
         found.append(f"on shape {plan.options.shape.name} instead of {case.shape}")
-    if engine is not None and engine.device == "cpu":
+    if engine is not None and engine.device_type == "cpu":
         found.append("on a CPU")
     elif not any(_GPU in gpu for gpu in plan.machine.gpus):
         found.append(f"not on an {_GPU}")

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from engine_core.config import EngineConfig
-from server.models.devices import VISIBLE_DEVICES, available_cores, visible_device
+from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.server_config import ServedModel, ServerConfig, child_environment
 from workers.contract.config import ExecutionConfig, WorkerConfig
 
@@ -78,7 +78,6 @@ def _engine_part(engine: EngineConfig, file: Path) -> Part:
 
 
 def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
-    device = visible_device(execution.device, stage)
     config = WorkerConfig(execution=execution, stage=stage)
     return Part(
         title=f"worker {stage} of {execution.name}",
@@ -87,7 +86,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
         command=_command("workers", _written(file, config)),
         environment=child_environment(
             compute_threads=execution.threads,
-            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: device},
+            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: visible_devices(execution.gpus)},
         ),
     )
 

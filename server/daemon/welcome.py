@@ -5,7 +5,7 @@ from pathlib import Path
 
 from server.settings.server_config import API_KEY_VARIABLE, ServedModel, ServerConfig
 from server.templates.template_files import NoChatTemplateError, read_chat_template
-from workers.contract.config import Task
+from workers.contract.config import ExecutionConfig, Task
 
 _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
     "/v1/completions": (("generate",), {"prompt": "The Python interpreter", "max_tokens": 40}),
@@ -29,10 +29,16 @@ def describe(model: ServedModel) -> str:
     """One line on how a model is about to run."""
     execution = model.execution
     return (
-        f"{model.name}: {execution.model.architecture}, {execution.dtype} on {execution.device}, "
-        f"{_count(execution.num_stages, 'stage')} of {_count(execution.threads, 'thread')}, "
+        f"{model.name}: {execution.model.architecture}, {execution.dtype} on "
+        f"{_devices(execution)}, {_count(execution.num_stages, 'stage')} of "
+        f"{_count(execution.threads, 'thread')}, "
         f"up to {execution.max_model_len:,} tokens"
     )
+
+
+def _devices(execution: ExecutionConfig) -> str:
+    first, last = execution.devices[0], execution.devices[-1]
+    return first if first == last else f"{first} to {last}"
 
 
 def _count(number: int, noun: str) -> str:

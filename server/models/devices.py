@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+from collections.abc import Sequence
 from importlib.metadata import version
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -40,8 +41,8 @@ def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
     return total.value
 
 
-def resolve_device(name: str, stages: int) -> str:
-    """The device of the first of `stages` stages: `cpu`, or `cuda:N`; the others use the next ones.
+def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
+    """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones.
 
     `auto` is CUDA where there are enough devices and torch can use them, else the CPU.
     Raises DeviceError.
@@ -51,22 +52,22 @@ def resolve_device(name: str, stages: int) -> str:
         usable = present >= stages and not version("torch").endswith("+cpu")
         name = "cuda" if usable else "cpu"
     if name == "cpu":
-        return name
+        return (name,) * stages
     first = int(name.partition(":")[2] or 0)
     if first + stages > present:
         last = f" to cuda:{first + stages - 1}" if stages > 1 else ""
         raise DeviceError(f"this machine has {present} CUDA devices, not cuda:{first}{last}")
-    return f"cuda:{first}"
+    return tuple(f"cuda:{ordinal}" for ordinal in range(first, first + stages))
 
 
-def visible_device(first: str, stage: int) -> str:
-    """CUDA_VISIBLE_DEVICES for the worker of `stage`: only its GPU, or empty for a CPU.
-
-    `first` is the device of the first stage, `cpu` or `cuda:N`; the others use the next ones.
-    """
-    kind, _, ordinal = first.partition(":")
-    if kind == "cpu":
-        return ""
-    own = int(ordinal) + stage
+def visible_devices(gpus: Sequence[str]) -> str:
+    """CUDA_VISIBLE_DEVICES for the workers of an engine: its `gpus`; empty for one on CPUs."""
+    ordinals = [device_ordinal(gpu) for gpu in gpus]
     visible = os.environ.get(VISIBLE_DEVICES)
-    return str(own) if visible is None else visible.split(",")[own].strip()
+    names = visible.split(",") if visible is not None else None
+    return ",".join(str(own) if names is None else names[own].strip() for own in ordinals)
+
+
+def device_ordinal(device: str) -> int:
+    """N of `cuda:N`."""
+    return int(device.partition(":")[2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.config import EngineConfig
-from server.models.devices import available_cores, cuda_memory, resolve_device
+from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
 from server.settings import defaults
@@ -66,7 +66,7 @@ def set_up_model(
             f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
         )
     execution = _execution_config(name, model, task, options, prefix)
-    if execution.device != "cpu":
+    if execution.device_type != "cpu":
         share = _memory_share(execution, options.memory_share)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_share_bytes=share)
@@ -90,20 +90,17 @@ def _execution_config(
 ) -> ExecutionConfig:
     """The configuration without the default memory sizes, which are computed from it."""
     stages = options.pipeline_stages
-    device = resolve_device(options.device, stages)
-    on_cpu = device == "cpu"
-    if stages > 1 and not on_cpu:
-        raise SetupError(
-            "pipeline_stages",
-            f"{stages} stages exchange activations over gloo, on CPUs only; use one stage, or the "
-            "device cpu",
-        )
+    devices = resolve_devices(options.device, stages)
+    on_cpu = devices[0] == "cpu"
     return ExecutionConfig(
         **_limits(name, model, task, options, on_cpu=on_cpu),
         name=name,
         model=model,
         task=task,
-        device=device,
+        devices=devices,
+        stage_layers=(),
+        steps_ahead=1,
+        transport="auto",
         dtype=(
             defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
             if options.dtype == "auto"
@@ -111,7 +108,6 @@ def _execution_config(
         ),
         load_format=options.load_format,
         attention_backend=options.attention_backend,
-        num_stages=stages,
         threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
         block_size=options.block_size or defaults.block_size(on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
@@ -154,15 +150,14 @@ def _memory_share(execution: ExecutionConfig, share: float) -> int:
 
     Raises SetupError if the weights need more.
     """
-    first = int(execution.device.partition(":")[2])
-    memory = min(cuda_memory()[first : first + execution.num_stages])
+    memory = min(cuda_memory()[device_ordinal(gpu)] for gpu in execution.gpus)
     own = int(share * memory)
     weights = weight_bytes(execution.model, execution.dtype) // execution.num_stages
     if weights >= own:
         raise SetupError(
             "memory_share",
             f"{execution.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
-            f"{execution.device}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it",
+            f"{', '.join(execution.gpus)}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it",
         )
     return own
 

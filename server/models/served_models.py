@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TokenizerError
-from server.models.devices import DeviceError, resolve_device
+from server.models.devices import DeviceError, device_ordinal, resolve_devices
 from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, SetupError, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
@@ -111,8 +111,8 @@ def _memory_shares(settings: Settings, setting_names: SettingNames) -> list[floa
 
 def _devices(model: ModelSettings) -> range:
     """The ordinals of the CUDA devices that a model's stages run on."""
-    first = resolve_device(model.device, model.pipeline_stages)
+    first, *others = resolve_devices(model.device, model.pipeline_stages)
     if first == "cpu":
         return range(0)
-    ordinal = int(first.partition(":")[2])
-    return range(ordinal, ordinal + model.pipeline_stages)
+    ordinal = device_ordinal(first)
+    return range(ordinal, ordinal + 1 + len(others))

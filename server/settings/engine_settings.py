@@ -69,7 +69,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive,
         Flag(
             FlagGroup.ENGINES,
-            "processes that each compute a part of the layers; more than one only on CPUs "
+            "processes that each compute a part of the layers, on CUDA each on its own GPU "
             f"(default: {defaults.PIPELINE_STAGES})",
             parse_positive,
             "N",

@@ -33,17 +33,20 @@ MODEL = ModelConfig(
 )
 
 
-def execution_config(**changes: Any) -> ExecutionConfig:
-    """An ExecutionConfig with small numbers; `changes` replace fields."""
+def execution_config(num_stages: int = 1, **changes: Any) -> ExecutionConfig:
+    """An ExecutionConfig with small numbers, of `num_stages` stages on the CPU; `changes` replace
+    fields."""
     fields: dict[str, Any] = {
         "name": "test",
         "model": MODEL,
         "task": "generate",
-        "device": "cpu",
+        "devices": ("cpu",) * num_stages,
+        "stage_layers": (),
+        "steps_ahead": 1,
+        "transport": "auto",
         "dtype": "float32",
         "load_format": "auto",
         "attention_backend": "auto",
-        "num_stages": 1,
         "threads": 1,
         "max_model_len": 256,
         "max_running": 8,

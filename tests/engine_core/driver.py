@@ -28,7 +28,7 @@ class Driver:
         self.pipeline = SimulatedPipeline(
             SimulatedModel(num_blocks, config.block_size, max_running)
         )
-        self.depth = config.depth
+        self.depth = config.max_depth
         self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)

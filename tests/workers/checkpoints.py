@@ -86,6 +86,11 @@ def _save(model: Any, folder: Path, shard_size: str) -> Any:
     return model
 
 
+def pipeline(device: Device, num_stages: int) -> tuple[str, ...]:
+    """The devices of a model in `num_stages` stages: all on the CPU, or all on the first GPU."""
+    return ("cpu" if device == "cpu" else "cuda:0",) * num_stages
+
+
 def worker_config(
     folder: Path,
     *,
@@ -102,11 +107,13 @@ def worker_config(
         name="tiny",
         model=model,
         task=task,
-        device=device,
+        devices=pipeline(device, num_stages),
+        stage_layers=(),
+        steps_ahead=1,
+        transport="auto",
         dtype=dtype,
         load_format=load_format,
         attention_backend=AttentionBackendName.AUTO,
-        num_stages=num_stages,
         threads=1,
         max_model_len=model.max_model_len,
         max_running=8,

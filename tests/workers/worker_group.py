@@ -41,7 +41,7 @@ class WorkerGroup:
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._config = with_execution(
             config,
-            num_stages=num_stages,
+            devices=("cpu",) * num_stages,
             worker_endpoint=f"ipc://{self._folder.name}/engine",
             token_endpoint=f"ipc://{self._folder.name}/tokens",
             rendezvous=f"{self._folder.name}/rendezvous",

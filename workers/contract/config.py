@@ -15,6 +15,7 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
+TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +33,11 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
 
-    `name` is what requests call the model. `device` is that of the first stage, `cpu` or `cuda:N`;
-    the devices after it are the other stages'. `threads` are CPU threads of each stage.
+    `name` is what requests call the model. `devices` has one entry a pipeline stage: all are `cpu`,
+    or each is a `cuda:N`. `threads` are CPU threads of each stage.
+
+    `stage_layers` is how many layers each stage gets; empty where that is decided by measurement.
+    `steps_ahead` is how many steps more than there are micro-batches may be in flight.
 
     `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
     each stage's cache, unless `memory_share_bytes` is above 0: then the cache takes what the
@@ -50,11 +54,13 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     name: str
     model: ModelConfig
     task: Task
-    device: str
+    devices: tuple[str, ...]
+    stage_layers: tuple[int, ...]
+    steps_ahead: int
+    transport: TransportName
     dtype: Dtype
     load_format: LoadFormat
     attention_backend: AttentionBackendName
-    num_stages: int
     threads: int
     block_size: int
     kv_cache_bytes: int
@@ -70,15 +76,30 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
         return self.setting_names.get(key, key)
 
     @property
-    def depth(self) -> int:
-        """Steps in flight: one for each stage, and the next step of the oldest."""
-        return self.num_stages + 1
+    def num_stages(self) -> int:
+        """P"""
+        return len(self.devices)
+
+    @property
+    def max_depth(self) -> int:
+        """The most steps that may ever be in flight: what buffers are sized for."""
+        return max_micro_batches(self.num_stages) + self.steps_ahead
 
     @property
     def device_type(self) -> Device:
-        """The type of every stage's device. A worker sees only its own GPU: whatever a thread or a
-        library does without naming a device, it does there."""
-        return "cpu" if self.device == "cpu" else "cuda"
+        """The type of every stage's device."""
+        return "cpu" if self.devices[0] == "cpu" else "cuda"
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that every worker of this model sees, in this order: `cuda:0` of a worker is the
+        first. A worker that saw its own alone could not reach its neighbours' memory."""
+        return () if self.device_type == "cpu" else tuple(dict.fromkeys(self.devices))
+
+
+def max_micro_batches(num_stages: int) -> int:
+    """The most micro-batches that a pipeline of P stages is given: P + 2, and one stage has one."""
+    return num_stages + 2 if num_stages > 1 else 1
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +107,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     execution: ExecutionConfig
     stage: int
+
+    @property
+    def local_device(self) -> str:
+        """The stage's device, by the number that it has in this process."""
+        execution = self.execution
+        if execution.device_type == "cpu":
+            return "cpu"
+        return f"cuda:{execution.gpus.index(execution.devices[self.stage])}"

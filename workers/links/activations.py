@@ -107,14 +107,14 @@ def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
         # Every stage takes part in making every group, in the same order.
         edges = [_edge(k) for k in range(config.num_stages - 1)]
     dtype = TORCH_DTYPES[config.dtype]
-    row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=config.device_type)
+    row = torch.zeros(1, config.model.hidden_size, dtype=dtype, device=worker.local_device)
     previous = next_stage = None
     if stage > 0:
         previous = ActivationReceiver(stage - 1, edges[stage - 1], row)
         previous.receive(1)
     if stage < config.num_stages - 1:
         edge = edges[stage]
-        next_stage = ActivationSender(stage + 1, edge, config.depth, on_failure)
+        next_stage = ActivationSender(stage + 1, edge, config.max_depth, on_failure)
         next_stage.send(row)
     return Neighbours(previous, next_stage)
 

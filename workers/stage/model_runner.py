@@ -23,7 +23,7 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
     def __init__(self, worker: WorkerConfig) -> None:
         config = self.config = worker.execution
         self.stage = worker.stage
-        self.device = torch.device(config.device_type)
+        self.device = torch.device(worker.local_device)
         self.first = worker.stage == 0
         self.last = worker.stage == config.num_stages - 1
 

@@ -47,7 +47,7 @@ def load_model(worker: WorkerConfig) -> LoadedModel:
     be built (more stages than layers, an unknown activation).
     """
     start, config = time.monotonic(), worker.execution
-    placement = Placement(torch.device(config.device_type), TORCH_DTYPES[config.dtype])
+    placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, worker.stage, config.num_stages, placement)
     weights = model.weights()

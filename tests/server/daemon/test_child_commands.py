@@ -97,14 +97,14 @@ def test_environments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "inherited", "visible"),
     [
-        ("cuda", None, "0"),
-        ("cuda:1", None, "1"),
-        ("cuda:1", "5, GPU-8932f937-d72c", "GPU-8932f937-d72c"),
+        ("cuda", None, "0,1"),
+        ("cuda:1", None, "1,2"),
+        ("cuda:1", "5, GPU-8932f937-d72c,7", "GPU-8932f937-d72c,7"),
         ("cpu", None, ""),
         ("cpu", "0,1", ""),
     ],
 )
-def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
+def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     device: str,
@@ -112,15 +112,17 @@ def test_a_worker_sees_the_gpu_that_it_runs_on_and_no_other(
     visible: str,
 ) -> None:
     for module in ("devices", "model_setup"):
-        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 2)
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if inherited is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
-    config = write_config(tmp_path, 1, EngineOptions(device=device, load_format="dummy"))
+    config = write_config(
+        tmp_path, 1, EngineOptions(device=device, load_format="dummy", pipeline_stages=2)
+    )
     workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
-    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 2
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
     kind = device.partition(":")[0]
-    assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 2
+    assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
 
 
 def folder(parent: Path, number: int) -> Path:

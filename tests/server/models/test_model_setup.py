@@ -10,7 +10,7 @@ from server.models.model_setup import EngineOptions, SetupError, set_up_model
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
-from workers.contract.config import EngineLimits
+from workers.contract.config import EngineLimits, WorkerConfig
 from workers.contract.families import UnknownArchitectureError
 
 GIB = 1 << 30
@@ -37,12 +37,12 @@ def set_up(folder: Path, config: dict[str, Any], **options: Any) -> ServedModel:
 
 def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
     execution = set_up(tmp_path, LLAMA).execution
-    assert (execution.task, execution.device, execution.dtype) == (
+    assert (execution.task, execution.devices, execution.dtype) == (
         "generate",
-        "cpu",
+        ("cpu",),
         "float32",
     )
-    assert (execution.num_stages, execution.threads) == (1, 8)
+    assert execution.threads == 8
     assert (
         execution.max_model_len,
         execution.max_running,
@@ -117,7 +117,7 @@ def test_cuda_takes_the_checkpoints_half_precision(
         config = LLAMA | {"torch_dtype": written}
         (tmp_path / name).mkdir()
         execution = set_up(tmp_path / name, config, device="cuda").execution
-        assert (execution.device, execution.dtype) == ("cuda:0", dtype)
+        assert (execution.devices, execution.dtype) == (("cuda:0",), dtype)
 
 
 def test_an_engine_on_cuda_takes_its_share_of_the_device(
@@ -146,10 +146,12 @@ def test_a_model_that_fills_the_device_is_refused(
         set_up(tmp_path, LLAMA, device="cuda")
 
 
-def test_stages_are_refused_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stage_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * 3)
-    with pytest.raises(SetupError, match=r"--pipeline-stages: 2 stages exchange .* on CPUs only"):
-        set_up(tmp_path, LLAMA, device="cuda:1", pipeline_stages=2)
+    execution = set_up(tmp_path, LLAMA, device="cuda:1", pipeline_stages=2).execution
+    assert execution.devices == execution.gpus == ("cuda:1", "cuda:2")
+    workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(2)]
+    assert [worker.local_device for worker in workers] == ["cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_auto_is_cuda_where_torch_can_use_one(
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * devices)
     monkeypatch.setattr("server.models.devices.version", lambda _: torch_version)
-    assert set_up(tmp_path, LLAMA).execution.device == expected
+    assert set_up(tmp_path, LLAMA).execution.devices == (expected,)
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
     assert penstock.of_file(text) == from_flags
     assert from_flags["port"] == 9000
     assert from_flags["tls"] == {"cert": str(cert), "key": str(key)}
-    assert [model["engine"]["num_stages"] for model in from_flags["models"]] == [2, 2]
+    assert [model["engine"]["devices"] for model in from_flags["models"]] == [["cpu"] * 2] * 2
     assert from_flags["models"][0]["engine"]["kv_cache_bytes"] == 1 << 20
 
 
@@ -167,7 +167,9 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
         "- {model: llama, names: [e], device: cuda, max_running: 9, dtype: float16}\n"
     )
     engines = [model["engine"] for model in config["models"]]
-    assert [engine["device"] for engine in engines] == "cuda:0 cuda:0 cuda:1 cpu cuda:0".split()
+    assert [*zip(*(engine["devices"] for engine in engines), strict=True)] == [
+        ("cuda:0", "cuda:0", "cuda:1", "cpu", "cuda:0")
+    ]
     shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in engines]
     assert shares == pytest.approx([0.5, 0.15, 0.8, 0, 0.15])
     assert (engines[4]["max_running"], engines[4]["dtype"]) == (9, "float16")
@@ -193,8 +195,6 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
          "models[0].device: this machine has 2 CUDA devices, not cuda:2"),
         ("models: [{model: llama, device: cuda:1, pipeline_stages: 2}]",
          "models[0].device: this machine has 2 CUDA devices, not cuda:1 to cuda:2"),
-        ("models: [{model: llama, device: cuda, pipeline_stages: 2}]",
-         "models[0].pipeline_stages: 2 stages exchange activations over gloo, on CPUs only"),
         ("models:\n- {model: llama, device: cuda, memory_share: 0.6}\n- {model: bert}\n"  # noqa: ISC004
          "- {model: llama, names: [b], device: cuda:0, memory_share: 0.5}",
          "models[0].memory_share, models[2].memory_share: 1.1 of cuda:0, more than all of it"),
