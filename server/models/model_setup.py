@@ -16,11 +16,10 @@ from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames, flag_name
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import Dtype, ExecutionConfig, Task
+from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
 from workers.contract.families import family_of
 from workers.contract.model_config import ModelConfig
 
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _GIB = 1 << 30
 
 

@@ -17,6 +17,9 @@ LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
 
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one element."""
+
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one engine computes at once: each field is the setting of the same name.
@@ -84,6 +87,22 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     def max_depth(self) -> int:
         """The most steps that may ever be in flight: what buffers are sized for."""
         return max_micro_batches(self.num_stages) + self.steps_ahead
+
+    @property
+    def largest_step_tokens(self) -> int:
+        """Tokens of the largest step. An encoder computes a text in one step, however long."""
+        if self.task == "generate":
+            return self.max_step_tokens
+        return max(self.max_step_tokens, self.max_model_len)
+
+    @property
+    def activation_ring_bytes(self) -> int:
+        """Bytes of the ring in which a stage receives activations: `max_depth` slots, one a step in
+        flight, of [largest_step_tokens, hidden_size]. The only stage of a model has none."""
+        if self.num_stages == 1:
+            return 0
+        row = self.model.hidden_size * ITEM_BYTES[self.dtype]
+        return self.max_depth * self.largest_step_tokens * row
 
     @property
     def device_type(self) -> Device:

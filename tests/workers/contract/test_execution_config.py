@@ -1,0 +1,27 @@
+"""What follows from how a model is computed."""
+
+import pytest
+
+from tests.engine_core.configs import execution_config
+from workers.contract.config import Task
+
+
+@pytest.mark.parametrize(
+    ("task", "max_step_tokens", "largest"),
+    [("generate", 32, 32), ("embed", 32, 256), ("classify", 512, 512)],
+)
+def test_an_encoders_largest_step_may_be_one_text(
+    task: Task, max_step_tokens: int, largest: int
+) -> None:
+    config = execution_config(task=task, max_step_tokens=max_step_tokens, max_model_len=256)
+    assert config.largest_step_tokens == largest
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "steps_ahead", "slots"), [(1, 1, 0), (2, 1, 5), (2, 0, 4), (4, 1, 7)]
+)
+def test_the_ring_has_a_slot_for_every_step_in_flight(
+    num_stages: int, steps_ahead: int, slots: int
+) -> None:
+    config = execution_config(num_stages, steps_ahead=steps_ahead, dtype="bfloat16")
+    assert config.activation_ring_bytes == slots * 32 * config.model.hidden_size * 2
