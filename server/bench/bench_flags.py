@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case
 from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
-from server.bench.workloads import GENERATION, HTTP, PREFILL, Case
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import API_KEY_VARIABLE
 from server.settings.setting_types import parse_positive, parse_share

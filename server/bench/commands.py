@@ -13,11 +13,10 @@ import msgspec
 import uvloop
 
 from engine_core.client.pending_jobs import EngineError
-from server.bench.dummy_models import shape_folder
-from server.bench.http_client import Address
-from server.bench.http_runner import running_server, started_server
-from server.bench.machine import Machine, this_machine
-from server.bench.measurement import BenchError, Figures
+from server.bench.cases.dummy_models import shape_folder
+from server.bench.cases.workloads import Case, HTTPCase, OfflineCase, Shape
+from server.bench.load.http_client import Address
+from server.bench.load.http_runner import running_server, started_server
 from server.bench.offline import offline_runner
 from server.bench.report import (
     CaseReport,
@@ -29,8 +28,9 @@ from server.bench.report import (
     plot,
     table,
 )
-from server.bench.targets import Targets, read_targets
-from server.bench.workloads import Case, HTTPCase, OfflineCase, Shape
+from server.bench.results.machine import Machine, this_machine
+from server.bench.results.measurement import BenchError, Figures
+from server.bench.results.targets import Targets, read_targets
 from server.daemon.daemon import START_ERRORS
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel, api_key_from

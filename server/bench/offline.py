@@ -14,9 +14,9 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.engine_state import Beat
 from engine_core.messages import RowOutput, SamplingParams
-from server.bench.measurement import BenchError, Figures, Progress, milliseconds
-from server.bench.random_prompts import offline_prompts
-from server.bench.workloads import EncodeCase, OfflineCase
+from server.bench.cases.random_prompts import offline_prompts
+from server.bench.cases.workloads import EncodeCase, OfflineCase
+from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel

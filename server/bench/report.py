@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from server.bench.machine import Machine
-from server.bench.measurement import BenchError, Figures, is_rate, unit_of
-from server.bench.targets import NO_TARGET, Targets, for_gpus
-from server.bench.workloads import Case
+from server.bench.cases.workloads import Case
+from server.bench.results.machine import Machine
+from server.bench.results.measurement import BenchError, Figures, is_rate, unit_of
+from server.bench.results.targets import NO_TARGET, Targets, for_gpus
 
 _INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 

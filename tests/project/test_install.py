@@ -97,7 +97,9 @@ def test_the_wheel_holds_every_file_of_the_source_packages_and_no_other(wheel: P
 
 
 def test_bench_has_no_targets_there(penstock: Path, foreign_folder: Path) -> None:
-    code = "from server.bench import targets; print(targets.__file__, targets.read_targets())"
+    code = (
+        "from server.bench.results import targets; print(targets.__file__, targets.read_targets())"
+    )
     command = [str(penstock.parent / "python"), "-P", "-c", code]
     printed = subprocess.run(
         command, cwd=foreign_folder, check=True, capture_output=True, text=True

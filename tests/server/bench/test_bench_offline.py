@@ -14,9 +14,9 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.measurement import BenchError
+from server.bench.cases.workloads import GENERATION, PREFILL
 from server.bench.offline import OfflineRunner
-from server.bench.workloads import GENERATION, PREFILL
+from server.bench.results.measurement import BenchError
 from server.daemon.run import RunningEngine
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine

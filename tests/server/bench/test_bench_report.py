@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from server import cli
-from server.bench.machine import this_machine
-from server.bench.measurement import BenchError, Figures, Progress, milliseconds
+from server.bench.cases.workloads import GENERATION, HTTP
 from server.bench.report import (
     CaseReport,
     Report,
@@ -21,8 +20,9 @@ from server.bench.report import (
     plot,
     table,
 )
-from server.bench.targets import read_targets
-from server.bench.workloads import GENERATION, HTTP
+from server.bench.results.machine import this_machine
+from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
+from server.bench.results.targets import read_targets
 
 CASES = {case.name: case for case in (*GENERATION, *HTTP)}
 TARGETS = read_targets()

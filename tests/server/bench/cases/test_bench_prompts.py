@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.dummy_models import byte_level_bpe, shape_folder, tokenizer_for, write_model
-from server.bench.measurement import BenchError
-from server.bench.random_prompts import offline_prompts, single_token_words, texts_of
-from server.bench.workloads import GENERATION, HTTP, PREFILL, GenerationCase
+from server.bench.cases.dummy_models import byte_level_bpe, shape_folder, tokenizer_for, write_model
+from server.bench.cases.random_prompts import offline_prompts, single_token_words, texts_of
+from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, GenerationCase
+from server.bench.results.measurement import BenchError
 from server.demo import GENERATOR_NAME, demo_models
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.model_config import read_json

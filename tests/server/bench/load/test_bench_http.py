@@ -10,12 +10,12 @@ import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.http_answers import reader_of
-from server.bench.http_client import Address, HTTPClient
-from server.bench.http_runner import HTTPRunner
-from server.bench.load_generator import Load
-from server.bench.measurement import BenchError
-from server.bench.workloads import HTTP
+from server.bench.cases.workloads import HTTP
+from server.bench.load.http_answers import reader_of
+from server.bench.load.http_client import Address, HTTPClient
+from server.bench.load.http_runner import HTTPRunner
+from server.bench.load.load_generator import Load
+from server.bench.results.measurement import BenchError
 from server.demo import GENERATOR_NAME, demo_models
 from tests.server.canned_server import CannedServer, answer, chunked
 
@@ -184,7 +184,7 @@ async def test_arrivals_are_spread_and_do_not_wait_for_answers() -> None:
 
 
 async def test_idle_connections_are_not_trusted_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.bench.http_client._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("server.bench.load.http_client._IDLE_SECONDS", 0.05)
     with CannedServer([answer(b"{}")]) as server:
         client = HTTPClient(Address.of(server.url, None))
         request = client.address.request("POST", "/", {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from server.bench.targets import SOURCE
+from server.bench.results.targets import SOURCE
 from server.models.devices import available_cores
 
 _PACKAGES = (

@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.measurement import BenchError
-from server.bench.workloads import EncodeCase, GenerationCase, OfflineCase
+from server.bench.cases.workloads import EncodeCase, GenerationCase, OfflineCase
+from server.bench.results.measurement import BenchError
 
 SEED = 123
 _SHUFFLE_SEED = 7

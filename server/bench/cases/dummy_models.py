@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from server.bench.workloads import HTTPCase, HTTPGenerationCase, Shape
+from server.bench.cases.workloads import HTTPCase, HTTPGenerationCase, Shape
 from server.demo import EMBEDDER_NAME, demo_models
 from workers.contract.model_config import read_json
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from server.bench.measurement import is_rate, unit_of
-from server.bench.targets import Target, for_gpus, read_targets
-from server.bench.workloads import GENERATION, HTTP, PREFILL
+from server.bench.cases.workloads import GENERATION, HTTP, PREFILL
+from server.bench.results.measurement import is_rate, unit_of
+from server.bench.results.targets import Target, for_gpus, read_targets
 
 
 def test_the_source_checkout_has_a_goal_for_every_headline_and_nothing_else() -> None:

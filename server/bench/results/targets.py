@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-SOURCE = Path(__file__).parents[2]
+SOURCE = Path(__file__).parents[3]
 """The source checkout, or where the wheel is installed."""
 
 _FILE = SOURCE / "benchmarks" / "targets.toml"

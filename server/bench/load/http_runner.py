@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.dummy_models import tokenizer_for, write_model
-from server.bench.http_answers import reader_of
-from server.bench.http_client import Address, HTTPClient
-from server.bench.load_generator import Load
-from server.bench.measurement import BenchError, Figures, Progress
-from server.bench.random_prompts import SEED, single_token_words, texts_of
-from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
+from server.bench.cases.dummy_models import tokenizer_for, write_model
+from server.bench.cases.random_prompts import SEED, single_token_words, texts_of
+from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
+from server.bench.load.http_answers import reader_of
+from server.bench.load.http_client import Address, HTTPClient
+from server.bench.load.load_generator import Load
+from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.models.model_setup import EngineOptions, set_up_model

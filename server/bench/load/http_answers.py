@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from server.bench.http_client import Answer
-from server.bench.workloads import HTTPCase, HTTPEmbeddingCase
+from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase
+from server.bench.load.http_client import Answer
 
 _OK = 200
 _CHUNK_MARK = b'"text":'

@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 
-from server.bench.http_answers import Outcome, Reader, WrongAnswerError
-from server.bench.http_client import HTTPClient
-from server.bench.measurement import Figures, milliseconds
+from server.bench.load.http_answers import Outcome, Reader, WrongAnswerError
+from server.bench.load.http_client import HTTPClient
+from server.bench.results.measurement import Figures, milliseconds
 
 
 class Load:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from server.bench.measurement import BenchError
+from server.bench.results.measurement import BenchError
 
 _IDLE_SECONDS = 2.0
 """Servers close a connection that has been idle for a while (uvicorn: 5 s): one that might be

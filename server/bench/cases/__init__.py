@@ -1,0 +1,1 @@
+"""The workloads: their requests, and the models that they are for."""

@@ -1,0 +1,1 @@
+"""What a measurement gives: figures, what they are compared with, the machine that it ran on."""
