@@ -3,6 +3,9 @@
 import os
 
 from server.models.devices import cuda_memory
+from workers.contract.multicast import NO_MULTICAST
+
+os.environ.update(NO_MULTICAST)
 
 # Triton reads it while it is imported, which transformers does too, in some other folder's tests.
 # Without a GPU its kernels run in the interpreter.

@@ -18,6 +18,7 @@ from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import child_environment
 from workers.contract.config import WorkerConfig
+from workers.contract.multicast import NO_MULTICAST
 
 _ROUND_TRIPS, _HOPS = 3000, 500
 _WARM_UP = 100
@@ -90,7 +91,7 @@ def _stage_hops(rows: int, hidden_size: int) -> Hops:
 
 def _run_stages(files: list[Path], rows: int) -> Hops:
     arguments = str(rows), str(_WARM_UP + _HOPS)
-    environment = child_environment(settings={"GLOO_SOCKET_IFNAME": "lo"})
+    environment = child_environment(settings=NO_MULTICAST | {"GLOO_SOCKET_IFNAME": "lo"})
     with ExitStack() as running:
         first, _ = [
             running.enter_context(

@@ -15,11 +15,12 @@ from engine_core.config import EngineConfig
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.server_config import ServedModel, ServerConfig, child_environment
 from workers.contract.config import ExecutionConfig, WorkerConfig
+from workers.contract.multicast import NO_MULTICAST
 
 Role = Literal["engine", "worker", "api"]
 
 
-_WORKER_SETTINGS = {
+_WORKER_SETTINGS = NO_MULTICAST | {
     # gloo and NCCL speak plain TCP: on one host they are held to loopback.
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -86,7 +87,12 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
         command=_command("workers", _written(file, config)),
         environment=child_environment(
             compute_threads=execution.threads,
-            settings=_WORKER_SETTINGS | {VISIBLE_DEVICES: visible_devices(execution.gpus)},
+            settings=_WORKER_SETTINGS
+            | {
+                VISIBLE_DEVICES: visible_devices(execution.gpus),
+                # Torch's symmetric memory makes its sockets there (symm_mem-PID).
+                "TMPDIR": str(file.parent),
+            },
         ),
     )
 

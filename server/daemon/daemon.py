@@ -28,7 +28,8 @@ from server.settings.tls import unverified_context
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107
 """The longest name of a Unix socket on Linux, in bytes."""
-_LONGEST_NAME = len("/99.workers")
+_LONGEST_NAME = len("/symm_mem-4194304")
+"""The longest name of a socket in the private folder: of a worker with the highest possible PID."""
 _PROBE_TIMEOUT_S = 2.0
 
 _log = logging.getLogger("penstock")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from workers.contract.multicast import NO_MULTICAST
+
 SOURCE = Path(__file__).parents[2]
 
 
@@ -23,9 +25,12 @@ def _gpu() -> None:
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _children_find_us() -> Generator[None]:
-    """A machine with a GPU may have the source alone, and processes do not search their folder."""
+def _environment() -> Generator[None]:
+    """No multicast, here and in children. They find our source, which a machine with a GPU may have
+    without an installation: processes do not search their folder."""
     given = os.environ.get("PYTHONPATH")
     with pytest.MonkeyPatch.context() as environment:
+        for name, value in NO_MULTICAST.items():
+            environment.setenv(name, value)
         environment.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *filter(None, [given])]))
         yield

@@ -97,9 +97,9 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
     program = (
-        "from server.models.devices import resolve_device\n"
-        "print(resolve_device('auto', 1))\n"
-        "resolve_device('cuda', 1)\n"
+        "from server.models.devices import resolve_devices\n"
+        "print(resolve_devices('auto', 1))\n"
+        "resolve_devices('cuda', 1)\n"
     )
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(
@@ -109,7 +109,7 @@ def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
         text=True,
         check=False,
     )
-    assert run.stdout == "cpu\n"
+    assert run.stdout == "('cpu',)\n"
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].endswith("this machine has 0 CUDA devices, not cuda:0")
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -262,13 +263,16 @@ def test_a_host_that_does_not_exist(llama: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_path_too_long_for_sockets(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    assert "too long a path for sockets; set TMPDIR" in refused([str(llama)], capsys)
-    assert list(deep.iterdir()) == []
+    """107 bytes are the most; a worker's own socket, with the longest PID, would have 108."""
+    own = len("/penstock-????????/symm_mem-4194304")
+    with TemporaryDirectory(dir="/tmp") as name:
+        deep = Path(name, "x" * (108 - own - len(name) - 1))
+        deep.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(deep))
+        assert "too long a path for sockets; set TMPDIR" in refused([str(llama)], capsys)
+        assert list(deep.iterdir()) == []
 
 
 def test_only_bench_imports_what_it_needs() -> None:

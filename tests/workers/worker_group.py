@@ -25,6 +25,7 @@ from workers.contract.messages import (
     WorkerLoaded,
     WorkerReady,
 )
+from workers.contract.multicast import NO_MULTICAST
 
 TIMEOUT_MS = 60_000
 
@@ -129,10 +130,13 @@ class WorkerGroup:
         # Ours first, and what this process was given: the libraries may be there alone.
         root = str(Path(workers.__file__).parent.parent)
         search_path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = os.environ | {
+        environment = os.environ | NO_MULTICAST
+        environment |= {
             "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": search_path,
+            "TMPDIR": self._folder.name,
         }
         with self._log_file(stage).open("wb") as log:
             return subprocess.Popen(

@@ -94,6 +94,29 @@ def test_environments(tmp_path: Path) -> None:
     assert Path(several[-1].environment["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
 
 
+def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One can put all GPUs of a host out of service for a day."""
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "2")
+    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
+    workers = [part.environment for part in parts if part.role == "worker"]
+    assert len(workers) == 4
+    assert {worker["TORCH_SYMM_MEM_DISABLE_MULTICAST"] for worker in workers} == {"1"}
+    assert {worker["NCCL_NVLS_ENABLE"] for worker in workers} == {"0"}
+
+
+def test_workers_make_their_own_sockets_in_the_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    private = folder(tmp_path, 1)
+    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, private)
+    assert {part.environment["TMPDIR"] for part in parts if part.role == "worker"} == {str(private)}
+    assert {part.environment["TMPDIR"] for part in parts if part.role != "worker"} == {"/elsewhere"}
+
+
 @pytest.mark.parametrize(
     ("device", "inherited", "visible"),
     [
