@@ -18,6 +18,7 @@ from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.models.devices import DeviceError
+from server.models.model_setup import SetupError
 from server.models.served_models import MODEL_ERRORS
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
 from server.settings.server_config import ServerConfig
@@ -39,7 +40,10 @@ class StartError(Exception):
     """The daemon cannot start on this machine as asked; one line says why."""
 
 
-START_ERRORS = (StartError, DemoModelMissingError, SettingsError, DeviceError, *MODEL_ERRORS)
+START_ERRORS = (
+    *(StartError, DemoModelMissingError, SettingsError, SetupError, DeviceError),
+    *MODEL_ERRORS,
+)
 """Everything that prevents a start; each message is one line."""
 
 

@@ -44,12 +44,12 @@ def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
 def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
     """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones.
 
-    `auto` is CUDA where there are enough devices and torch can use them, else the CPU.
+    `auto` is CUDA where there is a device that torch can use, else the CPU.
     Raises DeviceError.
     """
     present = len(cuda_memory())
     if name == "auto":
-        usable = present >= stages and not version("torch").endswith("+cpu")
+        usable = present > 0 and not version("torch").endswith("+cpu")
         name = "cuda" if usable else "cpu"
     if name == "cpu":
         return (name,) * stages

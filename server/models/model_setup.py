@@ -59,12 +59,9 @@ def set_up_model(
     model = read_model_config(folder)
     task = family_of(model.architecture).task
     check_checkpoint(model, options.load_format)
-    if options.pipeline_stages > model.num_layers:
-        raise SetupError(
-            "pipeline_stages",
-            f"{name} has {model.num_layers} layers, too few for {options.pipeline_stages} stages",
-        )
+    _check_stages(name, model, options)
     execution = _execution_config(name, model, task, options, prefix)
+    _check_transport(execution)
     if execution.device_type != "cpu":
         share = _memory_share(execution, options.memory_share)
         if not options.kv_cache_memory:
@@ -84,6 +81,36 @@ def set_up_model(
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
+def _check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
+    """Raises SetupError unless every stage can have the layers that it is to have."""
+    layers, stages = options.stage_layers, options.pipeline_stages
+    if stages > model.num_layers:
+        raise SetupError(
+            "pipeline_stages", f"{name} has {model.num_layers} layers, too few for {stages} stages"
+        )
+    asked = ",".join(map(str, layers))
+    if layers and len(layers) != stages:
+        setting = options.setting_names["pipeline_stages"]
+        raise SetupError(
+            "stage_layers", f"{asked} are {len(layers)} stages, and {setting} is {stages}"
+        )
+    if layers and sum(layers) != model.num_layers:
+        raise SetupError(
+            "stage_layers", f"{asked} are {sum(layers)} layers, and {name} has {model.num_layers}"
+        )
+
+
+def _check_transport(execution: ExecutionConfig) -> None:
+    """Raises SetupError for a transport that is not for the stages' devices."""
+    transport, device = execution.transport, execution.device_type
+    for_cpus = transport == "gloo"
+    if transport != "auto" and for_cpus != (device == "cpu"):
+        ends = "CPUs" if for_cpus else "GPUs"
+        raise SetupError(
+            "transport", f"{transport} is between {ends}, and {execution.name} runs on {device}"
+        )
+
+
 def _execution_config(
     name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
 ) -> ExecutionConfig:
@@ -97,9 +124,9 @@ def _execution_config(
         model=model,
         task=task,
         devices=devices,
-        stage_layers=(),
-        steps_ahead=1,
-        transport="auto",
+        stage_layers=options.stage_layers,
+        steps_ahead=options.steps_ahead,
+        transport=options.transport,
         dtype=(
             defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
             if options.dtype == "auto"

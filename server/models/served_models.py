@@ -31,7 +31,7 @@ def build_served_models(
 ) -> tuple[ServedModel, ...]:
     """Every model as it will run, with its sockets in `folder`.
 
-    Raises SettingsError; in the words of flags also DeviceError and MODEL_ERRORS.
+    Raises SettingsError, and without a file also MODEL_ERRORS.
     """
     names = _names(settings.models, setting_names)
     shares = _memory_shares(settings, setting_names)
@@ -68,11 +68,12 @@ def _named_in_errors(setting_names: SettingNames, index: int) -> Generator[None]
         yield
     except SetupError as error:
         raise SettingsError(f"{setting_names.of(error.key, index)}: {error.reason}") from None
-    except (DeviceError, *MODEL_ERRORS) as error:
+    except DeviceError as error:
+        raise SettingsError(f"{setting_names.of('device', index)}: {error}") from None
+    except MODEL_ERRORS as error:
         if setting_names.file is None:
             raise
-        key = "device" if isinstance(error, DeviceError) else "model"
-        raise SettingsError(f"{setting_names.of(key, index)}: {error}") from None
+        raise SettingsError(f"{setting_names.of('model', index)}: {error}") from None
 
 
 def _names(models: tuple[ModelSettings, ...], setting_names: SettingNames) -> list[tuple[str, ...]]:

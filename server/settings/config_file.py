@@ -17,7 +17,12 @@ import yaml
 
 from server.msgspec_faults import Fault, fault_of
 from server.settings.engine_settings import ModelSettings
-from server.settings.setting_types import parse_device, parse_origin, parse_size
+from server.settings.setting_types import (
+    parse_device,
+    parse_origin,
+    parse_size,
+    parse_stage_layers,
+)
 from server.settings.settings import Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
@@ -27,6 +32,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
     "cors_origins": parse_origin,
+    "stage_layers": parse_stage_layers,
 }
 """Keys whose texts are parsed, as those of their flags are."""
 _MODEL_PATH = re.compile(r"models\[\d+\]\.")

@@ -15,13 +15,16 @@ from server.settings.setting_types import (
     Seconds,
     Share,
     Text,
+    ZeroOrOne,
     parse_device,
     parse_names,
     parse_positive,
     parse_size,
+    parse_stage_layers,
+    parse_zero_or_one,
 )
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.config import Dtype, LoadFormat
+from workers.contract.config import Dtype, LoadFormat, TransportName
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,38 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "N",
         ),
     ] = defaults.PIPELINE_STAGES
+    stage_layers: Annotated[
+        tuple[Positive, ...],
+        Flag(
+            FlagGroup.ENGINES,
+            "how many layers each stage computes, such as 9,8,8,7 (default: so that the slowest "
+            "stage takes least time, as measured at start)",
+            parse_stage_layers,
+            "N,N,...",
+        ),
+    ] = ()
+    steps_ahead: Annotated[
+        ZeroOrOne,
+        Flag(
+            FlagGroup.ENGINES,
+            "1 submits the next step of the oldest requests before the tokens of their last one "
+            "are known; 0 waits for them (synchronous scheduling), and costs speed "
+            f"(default: {defaults.STEPS_AHEAD})",
+            parse_zero_or_one,
+            "0|1",
+        ),
+    ] = defaults.STEPS_AHEAD
+    transport: Annotated[
+        TransportName,
+        Flag(
+            FlagGroup.ENGINES,
+            "how a stage gives activations to the next: gloo between CPUs; between GPUs "
+            "peer-memory, which copies them into the other GPU's memory, or nccl (default: auto, "
+            "on GPUs peer-memory where they reach each other's memory)",
+            metavar="NAME",
+            choices=get_args(TransportName),
+        ),
+    ] = "auto"
     threads: Annotated[
         Positive | None,
         Flag(

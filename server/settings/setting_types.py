@@ -12,6 +12,7 @@ from msgspec import Meta
 from server.settings.api_keys import APIKeyError, checked_key
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+ZeroOrOne = Annotated[int, Meta(ge=0, le=1)]
 Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=10**6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
@@ -26,6 +27,23 @@ def parse_positive(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text) or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def parse_zero_or_one(text: str) -> int:
+    """0 or 1."""
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
+    return int(text)
+
+
+def parse_stage_layers(text: str) -> tuple[int, ...]:
+    """Numbers of layers, each above 0, separated by commas: one for each pipeline stage."""
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number, re.ASCII) for number in numbers):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of layers above 0 for each stage, such as 9,8,8,7"
+        )
+    return tuple(map(int, numbers))
 
 
 def parse_names(text: str) -> tuple[str, ...]:

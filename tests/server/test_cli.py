@@ -58,6 +58,7 @@ def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None
 EVERY_FLAG = (
     "--served-model-name x --served-model-name y --dtype float16 --max-model-len 99 "
     "--load-format dummy --device cuda:1 --pipeline-stages 2 --threads 3 "
+    "--stage-layers 3,4 --steps-ahead 0 --transport nccl "
     "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
     "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
     "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
@@ -71,6 +72,9 @@ EVERY_ENGINE_SETTING = EngineSettings(
     load_format="dummy",
     device="cuda:1",
     pipeline_stages=2,
+    stage_layers=(3, 4),
+    steps_ahead=0,
+    transport="nccl",
     threads=3,
     attention_backend=AttentionBackendName.NAIVE,
     max_running=4,
@@ -159,6 +163,11 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--config", "x", "--served-model-name", "a"], "--served-model-name: with --config"),
         (["--config", "x", "./llama"], "./llama: with --config, models come only from the file"),
         (["--pipeline-stages", "0"], "'0' is not a whole number above 0"),
+        (["--stage-layers", "9,0"], "'9,0' is not a number of layers above 0 for each stage"),
+        (["--stage-layers", "9,,8"], "'9,,8' is not a number of layers above 0 for each stage"),
+        (["--stage-layers", ""], "'' is not a number of layers above 0 for each stage"),
+        (["--steps-ahead", "2"], "'2' is neither 0 nor 1"),
+        (["--transport", "tcp"], "invalid choice: 'tcp'"),
         (["--api-workers", "-1"], "'-1' is not a whole number above 0"),
         (["--kv-cache-memory", "lots"], "'lots' is not a size, such as 2GiB"),
         (["--kv-cache-memory", "0"], "'0' is not a size"),
@@ -240,9 +249,14 @@ def test_models_that_cannot_be_told_apart(
     [
         (["--max-model-len", "4096"], "--max-model-len: 4096 is more than the 128 tokens of llama"),
         (["--pipeline-stages", "3"], "llama has 2 layers, too few for 3 stages"),
-        (["--device", "cuda:99"], "CUDA devices, not cuda:99"),
+        (["--stage-layers", "2,1", "--pipeline-stages", "2"],
+         "--stage-layers: 2,1 are 3 layers, and llama has 2"),
+        (["--stage-layers", "1,1"], "--stage-layers: 1,1 are 2 stages, and --pipeline-stages is 1"),
+        (["--transport", "nccl", "--device", "cpu"],
+         "--transport: nccl is between GPUs, and llama runs on cpu"),
+        (["--device", "cuda:99"], "--device: this machine has "),
     ],
-)
+)  # fmt: skip
 def test_flags_that_do_not_fit_the_model(
     llama: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

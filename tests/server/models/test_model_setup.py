@@ -70,6 +70,9 @@ def test_options_win(tmp_path: Path) -> None:
         "max_step_tokens": 64,
         "block_size": 8,
         "attention_backend": "naive",
+        "stage_layers": (2,),
+        "steps_ahead": 0,
+        "transport": "gloo",
         "log_level": "debug",
     }
     execution = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).execution
@@ -159,6 +162,22 @@ def test_each_stage_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ({"max_model_len": 129}, SetupError, "129 is more than the 128 tokens of m"),
         ({"pipeline_stages": 3}, SetupError, "m has 2 layers, too few for 3 stages"),
+        (
+            {"pipeline_stages": 2, "stage_layers": (1, 2)},
+            SetupError,
+            "--stage-layers: 1,2 are 3 layers, and m has 2$",
+        ),
+        (
+            {"pipeline_stages": 2, "stage_layers": (2,)},
+            SetupError,
+            "--stage-layers: 2 are 1 stages, and --pipeline-stages is 2$",
+        ),
+        (
+            {"stage_layers": (1, 1)},
+            SetupError,
+            "--stage-layers: 1,1 are 2 stages, and --pipeline-stages is 1$",
+        ),
+        ({"transport": "nccl"}, SetupError, "nccl is between GPUs, and m runs on cpu$"),
         ({"device": "cuda"}, DeviceError, "this machine has 0 CUDA devices, not cuda:0$"),
         (
             {"device": "cuda:1", "pipeline_stages": 2},
@@ -188,6 +207,27 @@ def test_auto_is_cuda_where_torch_can_use_one(
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * devices)
     monkeypatch.setattr("server.models.devices.version", lambda _: torch_version)
     assert set_up(tmp_path, LLAMA).execution.devices == (expected,)
+
+
+def test_auto_does_not_fall_back_to_the_cpu_where_gpus_are_too_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
+    monkeypatch.setattr("server.models.devices.version", lambda _: "2.13.0")
+    with pytest.raises(DeviceError, match=r"has 1 CUDA devices, not cuda:0 to cuda:1$"):
+        set_up(tmp_path, LLAMA, pipeline_stages=2)
+    assert set_up(tmp_path, LLAMA, pipeline_stages=2, device="cpu").execution.num_stages == 2
+
+
+@pytest.mark.parametrize("transport", ["auto", "peer-memory", "nccl"])
+def test_gpus_pass_on_activations_in_two_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB,) * 2)
+    options = {"device": "cuda", "pipeline_stages": 2, "transport": transport}
+    assert set_up(tmp_path, LLAMA, **options).execution.transport == transport
+    with pytest.raises(SetupError, match=r"--transport: gloo is between CPUs, and m runs on cuda$"):
+        set_up(tmp_path, LLAMA, **options | {"transport": "gloo"})
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

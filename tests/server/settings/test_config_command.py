@@ -73,14 +73,15 @@ def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
     (folder / "keys").write_text("one\ntwo\n")
     flags = (
         f"{folder}/llama {folder}/bert --served-model-name chat,gpt-4o --served-model-name embed "
-        "--device cpu --pipeline-stages 2 --threads 3 --max-running 4 --max-step-tokens 55 "
+        "--device cpu --pipeline-stages 2 --stage-layers 1,1 --steps-ahead 0 --transport gloo "
+        "--threads 3 --max-running 4 --max-step-tokens 55 "
         f"--kv-cache-memory 1MiB --max-model-len 32 --port 9000 --api-key-file {folder}/keys "
         f"--tls-cert {cert} --tls-key {key} --cors-origin https://a --strict-fields "
         "--max-body-size 1MiB --max-inputs 9 --drain-timeout 2 --log-level warning"
     )
     model = (
-        "device: cpu, pipeline_stages: 2, threads: 3, max_running: 4, max_step_tokens: 55, "
-        "kv_cache_memory: 1MiB, max_model_len: 32"
+        "device: cpu, pipeline_stages: 2, stage_layers: [1, 1], steps_ahead: 0, transport: gloo, "
+        "threads: 3, max_running: 4, max_step_tokens: 55, kv_cache_memory: 1MiB, max_model_len: 32"
     )
     text = (
         f"models:\n- {{model: llama, names: [chat, gpt-4o], {model}}}\n"
@@ -94,7 +95,10 @@ def test_flags_and_file_say_the_same(penstock: Penstock, folder: Path) -> None:
     assert from_flags["port"] == 9000
     assert from_flags["tls"] == {"cert": str(cert), "key": str(key)}
     assert [model["engine"]["devices"] for model in from_flags["models"]] == [["cpu"] * 2] * 2
-    assert from_flags["models"][0]["engine"]["kv_cache_bytes"] == 1 << 20
+    engine = from_flags["models"][0]["engine"]
+    assert engine["kv_cache_bytes"] == 1 << 20
+    assert engine["stage_layers"] == [1, 1]
+    assert (engine["steps_ahead"], engine["transport"]) == (0, "gloo")
 
 
 def test_flags_go_before_the_file(penstock: Penstock) -> None:
@@ -191,6 +195,12 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
          "models[0].max_model_len: 4096 is more than the 128 tokens of llama"),
         ("models: [{model: llama, device: cpu, pipeline_stages: 3}]",
          "models[0].pipeline_stages: llama has 2 layers, too few for 3 stages"),
+        ("models: [{model: llama, device: cpu, stage_layers: [2, 1], pipeline_stages: 2}]",
+         "models[0].stage_layers: 2,1 are 3 layers, and llama has 2"),
+        ("models: [{model: llama, device: cpu, stage_layers: [1, 1]}]",
+         "models[0].stage_layers: 1,1 are 2 stages, and models[0].pipeline_stages of "),
+        ("models: [{model: llama, transport: gloo}]",
+         "models[0].transport: gloo is between CPUs, and llama runs on cuda"),
         ("models: [{model: llama, device: cuda:2}]",
          "models[0].device: this machine has 2 CUDA devices, not cuda:2"),
         ("models: [{model: llama, device: cuda:1, pipeline_stages: 2}]",

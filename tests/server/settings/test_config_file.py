@@ -40,6 +40,9 @@ models:
     load_format: dummy
     attention_backend: triton
     pipeline_stages: 2
+    stage_layers: [9, 8]
+    steps_ahead: 0
+    transport: peer-memory
     max_model_len: 1000
     max_running: 16
     max_step_tokens: 512
@@ -49,6 +52,7 @@ models:
     memory_share: 0.5
     max_queue_seconds: 2.5
   - model: BAAI/bge-base-en-v1.5
+    stage_layers: 4, 8
     kv_cache_memory: 1000
     max_running:
 """
@@ -103,6 +107,9 @@ def everything(folder: Path) -> Settings:
                 load_format="dummy",
                 attention_backend=AttentionBackendName.TRITON,
                 pipeline_stages=2,
+                stage_layers=(9, 8),
+                steps_ahead=0,
+                transport="peer-memory",
                 max_model_len=1000,
                 max_running=16,
                 max_step_tokens=512,
@@ -112,7 +119,7 @@ def everything(folder: Path) -> Settings:
                 memory_share=0.5,
                 max_queue_seconds=2.5,
             ),
-            ModelSettings(model="BAAI/bge-base-en-v1.5", kv_cache_memory=1000),
+            ModelSettings(model="BAAI/bge-base-en-v1.5", stage_layers=(4, 8), kv_cache_memory=1000),
         ),
     )
 
@@ -185,7 +192,8 @@ def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: st
         ("[{model: [a]}]", "models[0].model: expected `str`, got `array`"),
         ("[{model: a}, {model: b, max_runing: 1}]",
          "models[1].max_runing: unknown key; did you mean max_running?"),
-        ("[{model: a, stages: 1}]", "models[0].stages: unknown key; did you mean pipeline_stages?"),
+        ("[{model: a, num_stages: 1}]",
+         "models[0].num_stages: unknown key; did you mean pipeline_stages?"),
         ("[{model: a, port: 1}]", "models[0].port: unknown key"),
         ("[{model: a, names: b}]", "models[0].names: expected `array`, got `str`"),
         ("[{model: a, names: [b, null]}]", "models[0].names[1]: expected `str`, got `null`"),
@@ -198,6 +206,13 @@ def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: st
          "models[0].attention_backend: invalid enum value 'x'; one of auto, flash_attn"),
         ("[{model: a, kv_cache_memory: -1k}]", "models[0].kv_cache_memory: '-1k' is not a size"),
         ("[{model: a, threads: 0}]", "models[0].threads: expected `int` >= 1"),
+        ("[{model: a, stage_layers: [9, 0]}]", "models[0].stage_layers[1]: expected `int` >= 1"),
+        ("[{model: a, stage_layers: 9}]", "models[0].stage_layers: expected `array`, got `int`"),
+        ("[{model: a, stage_layers: '9,-1'}]",
+         "models[0].stage_layers: '9,-1' is not a number of layers above 0 for each stage"),
+        ("[{model: a, steps_ahead: 2}]", "models[0].steps_ahead: expected `int` <= 1"),
+        ("[{model: a, transport: tcp}]",
+         "models[0].transport: invalid enum value 'tcp'; one of auto, gloo, peer-memory, nccl"),
         ("[{model: a, memory_share: 0}]", "models[0].memory_share: expected `float` > 0.0"),
         ("[{model: a, 3: x}]", "a key of models[0] is no text"),
     ],
