@@ -15,7 +15,7 @@ The errors of the project, by the moment at which they end something:
     while a worker starts or runs: WorkerFailed is sent, the engine ends
         CheckpointError             workers.weights.checkpoint
         DeviceMemoryError           workers.stage.memory
-        PipelineError               workers.links.activations
+        PipelineError               workers.links.transport
         WorkerLostError             engine_core.executor.base
     a request
         RefusalError                engine_core.job           the engine refuses a job

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+import numpy as np
 import torch
 import zmq
 
 from benchmarks.links.round_trips import Hops
 from workers.contract.config import WorkerConfig
-from workers.contract.messages import SampledTokens
+from workers.contract.messages import DecodeStep, GenerateOutput
 from workers.contract.supervision import exit_with_parent
-from workers.links.activations import ActivationReceiver, ActivationSender, PipelineError, connect
+from workers.links.connect import connect
 from workers.links.token_return import TokenReceiver, TokenSender
+from workers.links.transport import ActivationReceiver, ActivationSender, PipelineError
+from workers.step.rows import IntArray
 
-_CLOCK_BYTES = 8
+_CLOCK_TOKENS = 2
+"""int32 tokens that hold a clock's value."""
 
 
 def main() -> None:
@@ -31,39 +35,61 @@ def main() -> None:
     config = msgspec.json.decode(Path(file).read_bytes(), type=WorkerConfig)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     endpoint = config.execution.token_endpoint
-    arriving = TokenReceiver(context, endpoint) if config.stage == 0 else None
-    neighbours = connect(config, _fail)
-    if arriving is not None and neighbours.next is not None:
+    links = connect(config, _fail)
+    if links.next is not None:
         hidden = torch.zeros(int(rows), config.execution.model.hidden_size)
-        hops = _send_all(neighbours.next, arriving, hidden, int(count))
+        hops = _FirstStage(context, endpoint, links.next).send_all(hidden, int(count))
         print(msgspec.json.encode(hops).decode(), flush=True)
-    elif neighbours.previous is not None:
+    elif links.previous is not None:
         returning = TokenSender(context, endpoint)
-        _return_all(neighbours.previous, returning, int(rows), int(count))
+        _return_all(links.previous, returning, int(rows), int(count))
     sys.stdin.read()
 
 
-def _send_all(
-    sender: ActivationSender, arriving: TokenReceiver, hidden: torch.Tensor, count: int
-) -> Hops:
-    hops = Hops([], [])
-    for step in range(count):
-        sent = time.monotonic_ns()
-        sender.send(hidden)
-        for message in arriving.receive(step):
-            received = int.from_bytes(message.tokens, "little")
-            hops.there.append((received - sent) / 1e3)
-            hops.back.append((time.monotonic_ns() - received) / 1e3)
-    return hops
+class _FirstStage:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sender: ActivationSender
+    ) -> None:
+        self._arriving = TokenReceiver(context, endpoint, self._store)
+        self._sender = sender
+        self._sent = 0
+        self._hops = Hops([], [])
+
+    def send_all(self, hidden: torch.Tensor, count: int) -> Hops:
+        self._arriving.prepare(_step(0))
+        for step in range(count):
+            self._sent = time.monotonic_ns()
+            self._sender.send(step, hidden)
+            self._arriving.prepare(_step(step + 1))
+        return self._hops
+
+    def _store(self, slots: IntArray, tokens: IntArray) -> None:
+        del slots
+        received = int.from_bytes(tokens.tobytes(), "little")
+        self._hops.there.append((received - self._sent) / 1e3)
+        self._hops.back.append((time.monotonic_ns() - received) / 1e3)
+
+
+def _step(number: int) -> DecodeStep:
+    """A step that waits for the tokens of the one before."""
+    return DecodeStep(
+        step=number,
+        tokens=b"",
+        query_lens=b"",
+        slots=np.arange(_CLOCK_TOKENS, dtype=np.int32).tobytes(),
+        starts=b"",
+        sample=b"\1" * _CLOCK_TOKENS,
+        after=number - 1,
+    )
 
 
 def _return_all(
     receiver: ActivationReceiver, returning: TokenSender, rows: int, count: int
 ) -> None:
     for step in range(count):
-        receiver.receive(rows)
-        now = time.monotonic_ns().to_bytes(_CLOCK_BYTES, "little")
-        returning.send(SampledTokens(step, b"", now))
+        receiver.receive(step, rows)
+        now = time.monotonic_ns().to_bytes(4 * _CLOCK_TOKENS, "little")
+        returning.send(GenerateOutput(step, tokens=now))
 
 
 def _fail(error: PipelineError) -> NoReturn:

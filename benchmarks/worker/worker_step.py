@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-import zmq
 
 from benchmarks.engine.in_memory_core import InMemoryCore, engine_config
 from benchmarks.engine.stopwatch import Stopwatch
@@ -27,8 +26,8 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
 from workers.contract.supervision import exit_with_parent
 from workers.contract.token_sampling import GREEDY, TokenSampling
-from workers.links.activations import Neighbours
 from workers.links.engine_link import EngineLink
+from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.decode_stage import DecodeStage
 from workers.stage.model_runner import attention_needs
@@ -108,7 +107,7 @@ class _Worker:
         runner.warm_up()
         self._link = _MemoryLink()
         results = ImmediateSender(self._link)
-        self._stage = DecodeStage(runner, Neighbours(), results, self._link, zmq.Context())
+        self._stage = DecodeStage(runner, Links(), results, self._link)
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
         self._serve = timed("step", self._serve)

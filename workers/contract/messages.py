@@ -205,10 +205,9 @@ class WorkerBeat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):
 
 
 class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
-    """Last stage → first stage: the tokens of one step, by slot (int32[S] each)."""
+    """Last stage → first stage: the tokens of one step's S rows that sample, int32[S]."""
 
     step: int
-    slots: bytes
     tokens: bytes
 
 

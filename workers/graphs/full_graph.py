@@ -50,12 +50,14 @@ def capture_full_graph(
 ) -> FullGraph:
     """Capture a step with a row for each token of `inputs`.
 
-    A later stage reads `hidden_in` [size, hidden_size], which the stage before has sent.
+    A later stage reads `hidden_in` [size, hidden_size], which the stage before has sent, and no
+    tokens.
     """
     step = inputs.as_decode_step()
 
     def run() -> torch.Tensor:
-        inputs.resolve_tokens()
+        if hidden_in is None:
+            inputs.resolve_tokens()
         return forward(model, step, hidden_in, attention.paged(step))
 
     run()  # Compiles kernels, which must not happen within a capture.

@@ -44,12 +44,13 @@ class GraphCapture:
         first, and drop graphs that a larger one outruns. `hidden_like` [1, hidden_size] is what a
         later stage receives for a token, None on the first stage."""
         graphs = StageGraphs()
+        hidden = _widened(hidden_like, max([*rows, *tokens]))
         buffers = self._buffers(max(tokens, default=0))
         mixed = self._attention.backend.capabilities.chunks_graph_safe
         count = len(rows) + len(tokens) * (1 + mixed)
         with ProgressBar("capturing CUDA graphs", count) as progress:
             for size in sorted(tokens, reverse=True):
-                hidden_in, own = _widened(hidden_like, size), buffers.first(size)
+                hidden_in, own = _first(hidden, size), buffers.first(size)
                 graphs.piecewise.insert(0, self._capture_prompts(size, None, own, hidden_in))
                 progress.advance()
                 if mixed:
@@ -59,7 +60,7 @@ class GraphCapture:
                     )
                     progress.advance()
             for size in sorted(rows, reverse=True):
-                graphs.decode.insert(0, self._capture_decode(size, _widened(hidden_like, size)))
+                graphs.decode.insert(0, self._capture_decode(size, _first(hidden, size)))
                 progress.advance()
         graphs.decode = drop_slow_graphs(graphs.decode, _milliseconds)
         graphs.mixed = drop_slow_graphs(graphs.mixed, _milliseconds)
@@ -117,4 +118,9 @@ def _milliseconds(graph: FullGraph | PartialGraph) -> float:
 
 
 def _widened(hidden_like: torch.Tensor | None, size: int) -> torch.Tensor | None:
+    """[size, hidden_size]: the stage's one input buffer, which all graphs share."""
     return None if hidden_like is None else hidden_like.expand(size, -1).contiguous()
+
+
+def _first(hidden: torch.Tensor | None, size: int) -> torch.Tensor | None:
+    return None if hidden is None else hidden[:size]

@@ -141,5 +141,7 @@ class PartialCapture:
 
     def _first_input(self, step: PagedStep) -> torch.Tensor:
         """The first layer's input: embeddings, or what the stage before computed."""
+        if self._hidden_in is not None:
+            return self._hidden_in
         self._inputs.resolve_tokens()
-        return self._model.embed(step) if self._hidden_in is None else self._hidden_in
+        return self._model.embed(step)

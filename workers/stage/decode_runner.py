@@ -38,15 +38,21 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     kv_cache: KVCache
 
     def __init__(
-        self, worker: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
+        self,
+        worker: WorkerConfig,
+        model: StageModel,
+        backend: AttentionBackend,
+        num_blocks: int,
+        last_tokens: torch.Tensor | None = None,
     ) -> None:
-        """Allocates `num_blocks` of KV cache."""
+        """Allocates `num_blocks` of KV cache. `last_tokens` is for the slots' newest tokens where
+        the stages share that memory."""
         super().__init__(worker)
         config = worker.execution
         self._model = model
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
-        self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device)
+        self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
         self.kv_cache = _kv_cache(worker, num_blocks, self.device)
         head_counts = (config.model.num_heads, config.model.num_kv_heads)
         self._attention = StageAttention(backend, head_counts, self.kv_cache.layers, model.rotary)
@@ -60,9 +66,6 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     def prepare(self, message: DecodeStep) -> DecodeInput:
         """Apply the message's slot changes and put the step's tensors on the device."""
         return self._builder.build(message)
-
-    def padded_tokens(self, batch: DecodeInput) -> int:
-        return len(batch.tensors.positions)
 
     def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
         step, graph = batch.tensors, batch.graph

@@ -31,9 +31,6 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
 
-    def padded_tokens(self, batch: PackedStep) -> int:
-        return len(batch.positions)
-
     def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
         return forward(self._model, batch, hidden, self._attention.packed(batch))
 

@@ -28,8 +28,9 @@ from workers.stage.memory import GIB, DeviceMemoryError, explained
 
 def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
-    peak of its largest step beside them, and its CUDA graphs. The step is run and the graphs are
-    captured to measure them, with a cache that holds only that step's tokens.
+    peak of its largest step beside them, its CUDA graphs, and the ring in which it receives hidden
+    states. The step is run and the graphs are captured to measure them, with a cache that holds
+    only that step's tokens; the ring is outside torch's allocator, and counted by its size.
 
     Raises DeviceMemoryError where nothing is left.
     """
@@ -44,13 +45,14 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
         runner.run_alone(largest_step(config))
         peak = torch.cuda.max_memory_allocated() - allocated
         graphs = _graph_bytes(config, runner)
-    budget = config.memory_share_bytes - held - peak - graphs - OUTSIDE_ALLOCATOR_BYTES
+    ring = config.activation_ring_bytes
+    budget = config.memory_share_bytes - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
     if budget <= 0:
         raise DeviceMemoryError(
             f"no room for a KV cache: the share of {config.memory_share_bytes / GIB:.1f} GiB goes "
-            f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}) and "
-            f"CUDA graphs ({graphs / GIB:.1f}); raise {share}, or lower {tokens}, by "
-            f"at least {-budget / GIB:.1f} GiB"
+            f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}), "
+            f"CUDA graphs ({graphs / GIB:.1f}) and received states ({ring / GIB:.1f}); "
+            f"raise {share}, or lower {tokens}, by at least {-budget / GIB:.1f} GiB"
         )
     return budget
 

@@ -10,6 +10,7 @@ from workers.attention.base import AttentionNeeds
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep
 from workers.heads.base import HeadResult
+from workers.layers.linear import pad_rows
 from workers.weights.loader import TORCH_DTYPES
 
 StepT = TypeVar("StepT", DecodeStep, EncodeStep)
@@ -32,13 +33,10 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """Put the step's tensors on the device."""
 
     @abstractmethod
-    def padded_tokens(self, batch: InputT) -> int:
-        """T': how many tokens the step has on the device."""
-
-    @abstractmethod
     def forward(self, batch: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
         """This stage's layers over hidden states [T', hidden_size] of the stage before, None on the
-        first stage."""
+        first stage. The result may have more rows than the step has tokens, and may be overwritten
+        by the next step's, in stream order."""
 
     @abstractmethod
     def run_head(self, batch: InputT, hidden: torch.Tensor) -> HeadResult:
@@ -54,7 +52,8 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         batch = self.prepare(message)
         hidden = None
         if not self.first:
-            hidden = self.hidden_like().expand(self.padded_tokens(batch), -1).contiguous()
+            tokens = len(message.tokens) // 4
+            hidden = pad_rows(self.hidden_like().expand(tokens, -1).contiguous())
         hidden = self.forward(batch, hidden)
         if self.last:
             self.run_head(batch, hidden)

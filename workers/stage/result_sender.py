@@ -13,6 +13,7 @@ import torch
 from workers.contract.messages import StepOutput
 from workers.heads.base import HeadResult
 from workers.links.engine_link import EngineLink
+from workers.links.token_return import TokenSender
 
 
 class ResultSender(Protocol):
@@ -30,8 +31,8 @@ class ResultSender(Protocol):
 class ImmediateSender:
     """For results that are there when they are returned: the CPU's."""
 
-    def __init__(self, engine: EngineLink) -> None:
-        self._engine = engine
+    def __init__(self, engine: EngineLink, tokens: TokenSender | None = None) -> None:
+        self._engine, self._tokens = engine, tokens
         self._started = 0.0
 
     def begin(self) -> None:
@@ -39,7 +40,10 @@ class ImmediateSender:
 
     def end(self, step: int, result: HeadResult, waited: float = 0.0) -> None:
         busy = time.perf_counter() - self._started - waited
-        self._engine.send(_timed(result.to_output(step), busy))
+        output = result.to_output(step)
+        if self._tokens is not None:
+            self._tokens.send(output)
+        self._engine.send(_timed(output, busy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,17 @@ class QueuedSender:
     """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
     that the launching thread never waits for the device."""
 
-    def __init__(self, engine: EngineLink, on_failure: Callable[[Exception], None]) -> None:
-        """`engine` is a link of the thread's own; `on_failure` ends the process."""
-        self._engine = engine
+    def __init__(
+        self,
+        engine: EngineLink,
+        on_failure: Callable[[Exception], None],
+        device: torch.device,
+        tokens: TokenSender | None = None,
+    ) -> None:
+        """`engine` and `tokens` are links of the thread's own; `on_failure` ends the process."""
+        self._engine, self._tokens = engine, tokens
         self._on_failure = on_failure
+        self._device = device
         self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._started = torch.cuda.Event(enable_timing=True)
         threading.Thread(target=self._run, name="results", daemon=True).start()
@@ -76,11 +87,16 @@ class QueuedSender:
 
     def _run(self) -> None:
         try:
+            # A thread's current device is the first GPU, unless it says otherwise.
+            torch.cuda.set_device(self._device)
             before: torch.cuda.Event | None = None
             while True:
                 queued = self._queue.get()
                 queued.finished.synchronize()
-                self._engine.send(_output(queued, before))
+                output = _output(queued, before)
+                if self._tokens is not None:
+                    self._tokens.send(output)
+                self._engine.send(output)
                 before = queued.finished
         except Exception as error:  # the device's own errors surface here
             self._on_failure(error)

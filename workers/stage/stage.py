@@ -5,10 +5,14 @@ from typing import Generic
 
 import torch
 
+from workers.contract.messages import StepInput
 from workers.heads.base import HeadResult
-from workers.links.activations import Neighbours
+from workers.layers.linear import pad_rows
+from workers.links.transport import Links
 from workers.stage.model_runner import InputT, ModelRunner, StepT
 from workers.stage.result_sender import ResultSender
+
+_TOKEN_BYTES = 4
 
 
 class Stage(Generic[StepT, InputT]):
@@ -16,11 +20,11 @@ class Stage(Generic[StepT, InputT]):
     share, -1 before the first; heartbeats report it to the engine core."""
 
     def __init__(
-        self, runner: ModelRunner[StepT, InputT], neighbours: Neighbours, results: ResultSender
+        self, runner: ModelRunner[StepT, InputT], links: Links, results: ResultSender
     ) -> None:
         self.last_finished_step = -1
         self._runner = runner
-        self._neighbours = neighbours
+        self._links = links
         self._results = results
 
     def run(self, message: StepT) -> None:
@@ -28,11 +32,11 @@ class Stage(Generic[StepT, InputT]):
         batch = self._runner.prepare(message)
         self._results.begin()
         waiting = time.perf_counter()
-        hidden = self._receive(batch)
+        hidden = self._receive(message)
         waited = time.perf_counter() - waiting
         hidden = self._runner.forward(batch, hidden)
-        if self._neighbours.next is not None:
-            self._neighbours.next.send(hidden)
+        if self._links.next is not None:
+            self._links.next.send(message.step, hidden[: _num_tokens(message)])
         else:
             self._results.end(message.step, self._run_head(message, batch, hidden), waited)
         self.last_finished_step = message.step
@@ -41,6 +45,13 @@ class Stage(Generic[StepT, InputT]):
         del message  # a head that samples needs it
         return self._runner.run_head(batch, hidden)
 
-    def _receive(self, batch: InputT) -> torch.Tensor | None:
-        previous = self._neighbours.previous
-        return None if previous is None else previous.receive(self._runner.padded_tokens(batch))
+    def _receive(self, message: StepT) -> torch.Tensor | None:
+        previous = self._links.previous
+        if previous is None:
+            return None
+        return pad_rows(previous.receive(message.step, _num_tokens(message)))
+
+
+def _num_tokens(message: StepInput) -> int:
+    """T: what is sent between stages has the step's own rows, whatever a stage pads or captures."""
+    return len(message.tokens) // _TOKEN_BYTES

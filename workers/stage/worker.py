@@ -21,8 +21,10 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
-from workers.links.activations import Neighbours, PipelineError, connect
+from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
+from workers.links.token_return import TokenReceiver, TokenSender
+from workers.links.transport import Links, PipelineError
 from workers.models.base import StageModel
 from workers.models.partition import stage_layers
 from workers.stage.encode_runner import EncodeRunner
@@ -72,6 +74,9 @@ def _serve(
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     execution = config.execution
+    if execution.device_type == "cuda":
+        torch.cuda.set_device(config.local_device)
+    links = connect(config, _end_process)
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config)
     backend = select_backend(execution.attention_backend, attention_needs(execution))
@@ -83,8 +88,8 @@ def _serve(
     cache, share = execution.setting("kv_cache_memory"), execution.setting("memory_share")
     remedy = f"lower {cache} (or {share})"
     with explained("allocating the KV cache", remedy, needed):
-        runner = _runner(config, loaded.model, backend, allocation.num_blocks)
-    stage = _stage(runner, connect(config, _end_process), engine, context)
+        runner = _runner(config, loaded.model, backend, allocation.num_blocks, links)
+    stage = _stage(runner, links, engine, context)
     with explained("warming up", remedy):
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
@@ -102,38 +107,51 @@ def _serve(
 
 
 def _runner(
-    config: WorkerConfig, model: StageModel, backend: AttentionBackend, num_blocks: int
+    config: WorkerConfig,
+    model: StageModel,
+    backend: AttentionBackend,
+    num_blocks: int,
+    links: Links,
 ) -> "DecodeRunner | EncodeRunner":
     if config.execution.task == "generate":
         from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
-        return DecodeRunner(config, model, backend, num_blocks)
+        last_tokens = links.tokens.last_tokens if links.tokens is not None else None
+        return DecodeRunner(config, model, backend, num_blocks, last_tokens)
     return EncodeRunner(config, model, backend)
 
 
 def _stage(
     runner: "DecodeRunner | EncodeRunner",
-    neighbours: Neighbours,
+    links: Links,
     engine: EngineLink,
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> Stage[Any, Any]:
-    results = _result_sender(runner, context, engine)
+    config, several = runner.config, links.previous is not None or links.next is not None
+    over_zmq = several and config.task == "generate" and links.tokens is None
+    sender = TokenSender(context, config.token_endpoint) if over_zmq and runner.last else None
+    results = _result_sender(runner, context, engine, sender)
     if isinstance(runner, EncodeRunner):
-        return Stage(runner, neighbours, results)
+        return Stage(runner, links, results)
     from workers.stage.decode_stage import DecodeStage  # noqa: PLC0415
 
-    return DecodeStage(runner, neighbours, results, engine, context)
+    receiver = None
+    if over_zmq and runner.first:
+        store = runner.slots.store_sampled
+        receiver = TokenReceiver(context, config.token_endpoint, store)
+    return DecodeStage(runner, links, results, engine, receiver)
 
 
 def _result_sender(
     runner: "DecodeRunner | EncodeRunner",
     context: zmq.Context[zmq.Socket[bytes]],
     engine: EngineLink,
+    tokens: TokenSender | None,
 ) -> ResultSender:
     if runner.config.device_type == "cpu":
-        return ImmediateSender(engine)
+        return ImmediateSender(engine, tokens)
     own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
-    return QueuedSender(own, _end_process)
+    return QueuedSender(own, _end_process, runner.device, tokens)
 
 
 def _announcement(

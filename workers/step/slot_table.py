@@ -15,7 +15,8 @@ class SlotTable:
 
     block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host
     device_tables  the same on the device; on the CPU the two share memory
-    last_tokens    int64[max_running + 1] on the device; meaningful on the first stage only
+    last_tokens    int64[max_running + 1] on the device; the first stage reads it. Stages of GPUs
+                   that share memory all have the first stage's, so that the last one writes there
 
     Slot `max_running` belongs to no request but to rows that pad a step; all its blocks are
     `scratch_block`.
@@ -32,14 +33,20 @@ class SlotTable:
         block_size: int,
         scratch_block: int,
         device: torch.device,
+        last_tokens: torch.Tensor | None = None,
     ) -> None:
+        """`last_tokens` is that memory; None: of this table's own."""
         self.device = device
         self._block_size = block_size
         self.padding_slot = max_running
         self.block_tables = np.zeros((max_running + 1, max_blocks), np.int32)
         self.block_tables[max_running] = scratch_block
         self.device_tables = on_device(self.block_tables, device)
-        self.last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
+        self.last_tokens = (
+            torch.zeros(max_running + 1, dtype=torch.int64, device=device)
+            if last_tokens is None
+            else last_tokens
+        )
         # Triton is not installed on every machine without a GPU.
         on_cuda = device.type == "cuda"
         self._kernels: Any = (
@@ -74,6 +81,10 @@ class SlotTable:
             self._kernels.keep(self.last_tokens, slots, tokens)
         else:
             self.last_tokens[slots] = tokens.clamp(min=0).long()
+
+    def store_sampled(self, slots: IntArray, tokens: IntArray) -> None:
+        """`store_last_tokens` of arrays on the host."""
+        self.store_last_tokens(*to_device([slots, tokens], self.device))
 
     def resolve(self, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor) -> None:
         """Copy `tokens` to `out`, int64[T] each, with the newest token of its slot (`slots`

@@ -1,0 +1,48 @@
+"""Connects the stages of a pipeline, by the transport that suits their devices."""
+
+import logging
+from collections.abc import Callable
+
+from workers.contract.config import TransportName, WorkerConfig
+from workers.links.transport import Links, PipelineError
+
+_logger = logging.getLogger(__name__)
+
+
+def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Links:
+    """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
+    edge is tried.
+
+    `on_failure` is called in another thread if a link breaks while steps run. Raises PipelineError
+    or SymmetricMemoryError.
+    """
+    config = worker.execution
+    if config.num_stages == 1:
+        return Links()
+    # torch.distributed takes a moment to import.
+    if config.device_type == "cpu":
+        from workers.links.gloo import connect_gloo  # noqa: PLC0415
+
+        return connect_gloo(worker, on_failure)
+    return _connect_gpus(worker)
+
+
+def _connect_gpus(worker: WorkerConfig) -> Links:
+    from workers.links.peer_memory import connect_peer_memory, reaches_peers  # noqa: PLC0415
+    from workers.links.process_groups import all_agree, joined  # noqa: PLC0415
+
+    transport: TransportName = worker.execution.transport
+    with joined(worker):
+        reached = all_agree(reaches_peers(worker))
+    if transport == "peer-memory" and not reached:
+        raise PipelineError(
+            f"the GPUs {', '.join(worker.execution.gpus)} cannot all write to each other's memory: "
+            f"use {worker.execution.setting('transport')} nccl"
+        )
+    if transport == "nccl" or not reached:
+        from workers.links.nccl import connect_nccl  # noqa: PLC0415
+
+        if worker.stage == 0 and transport == "auto":
+            _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
+        return connect_nccl(worker)
+    return connect_peer_memory(worker)

@@ -1,0 +1,69 @@
+"""How a stage's hidden states reach the next stage, and sampled tokens the first: the interface.
+
+A step's states have one row for each of its T tokens, whatever a stage pads or captures: both ends
+read T from the step's message, so only elements travel. Implementations: `gloo.py` between CPUs,
+`peer_memory.py` between GPUs of one host, `nccl.py` between any GPUs.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+class PipelineError(RuntimeError):
+    """A neighbouring stage cannot be reached; the message names it."""
+
+
+class ActivationSender(Protocol):
+    """Sends hidden states to the next stage, step after step."""
+
+    def send(self, step: int, hidden: torch.Tensor) -> None:
+        """Send a step's states [T, hidden_size] without waiting until they are received.
+
+        On CUDA, work that is queued on the current stream later may overwrite them; on a CPU
+        nothing may.
+        """
+        ...
+
+
+class ActivationReceiver(Protocol):
+    """Receives hidden states from the stage before, step after step."""
+
+    def receive(self, step: int, num_tokens: int) -> torch.Tensor:
+        """A step's states [num_tokens, hidden_size], which this stage may overwrite. On a CPU this
+        waits for them; on CUDA the current stream does. Raises PipelineError."""
+        ...
+
+
+class TokenMemory(Protocol):
+    """The newest token of every slot, in memory of the first stage that the last stage writes.
+
+    `last_tokens` is int64[max_running + 1], as in `SlotTable`.
+    """
+
+    last_tokens: torch.Tensor
+
+    def announce(self, step: int) -> None:
+        """Last stage: what the current stream has been given so far includes the tokens of `step`,
+        if any row of it samples."""
+        ...
+
+    def wait_for(self, step: int) -> None:
+        """First stage: the current stream waits until the tokens of `step` are there; -1 is
+        none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """A stage's links to other stages.
+
+    previous, next  None at either end of the pipeline
+    tokens          None where sampled tokens return over ZMQ (`token_return.py`), and on stages
+                    that neither sample nor look tokens up
+    """
+
+    previous: ActivationReceiver | None = None
+    next: ActivationSender | None = None
+    tokens: TokenMemory | None = None
