@@ -35,6 +35,9 @@ _CASES = {
     ),
     "round_trips": _Case("links", "Between processes"),
     "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
+    "http_burst": _Case(
+        "http", "HTTP: streams of 512/128, API processes before a fake engine, our own clients"
+    ),
     "overload": _Case(
         "http", "HTTP: a daemon on one core under 2 and 10 times the load that it can serve"
     ),

@@ -1,9 +1,10 @@
 """An engine core that computes nothing, as cheaply as Python can: to measure the API process.
 
-`python -m benchmarks.http.fake_engine ENDPOINT TASK STEP_MS TOKEN ...`: each row to generate
-repeats the tokens, one every STEP_MS, or all at once if that is 0; each text to embed gets the same
-vector. Nothing is tokenized: each prompt counts as one token. Aborts are ignored: a row ends by
-`max_tokens` alone.
+`python -m benchmarks.http.fake_engine ENDPOINT TASK CLIENTS STEP_MS TOKEN ...`: it is ready once so
+many clients have connected. Each row to generate repeats the tokens, one every STEP_MS, or all at
+once if that is 0; each text to embed gets the same vector. Nothing is tokenized: a prompt to
+continue counts a token for each space, every other text counts as one. Aborts are ignored: a row
+ends by `max_tokens` alone.
 """
 
 import math
@@ -53,10 +54,16 @@ class FakeEngine:
     """One endpoint. All updates of a client between two waits are one message."""
 
     def __init__(
-        self, endpoint: str, task: Task, step_seconds: float, tokens: Sequence[int]
+        self,
+        endpoint: str,
+        task: Task,
+        clients: int,
+        step_seconds: float,
+        tokens: Sequence[int],
     ) -> None:
         self._clients = ClientSocket(endpoint, zmq.Context())
         self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, 1 << 20, 1 << 20)
+        self._expected, self._greeting = clients, list[bytes]()
         self._step_seconds = step_seconds
         self._tokens = tokens
         vector = np.full(VECTOR_SIZE, VECTOR_SIZE**-0.5) * np.linspace(0.5, 1.5, VECTOR_SIZE)
@@ -84,7 +91,7 @@ class FakeEngine:
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
             case Hello():
-                self._clients.send(client, self._info)
+                self._greet(client)
             case EncodeJob():
                 count = len(message.texts) + len(message.ids)
                 rows = np.arange(count, dtype=np.int32).tobytes()
@@ -94,9 +101,19 @@ class FakeEngine:
             case GenerateJob():
                 self._generate(client, message)
 
+    def _greet(self, client: bytes) -> None:
+        """Answer all clients once every one of them is there: ready means that none is missing."""
+        self._greeting.append(client)
+        if len(self._greeting) >= self._expected:
+            for each in self._greeting:
+                self._clients.send(each, self._info)
+            self._greeting.clear()
+            self._expected = 1
+
     def _generate(self, client: bytes, job: GenerateJob) -> None:
-        count = len(job.texts) + len(job.ids)
-        self._outputs[client].accepted.append(Accepted(job.id, [1] * count, [_PROMPT] * count))
+        lengths = [max(1, text.count(" ")) for text in job.texts] + [1] * len(job.ids)
+        count = len(lengths)
+        self._outputs[client].accepted.append(Accepted(job.id, lengths, [_PROMPT] * count))
         limit = job.params.max_tokens or 1
         rows = [_Row(client, job.id, row, limit) for row in range(count * job.n)]
         if not self._step_seconds:
@@ -121,9 +138,14 @@ class FakeEngine:
 def main() -> None:
     """The process."""
     exit_with_parent()
-    endpoint, task, step_ms, *tokens = sys.argv[1:]
-    step_seconds = float(step_ms) / 1e3
-    FakeEngine(endpoint, cast("Task", task), step_seconds, list(map(int, tokens))).run()
+    endpoint, task, clients, step_ms, *tokens = sys.argv[1:]
+    FakeEngine(
+        endpoint,
+        cast("Task", task),
+        int(clients),
+        float(step_ms) / 1e3,
+        list(map(int, tokens)),
+    ).run()
 
 
 if __name__ == "__main__":

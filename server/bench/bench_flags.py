@@ -146,6 +146,13 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --start, processes that speak HTTP (default: 1)",
     )
+    group.add_argument(
+        "--clients",
+        type=parse_positive,
+        default=1,
+        metavar="N",
+        help="processes that send the requests and receive the answers (default: 1)",
+    )
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -157,8 +164,12 @@ def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.start:
         if options.model is not None:
             parser.error("--model is only for --url")
-        return bench_started(bench_options, cases, options.api_workers, options.tokenizer)
-    return bench_running(bench_options, cases, options.url, options.model, options.tokenizer)
+        return bench_started(
+            bench_options, cases, options.api_workers, options.clients, options.tokenizer
+        )
+    return bench_running(
+        bench_options, cases, options.url, options.model, options.clients, options.tokenizer
+    )
 
 
 def _chosen(options: argparse.Namespace) -> Sequence[Any]:

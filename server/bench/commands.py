@@ -93,10 +93,15 @@ def bench_offline(options: BenchOptions, cases: Sequence[OfflineCase]) -> int:
 
 
 def bench_started(
-    options: BenchOptions, cases: Sequence[HTTPCase], api_workers: int, tokenizer: Path | None
+    options: BenchOptions,
+    cases: Sequence[HTTPCase],
+    api_workers: int,
+    clients: int,
+    tokenizer: Path | None,
 ) -> int:
     """Measure daemons of our own over HTTP; the exit code."""
-    return _bench(options, cases, partial(started_server, options.engine, api_workers, tokenizer))
+    start = partial(started_server, options.engine, api_workers, clients, tokenizer)
+    return _bench(options, cases, start)
 
 
 def bench_running(
@@ -104,6 +109,7 @@ def bench_running(
     cases: Sequence[HTTPCase],
     url: str,
     model: str | None,
+    clients: int,
     tokenizer: Path | None,
 ) -> int:
     """Measure a server that was started elsewhere over HTTP; the exit code."""
@@ -111,7 +117,7 @@ def bench_running(
         address = Address.of(url, api_key_from())
     except BenchError as error:
         return _fail(error)
-    return _bench(options, cases, partial(running_server, address, model, tokenizer))
+    return _bench(options, cases, partial(running_server, address, model, clients, tokenizer))
 
 
 def _bench(options: BenchOptions, cases: Sequence[CaseT], start: Start[CaseT]) -> int:

@@ -67,7 +67,7 @@ class EncodeCase(Case, frozen=True, kw_only=True):
         return f"{self.count} x {self.prompt_tokens} tokens"
 
 
-class HTTPGenerationCase(Case, frozen=True, kw_only=True):
+class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
     With a `rate`, so many requests a second at even intervals; otherwise `in_flight` at once, each
@@ -91,7 +91,7 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True):
         )
 
 
-class HTTPEmbeddingCase(Case, frozen=True, kw_only=True):
+class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
     """Embeddings: `count` requests of `texts` texts of `tokens` (special tokens come on top),
     `in_flight` at once; vectors come back in base64 or as JSON numbers."""
 

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import tempfile
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.cases.dummy_models import tokenizer_for, write_model
 from server.bench.cases.random_prompts import SEED, single_token_words, texts_of
 from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.bench.load.http_answers import reader_of
+from server.bench.load.clients import connected_clients
 from server.bench.load.http_client import Address, HTTPClient
-from server.bench.load.load_generator import Load
+from server.bench.load.load_generator import ClientLoad, ClientResult, figures_of
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
@@ -54,6 +55,7 @@ async def _first_model(address: Address) -> str:
 async def started_server(
     options: EngineOptions,
     api_workers: int,
+    clients: int,
     tokenizer_file: Path | None,
     shape: Path,
     case: HTTPCase,
@@ -79,7 +81,7 @@ async def started_server(
             # A connection must not wait in the queue of a socket that nobody here accepts from.
             listener.close()
             await running.until(_ready(address), START_SECONDS)
-            yield HTTPRunner(address, shape.name, tokenizer, model)
+            yield HTTPRunner(address, shape.name, tokenizer, clients, model)
 
 
 def _server_config(model: ServedModel, api_workers: int) -> ServerConfig:
@@ -110,23 +112,35 @@ async def _ready(address: Address) -> None:
 
 @asynccontextmanager
 async def running_server(
-    address: Address, name: str | None, tokenizer_file: Path | None, _: Path, case: HTTPCase
+    address: Address,
+    name: str | None,
+    clients: int,
+    tokenizer_file: Path | None,
+    _: Path,
+    case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
     """A server that was started elsewhere; the first model that it lists, if none is named.
 
     Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
     """
     tokenizer = tokenizer_for(case, tokenizer_file)
-    yield HTTPRunner(address, name or await _first_model(address), tokenizer)
+    yield HTTPRunner(address, name or await _first_model(address), tokenizer, clients)
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths."""
+    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths, with
+    so many `clients`."""
 
     def __init__(
-        self, address: Address, name: str, tokenizer: Tokenizer, model: ServedModel | None = None
+        self,
+        address: Address,
+        name: str,
+        tokenizer: Tokenizer,
+        clients: int = 1,
+        model: ServedModel | None = None,
     ) -> None:
         self.model = model
+        self._clients = clients
         self._address, self._name, self._tokenizer = address, name, tokenizer
         self._words = single_token_words(tokenizer)
 
@@ -144,22 +158,25 @@ class HTTPRunner:
         return await self._run(case, str(run))
 
     async def _run(self, case: HTTPCase, run: str) -> Figures:
-        requests = self._requests(case, f"{SEED} {case.name} {run}")
-        client = HTTPClient(self._address)
-        load = Load(client, requests, reader_of(case))
-        try:
-            async with Progress(case.name, "requests", load.total, load.done).shown():
-                if isinstance(case, HTTPGenerationCase) and case.rate is not None:
-                    await load.at_rate(case.rate)
-                else:
-                    await load.in_flight(case.in_flight or case.count)
-        except OSError as error:
-            raise BenchError(f"cannot connect: {error}") from None
-        finally:
-            client.close()
-        if load.errors:
-            raise BenchError(_errors_of(load))
-        return load.figures()
+        load = self._load(case, self._requests(case, f"{SEED} {case.name} {run}"))
+        async with (
+            connected_clients(load, self._clients) as clients,
+            Progress(case.name, "requests", len(load.requests), clients.done).shown(),
+        ):
+            results = await clients.run()
+        if any(result.errors for result in results):
+            raise BenchError(_errors_of(results, len(load.requests)))
+        return figures_of(results)
+
+    def _load(self, case: HTTPCase, requests: list[bytes]) -> ClientLoad:
+        rate = case.rate if isinstance(case, HTTPGenerationCase) else None
+        return ClientLoad(
+            address=self._address,
+            case=case,
+            requests=requests,
+            in_flight=min(case.in_flight or case.count, case.count),
+            departures=[number / rate for number in range(case.count)] if rate else [],
+        )
 
     def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
         if isinstance(case, HTTPEmbeddingCase):
@@ -189,10 +206,13 @@ class HTTPRunner:
         ]
 
 
-def _errors_of(load: Load) -> str:
-    kinds = load.errors.most_common(_SHOWN_ERRORS)
+def _errors_of(results: Sequence[ClientResult], requests: int) -> str:
+    errors: Counter[str] = Counter()
+    for result in results:
+        errors.update(result.errors)
+    kinds = errors.most_common(_SHOWN_ERRORS)
     shown = "; ".join(f"{count} x {message}" for message, count in kinds)
-    more = len(load.errors) - len(kinds)
-    return f"{load.errors.total()} of {load.total} requests failed: {shown}" + (
+    more = len(errors) - len(kinds)
+    return f"{errors.total()} of {requests} requests failed: {shown}" + (
         f"; and {more} other errors" if more > 0 else ""
     )

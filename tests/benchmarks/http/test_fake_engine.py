@@ -13,11 +13,13 @@ from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 
+TOKENS = ("7", "8", "9")
+
 
 @asynccontextmanager
 async def fake_engine(folder: Path, task: str, step_ms: int) -> AsyncGenerator[EngineClient]:
     endpoint = f"ipc://{folder}/fake"
-    with running_module("benchmarks.http.fake_engine", endpoint, task, str(step_ms), "7", "8", "9"):
+    with running_module("benchmarks.http.fake_engine", endpoint, task, "1", str(step_ms), *TOKENS):
         client = EngineClient(endpoint)
         await client.start()
         await client.wait_ready()

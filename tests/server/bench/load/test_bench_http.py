@@ -1,7 +1,6 @@
 """The load generator of `penstock bench serve` against servers that say what a test wants."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
 from server.bench.cases.workloads import HTTP
-from server.bench.load.http_answers import reader_of
 from server.bench.load.http_client import Address, HTTPClient
 from server.bench.load.http_runner import HTTPRunner
-from server.bench.load.load_generator import Load
+from server.bench.load.load_generator import ClientLoad, Load, figures_of
 from server.bench.results.measurement import BenchError
 from server.demo import GENERATOR_NAME, demo_models
 from tests.server.canned_server import CannedServer, answer, chunked
@@ -62,6 +60,46 @@ async def test_a_stream_is_timed_piece_by_piece(tokenizer: Tokenizer) -> None:
     # 100 ms each, two at a time.
     assert figures["requests_per_s"] == pytest.approx(6 / figures["seconds"])
     assert figures["seconds"] >= 0.29
+
+
+async def test_several_clients_share_a_load(tokenizer: Tokenizer) -> None:
+    pieces = chunked(text("a"), text("b"), usage() + DONE)
+    with CannedServer(pieces, pause=0.02) as server:
+        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
+        figures = await runner.measure(msgspec.structs.replace(STREAM, in_flight=3), 0)
+        prompts = [msgspec.json.decode(request)["prompt"] for request in server.requests]
+    assert server.connections == 3
+    assert len(set(prompts)) == len(prompts) == 6
+    assert (figures["clients"], figures["requests"], figures["output_tokens"]) == (2, 6, 6 * 32)
+    # By the clock of both: two requests a connection, some 80 ms each.
+    assert 0.15 < figures["seconds"] < 10
+    assert figures["ttft_p50_ms"] >= 19
+
+
+async def test_several_clients_keep_a_rate(tokenizer: Tokenizer) -> None:
+    case = msgspec.structs.replace(STREAM, rate=40.0)
+    with CannedServer(chunked(text("a"), usage() + DONE)) as server:
+        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
+        figures = await runner.measure(case, 0)
+    assert (figures["clients"], figures["requests"]) == (2, 6)
+    assert figures["seconds"] >= 5 / 40
+
+
+async def test_errors_of_all_clients_are_added_up(tokenizer: Tokenizer) -> None:
+    with CannedServer([answer(b"no", "500 Internal Server Error")]) as server:
+        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
+        with pytest.raises(BenchError, match="6 of 6 requests failed: 6 x status 500: no"):
+            await runner.measure(STREAM, 0)
+
+
+async def test_a_client_that_ends_is_an_error(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.bench.load.clients._COMMAND", ("true",))
+    with CannedServer([answer(b"")]) as server:
+        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
+        with pytest.raises(BenchError, match="a client's process has ended"):
+            await runner.measure(STREAM, 0)
 
 
 async def test_what_is_asked(tokenizer: Tokenizer) -> None:
@@ -169,18 +207,21 @@ async def test_arrivals_are_spread_and_do_not_wait_for_answers() -> None:
     pieces = chunked(text("a"), usage() + DONE)
     case = msgspec.structs.replace(CASES["http-gen-16"], prompt_tokens=32, outputs=32)
     with CannedServer(pieces, pause=0.1) as server:
-        client = HTTPClient(Address.of(server.url, None))
-        request = client.address.request("POST", "/v1/completions", {})
-        load = Load(client, [request] * 40, reader_of(case))
-        began = time.perf_counter()
-        await load.at_rate(80.0)
-        seconds = time.perf_counter() - began
-        client.close()
+        address = Address.of(server.url, None)
+        requests = [address.request("POST", "/v1/completions", {})] * 40
+        departures = [number / 80.0 for number in range(40)]
+        load = Load(
+            ClientLoad(
+                address=address, case=case, requests=requests, in_flight=40, departures=departures
+            )
+        )
+        result = await load.run()
+        load.close()
     assert load.done() == 40
-    assert not load.errors
+    assert not result.errors
     # The last arrives after 40 / 80 s, and takes 0.3 s; one after another would take 12 s.
-    assert 0.75 < seconds < 6.0
-    assert load.figures()["late_p50_ms"] >= 0
+    assert 0.75 < result.ended - result.started < 6.0
+    assert figures_of([result])["late_p50_ms"] >= 0
 
 
 async def test_idle_connections_are_not_trusted_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
