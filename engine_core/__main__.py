@@ -17,6 +17,7 @@ from engine_core.executor.stage_link import StageLink
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
+from workers.contract.model_config import ModelConfigError
 from workers.contract.supervision import Heartbeat, exit_with_parent
 
 log = logging.getLogger("engine_core")
@@ -40,7 +41,7 @@ def main() -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         _serve(config)
-    except (TokenizerError, WorkerLostError) as error:
+    except (ModelConfigError, TokenizerError, WorkerLostError) as error:
         log.error("%s", error)
     return 1
 

@@ -20,6 +20,7 @@ from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
+from workers.contract.share import shares_of
 from workers.contract.token_sampling import GREEDY
 from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
@@ -69,7 +70,8 @@ def measure() -> list[Figure]:
     execution = engine_config(shape_folder("llama8b"), _OPTIONS).execution
     config = WorkerConfig(execution=execution, stage=0)
     with torch.inference_mode():
-        model = load_model(config).model
+        (share,) = shares_of([execution.model.num_layers])
+        model = load_model(config, share).model
         return [figure for name in _BACKENDS for figure in _steps_of_backend(config, model, name)]
 
 

@@ -24,6 +24,7 @@ from server.settings.server_config import Limits
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
+from workers.contract.share import shares_of
 from workers.contract.supervision import exit_with_parent
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.links.engine_link import EngineLink
@@ -93,7 +94,8 @@ class _Worker:
     def __init__(self, engine: EngineConfig) -> None:
         execution = engine.execution
         config = WorkerConfig(execution=execution, stage=0)
-        model = load_model(config).model
+        (share,) = shares_of([execution.model.num_layers])
+        model = load_model(config, share).model
         backend = select_backend(execution.attention_backend, attention_needs(execution))
         self.engine = engine
         self.stopwatch = Stopwatch()

@@ -22,13 +22,16 @@ from workers.contract.messages import (
     StepOutput,
     ToWorker,
     WorkerBeat,
+    WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
 )
+from workers.contract.share import even_split, shares_of
 
 log = logging.getLogger(__name__)
-StageT = TypeVar("StageT", WorkerLoaded, WorkerReady)
+StartMessage = WorkerConnected | WorkerLoaded | WorkerReady
+StageT = TypeVar("StageT", WorkerConnected, WorkerLoaded, WorkerReady)
 
 
 class StageLink:
@@ -46,7 +49,12 @@ class StageLink:
         self.results.bind(execution.worker_endpoint)
 
     def start(self) -> Capacity:
-        """Wait until every stage has loaded, size the KV cache, wait until all are ready."""
+        """Wait for every stage, give each its share, wait until all have loaded, size the KV cache,
+        wait until all are ready."""
+        for _ in self._stages:
+            self._await(WorkerConnected)
+        for stage, share in zip(self._stages, shares_of(self._stage_layers()), strict=True):
+            self._send(share, [stage])
         loaded = [self._await(WorkerLoaded) for _ in self._stages]
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
         seconds = max(stage.seconds for stage in loaded)
@@ -65,7 +73,7 @@ class StageLink:
 
     def poll(self) -> StepOutput | None:
         message = self._receive()
-        assert not isinstance(message, WorkerLoaded | WorkerReady), f"unexpected {message!r}"
+        assert not isinstance(message, StartMessage), f"unexpected {message!r}"
         return message
 
     def check(self, oldest: int | None) -> None:
@@ -82,6 +90,13 @@ class StageLink:
         self.results.disable_monitor()
         self.losses.close(0)
         self.results.close(0)
+
+    def _stage_layers(self) -> tuple[int, ...]:
+        """How many layers each stage gets."""
+        execution = self._execution
+        if execution.stage_layers:
+            return execution.stage_layers
+        return even_split(execution.model.num_layers, execution.num_stages)
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
@@ -102,7 +117,7 @@ class StageLink:
         except zmq.ZMQError as error:
             raise WorkerLostError(f"a worker process cannot be reached: {error}") from None
 
-    def _receive(self) -> StepOutput | WorkerLoaded | WorkerReady | None:
+    def _receive(self) -> StepOutput | StartMessage | None:
         """The next message that has come, or None."""
         while is_readable(self.results):
             _, frame = self.results.recv_multipart()

@@ -20,6 +20,8 @@ from transformers import (
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
+from workers.contract.share import Share, even_split, shares_of
+from workers.weights.loader import LoadedModel, load_model
 
 LLAMA: dict[str, Any] = {
     "vocab_size": 211,
@@ -125,6 +127,18 @@ def worker_config(
         rendezvous="",
     )
     return WorkerConfig(execution=execution, stage=stage)
+
+
+def share_of(worker: WorkerConfig) -> Share:
+    """The stage's share of the layers, by `stage_layers` or else an even one."""
+    execution = worker.execution
+    even = even_split(execution.model.num_layers, execution.num_stages)
+    return shares_of(execution.stage_layers or even)[worker.stage]
+
+
+def load_share(worker: WorkerConfig) -> LoadedModel:
+    """The stage's share of the layers, loaded."""
+    return load_model(worker, share_of(worker))
 
 
 def with_execution(worker: WorkerConfig, **changes: Any) -> WorkerConfig:

@@ -21,7 +21,7 @@ from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config
-from tests.workers.checkpoints import with_execution, worker_config
+from tests.workers.checkpoints import load_share, with_execution, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Device, Dtype, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
@@ -30,7 +30,6 @@ from workers.heads.generate import GenerateResult
 from workers.stage.decode_input import DecodeInput
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.weights.loader import load_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,4 +223,4 @@ def stage_runner(config: WorkerConfig, num_blocks: int) -> DecodeRunner:
     """A runner with its weights; nothing is warm and nothing captured."""
     backend = select_backend(config.execution.attention_backend, attention_needs(config.execution))
     with torch.inference_mode():
-        return DecodeRunner(config, load_model(config).model, backend, num_blocks)
+        return DecodeRunner(config, load_share(config).model, backend, num_blocks)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tests.workers.checkpoints import BERT, worker_config
+from tests.workers.checkpoints import BERT, load_share, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Device, Task, WorkerConfig
 from workers.contract.messages import (
@@ -22,7 +22,6 @@ from workers.contract.messages import (
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.weights.loader import load_model
 
 NUM_BLOCKS = 96
 
@@ -43,7 +42,7 @@ class Stages:
         self.runners: list[DecodeRunner] = []
         for config in configs:
             chosen = select_backend(backend, attention_needs(config.execution))
-            runner = DecodeRunner(config, load_model(config).model, chosen, NUM_BLOCKS)
+            runner = DecodeRunner(config, load_share(config).model, chosen, NUM_BLOCKS)
             with torch.inference_mode():
                 runner.warm_up()
             self.runners.append(runner)
@@ -84,7 +83,7 @@ class EncoderStages:
         self._runners: list[EncodeRunner] = []
         for config in _configs(folder, task, num_stages, backend, device):
             chosen = select_backend(backend, attention_needs(config.execution))
-            runner = EncodeRunner(config, load_model(config).model, chosen)
+            runner = EncodeRunner(config, load_share(config).model, chosen)
             with torch.inference_mode():
                 runner.warm_up()
             self._runners.append(runner)

@@ -8,17 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tests.workers.checkpoints import worker_config
+from tests.workers.checkpoints import load_share, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
 from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
 from workers.contract.config import Dtype, Task
 from workers.models.layer_loop import forward
-from workers.models.partition import stage_layers
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
-from workers.weights.loader import load_model
 
 MIN_ROWS = 4
 
@@ -97,7 +95,7 @@ class Stages:
             for stage in range(num_stages)
         ]
         model, self.block_size = configs[0].execution.model, configs[0].execution.block_size
-        self.models = [load_model(config).model for config in configs]
+        self.models = [load_share(config).model for config in configs]
         needs = AttentionNeeds(
             paged=task == "generate",
             device="cpu",
@@ -113,13 +111,13 @@ class Stages:
         self._caches = [
             KVCache(
                 model,
-                len(stage_layers(model.num_layers, stage, num_stages)),
+                len(stage_model.layers),
                 num_blocks,
                 self.block_size,
                 needs.dtype,
                 torch.device("cpu"),
             )
-            for stage in range(num_stages)
+            for stage_model in self.models
         ]
         self._free = random.Random(3).sample(range(num_blocks), num_blocks)
         self.tables: dict[int, list[int]] = {}

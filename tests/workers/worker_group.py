@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 import workers
-from tests.workers.checkpoints import with_execution
+from tests.workers.checkpoints import share_of, with_execution
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -21,6 +21,7 @@ from workers.contract.messages import (
     StepOutput,
     ToWorker,
     WorkerBeat,
+    WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
@@ -70,8 +71,16 @@ class WorkerGroup:
         self._context.term()
         self._folder.cleanup()
 
+    def hand_out_shares(self) -> None:
+        """Wait for every stage, and give it its share of the layers."""
+        connected = [self.receive() for _ in self.processes]
+        assert all(isinstance(message, WorkerConnected) for message in connected), connected
+        for stage in range(len(self.processes)):
+            self.send(stage, share_of(msgspec.structs.replace(self._config, stage=stage)))
+
     def get_ready(self, num_blocks: int) -> list[WorkerLoaded]:
         """Bring every stage to where it takes steps; returns what each said of itself."""
+        self.hand_out_shares()
         loaded = [self.receive() for _ in self.processes]
         for stage in range(len(self.processes)):
             self.send(stage, AllocateKV(num_blocks))

@@ -6,6 +6,7 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 
 import msgspec
 
+from workers.contract.share import Share
 from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
 
 
@@ -167,8 +168,15 @@ class ClassifyOutput(FinishedStep, frozen=True, kw_only=True, tag="classify"):
 StepOutput = GenerateOutput | EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 
+class WorkerConnected(msgspec.Struct, array_like=True, frozen=True, tag="connected"):
+    """The stage's process is up, and waits for its `Share` of the layers."""
+
+    stage: int
+
+
 class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
-    """Weights are in place. `kv_block_bytes` is 0 for a stage without a KV cache."""
+    """The weights of the stage's share are in place. `kv_block_bytes` is 0 for a stage without a
+    KV cache."""
 
     stage: int
     weight_bytes: int
@@ -211,5 +219,5 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
     tokens: bytes
 
 
-ToWorker = StepInput | StepMask | AllocateKV
-FromWorker = StepOutput | WorkerLoaded | WorkerReady | WorkerBeat | WorkerFailed
+ToWorker = StepInput | StepMask | Share | AllocateKV
+FromWorker = StepOutput | WorkerConnected | WorkerLoaded | WorkerReady | WorkerBeat | WorkerFailed

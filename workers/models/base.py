@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
 from workers.contract.model_config import ModelConfig
+from workers.contract.share import Share
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
+
+PartT = TypeVar("PartT")
 
 
 class StageLayer(Protocol):
@@ -27,10 +30,7 @@ class StageLayer(Protocol):
 
 
 class StageModel(Protocol):
-    """The layers that `stage_layers` assigns to one stage.
-
-    The first stage also has the embedding, the last one the final norm and the LM head or
-    classifier.
+    """The part of a model that a stage holds: its `Share`.
 
     The loader fills `weights()`, then calls `pack()`, once each, before the first step. `rotary`
     rotates queries and keys by their positions; None if the architecture has no rotary embedding.
@@ -41,9 +41,7 @@ class StageModel(Protocol):
     unused: ClassVar[re.Pattern[str]]
     rotary: RotaryEmbedding | None
 
-    def __init__(
-        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
-    ) -> None: ...
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None: ...
 
     @property
     def layers(self) -> Sequence[StageLayer]:
@@ -83,3 +81,10 @@ class StageModel(Protocol):
     def canonical_name(name: str) -> str:
         """A checkpoint's own name for a tensor -> the name that `weights` uses."""
         ...
+
+
+def on_this_stage(part: PartT | None) -> PartT:
+    """A part that only the first stage has (the embedding) or the last (the head), and that is
+    used on no other."""
+    assert part is not None, "used only on the stage that has it"
+    return part

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from workers.contract.model_config import ModelConfig
+from workers.contract.share import Share
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer
@@ -14,7 +15,7 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.partition import on_this_stage, stage_layers
+from workers.models.base import on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -83,12 +84,9 @@ class BertModel(Layer):
     unused = re.compile(r"embeddings\.position_ids|(pooler|cls|classifier|qa_outputs)\..*")
     rotary: RotaryEmbedding | None = None
 
-    def __init__(
-        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
-    ) -> None:
-        layers = stage_layers(config.num_layers, stage, num_stages)
-        self._embeddings = BertEmbeddings(config, placement) if stage == 0 else None
-        self.layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in layers]
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        self._embeddings = BertEmbeddings(config, placement) if share.first else None
+        self.layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)
@@ -120,11 +118,9 @@ class BertForSequenceClassification(BertModel):
 
     unused = re.compile(r"embeddings\.position_ids|(cls|qa_outputs)\..*")
 
-    def __init__(
-        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
-    ) -> None:
-        super().__init__(config, stage, num_stages, placement)
-        size, last = config.hidden_size, stage == num_stages - 1
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        super().__init__(config, share, placement)
+        size, last = config.hidden_size, share.last
         pooler, classifier = {"pooler.dense": size}, {"classifier": config.num_labels}
         self._pooler = Linear(size, pooler, placement, bias=True) if last else None
         self._classifier = Linear(size, classifier, placement, bias=True) if last else None
@@ -178,13 +174,10 @@ class BertForMaskedLM(BertModel):
         rf"|{re.escape(_DECODER)}\.bias"  # if a checkpoint has both names, one is unread
     )
 
-    def __init__(
-        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
-    ) -> None:
-        super().__init__(config, stage, num_stages, placement)
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        super().__init__(config, share, placement)
         words = None if self._embeddings is None else self._embeddings.words.weight
-        last = stage == num_stages - 1
-        self._head = MaskedLMHead(config, words, placement) if last else None
+        self._head = MaskedLMHead(config, words, placement) if share.last else None
         self._tied = config.tie_word_embeddings
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

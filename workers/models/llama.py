@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from workers.contract.model_config import ModelConfig
+from workers.contract.share import Share
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.gated_linear import GatedLinear
@@ -14,7 +15,7 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.partition import on_this_stage, stage_layers
+from workers.models.base import on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -66,17 +67,13 @@ class LlamaForCausalLM(Layer):
         r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
     )
 
-    def __init__(
-        self, config: ModelConfig, stage: int, num_stages: int, placement: Placement
-    ) -> None:
-        first, last = stage == 0, stage == num_stages - 1
-        layers = stage_layers(config.num_layers, stage, num_stages)
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
-        self.layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in layers]
-        size, vocabulary = config.hidden_size, config.vocab_size
-        self._embedding = Embedding(_EMBEDDING, vocabulary, size, placement) if first else None
-        self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if last else None
-        self._lm_head = self._make_lm_head(config, placement) if last else None
+        self.layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in share.layers]
+        size, words, first = config.hidden_size, config.vocab_size, share.first
+        self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None
+        self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if share.last else None
+        self._lm_head = self._make_lm_head(config, placement) if share.last else None
         self._tied = config.tie_word_embeddings
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.graphs.full_graph import FullGraph
@@ -17,9 +17,8 @@ from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
 from workers.heads.generate import GenerateHead, GenerateResult
-from workers.models.base import StageModel
+from workers.models.base import StageModel, on_this_stage
 from workers.models.layer_loop import forward
-from workers.models.partition import on_this_stage, stage_layers
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInput, DecodeInputBuilder
@@ -53,7 +52,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
-        self.kv_cache = _kv_cache(worker, num_blocks, self.device)
+        self.kv_cache = _kv_cache(config, len(model.layers), num_blocks, self.device)
         head_counts = (config.model.num_heads, config.model.num_kv_heads)
         self._attention = StageAttention(backend, head_counts, self.kv_cache.layers, model.rotary)
         vocab_size, last = config.model.vocab_size, self.last
@@ -129,8 +128,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
             layer.values[:blocks].zero_()
 
 
-def _kv_cache(worker: WorkerConfig, num_blocks: int, device: torch.device) -> KVCache:
-    config = worker.execution
-    layers = stage_layers(config.model.num_layers, worker.stage, config.num_stages)
+def _kv_cache(
+    config: ExecutionConfig, layers: int, num_blocks: int, device: torch.device
+) -> KVCache:
     dtype = TORCH_DTYPES[config.dtype]
-    return KVCache(config.model, len(layers), num_blocks, config.block_size, dtype, device)
+    return KVCache(config.model, layers, num_blocks, config.block_size, dtype, device)

@@ -1,8 +1,9 @@
-"""The life of a worker: load, allocate, connect, warm up, then run step after step."""
+"""The life of a worker: take a share of the layers, load, allocate, connect, warm up, then run step
+after step."""
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import zmq
@@ -10,23 +11,24 @@ import zmq
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.families import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     DecodeStep,
     EncodeStep,
+    WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
+from workers.contract.share import Share
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
 from workers.links.token_return import TokenReceiver, TokenSender
 from workers.links.transport import Links, PipelineError
 from workers.models.base import StageModel
-from workers.models.partition import stage_layers
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.heartbeat import beating
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
@@ -54,6 +56,8 @@ LINGER_MS = 1000
 
 _logger = logging.getLogger(__name__)
 
+AnswerT = TypeVar("AnswerT", Share, AllocateKV)
+
 
 def run_worker(config: WorkerConfig) -> None:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
@@ -77,18 +81,18 @@ def _serve(
     if execution.device_type == "cuda":
         torch.cuda.set_device(config.local_device)
     links = connect(config, _end_process)
+    engine.send(WorkerConnected(config.stage))
+    share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
-        loaded = load_model(config)
+        loaded = load_model(config, share)
     backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(_announcement(config, loaded, backend))
-    allocation = engine.receive()
-    if not isinstance(allocation, AllocateKV):
-        raise TypeError(f"expected AllocateKV, not {type(allocation).__name__}")
-    needed = allocation.num_blocks * _block_bytes(config)
-    cache, share = execution.setting("kv_cache_memory"), execution.setting("memory_share")
-    remedy = f"lower {cache} (or {share})"
+    num_blocks = _answer(engine, AllocateKV).num_blocks
+    needed = num_blocks * _block_bytes(execution, loaded.model)
+    setting = execution.setting
+    remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
-        runner = _runner(config, loaded.model, backend, allocation.num_blocks, links)
+        runner = _runner(config, loaded.model, backend, num_blocks, links)
     stage = _stage(runner, links, engine, context)
     with explained("warming up", remedy):
         runner.warm_up()
@@ -100,6 +104,14 @@ def _serve(
             if not isinstance(message, DecodeStep | EncodeStep):
                 raise TypeError(f"expected a step, not {type(message).__name__}")
             stage.run(message)
+
+
+def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
+    """The core's next message, which must be of this kind."""
+    message = engine.receive()
+    if not isinstance(message, kind):
+        raise TypeError(f"expected {kind.__name__}, not {type(message).__name__}")
+    return message
 
 
 # Sampling, CUDA graphs and the decoder's runner are imported for generators alone, so that an
@@ -162,7 +174,7 @@ def _announcement(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
-        kv_block_bytes=_block_bytes(config) if paged else 0,
+        kv_block_bytes=_block_bytes(config.execution, loaded.model) if paged else 0,
         kv_budget_bytes=_kv_budget(config, loaded.model, backend) if paged else 0,
     )
 
@@ -178,11 +190,9 @@ def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBacken
     return budget
 
 
-def _block_bytes(config: WorkerConfig) -> int:
-    execution, model = config.execution, config.execution.model
-    layers = stage_layers(model.num_layers, config.stage, execution.num_stages)
-    dtype = TORCH_DTYPES[execution.dtype]
-    return kv_block_bytes(model, len(layers), execution.block_size, dtype)
+def _block_bytes(execution: ExecutionConfig, model: StageModel) -> int:
+    dtype, layers = TORCH_DTYPES[execution.dtype], len(model.layers)
+    return kv_block_bytes(execution.model, layers, execution.block_size, dtype)
 
 
 def _explain(error: Exception) -> str:

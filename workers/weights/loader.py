@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
+from workers.contract.share import Share, shares_of
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.model_class import model_class
@@ -40,16 +41,16 @@ class LoadedModel:
     seconds: float
 
 
-def load_model(worker: WorkerConfig) -> LoadedModel:
-    """Build the stage that `worker` describes on its device, and fill its weights.
+def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
+    """Build this stage's share of the model on its device, and fill its weights.
 
     Raises CheckpointError, UnknownArchitectureError, or ModelConfigError for a shape that cannot
-    be built (more stages than layers, an unknown activation).
+    be built (an unknown activation).
     """
     start, config = time.monotonic(), worker.execution
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])
     architecture = model_class(config.model.architecture)
-    model = architecture(config.model, worker.stage, config.num_stages, placement)
+    model = architecture(config.model, share, placement)
     weights = model.weights()
     weight_bytes = sum(weight.nbytes for weight in weights.values())
     if config.load_format == "dummy":
@@ -69,8 +70,9 @@ def _whole_model(config: ExecutionConfig) -> StageModel:
     """The whole model as one stage, without memory: its weights are those that any stage reads."""
     device = torch.device("meta")
     architecture = model_class(config.model.architecture)
+    (share,) = shares_of([config.model.num_layers])
     with device:
-        return architecture(config.model, 0, 1, Placement(device, TORCH_DTYPES[config.dtype]))
+        return architecture(config.model, share, Placement(device, TORCH_DTYPES[config.dtype]))
 
 
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:

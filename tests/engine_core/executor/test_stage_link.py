@@ -1,9 +1,10 @@
-"""The KV cache's size, agreed on with the stages at start."""
+"""What is agreed on with the stages at start: their layers, and the size of the KV cache."""
 
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -11,31 +12,49 @@ import zmq
 
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.executor.stage_link import StageLink
-from tests.engine_core.configs import engine_config
-from workers.contract.messages import AllocateKV, FromWorker, ToWorker, WorkerLoaded, WorkerReady
+from tests.engine_core.configs import MODEL, engine_config
+from workers.contract.messages import (
+    AllocateKV,
+    FromWorker,
+    ToWorker,
+    WorkerConnected,
+    WorkerLoaded,
+    WorkerReady,
+)
+from workers.contract.share import Share, shares_of
 
+AnswerT = TypeVar("AnswerT", Share, AllocateKV)
 BLOCK_BYTES = 1000
 
 
 class Stages:
-    """Starts an executor against stages that have these budgets; keeps what it asked of them."""
+    """Starts an executor against stages that have these budgets; keeps what it told them."""
 
     def __init__(self, folder: Path) -> None:
         self._endpoint = f"ipc://{folder}/workers"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._dealers: list[zmq.Socket[bytes]] = []
+        self.shares: list[Share] = []
         self.allocated: list[int] = []
 
     def start(self, budgets: list[int], **changes) -> Capacity:
+        num_stages = len(budgets)
         config = engine_config(
-            num_stages=len(budgets), worker_endpoint=self._endpoint, block_size=4, **changes
+            num_stages=num_stages,
+            model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
+            worker_endpoint=self._endpoint,
+            block_size=4,
+            **changes,
         )
         executor = StageLink(config, self._context)
         try:
             with ThreadPoolExecutor(1) as thread:
                 starting = thread.submit(executor.start)
-                for stage, budget in enumerate(budgets):
+                for stage in range(num_stages):
                     self._dealers.append(self._open(stage))
+                    self._send(stage, WorkerConnected(stage))
+                for stage, budget in enumerate(budgets):
+                    self.shares.append(self._receive(stage, Share))
                     self._send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
                 for stage, dealer in enumerate(self._dealers):
                     while not (starting.done() or dealer.poll(10)):
@@ -61,10 +80,13 @@ class Stages:
         self._dealers[stage].send(msgspec.msgpack.encode(message))
 
     def _answer(self, stage: int) -> None:
-        message = msgspec.msgpack.decode(self._dealers[stage].recv(), type=ToWorker)
-        assert isinstance(message, AllocateKV)
-        self.allocated.append(message.num_blocks)
+        self.allocated.append(self._receive(stage, AllocateKV).num_blocks)
         self._send(stage, WorkerReady(stage))
+
+    def _receive(self, stage: int, kind: type[AnswerT]) -> AnswerT:
+        message = msgspec.msgpack.decode(self._dealers[stage].recv(), type=ToWorker)
+        assert isinstance(message, kind)
+        return message
 
 
 @pytest.fixture
@@ -78,6 +100,16 @@ def test_the_tightest_stage_decides(stages: Stages) -> None:
     capacity = stages.start([90_999, 70_999, 80_000], max_model_len=100)
     assert capacity == Capacity(weight_bytes=30, num_blocks=70)
     assert stages.allocated == [70, 70, 70]
+
+
+def test_layers_are_split_evenly(stages: Stages) -> None:
+    stages.start([90_000] * 3)
+    assert stages.shares == shares_of([2, 2, 2])
+
+
+def test_the_layers_that_a_person_asks_for(stages: Stages) -> None:
+    stages.start([90_000] * 3, stage_layers=(1, 4, 1))
+    assert stages.shares == shares_of([1, 4, 1])
 
 
 def test_no_more_blocks_than_could_be_used(stages: Stages) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.workers.checkpoints import BERT, save_bert, save_masked_lm, worker_config
+from tests.workers.checkpoints import BERT, load_share, save_bert, save_masked_lm, worker_config
 from tests.workers.stages import EncoderStages, dense
 from tests.workers.step_maker import encoder_step
 from tests.workers.step_tensors import Stages as ModelStages
@@ -22,7 +22,6 @@ from workers.contract.model_config import ModelConfigError, SpladeConfig
 from workers.heads import splade
 from workers.heads.splade import sparse_vectors
 from workers.weights.checkpoint import CheckpointError
-from workers.weights.loader import load_model
 
 TASK = "embed_sparse"
 VOCABULARY = BERT["vocab_size"]
@@ -216,7 +215,7 @@ def test_each_weight_is_held_once(tmp_path: Path, tied: bool, num_stages: int) -
     total = sum(parameter.nbytes for parameter in model.parameters()) - unused
     words = model.bert.embeddings.word_embeddings.weight.nbytes
     held = sum(
-        load_model(
+        load_share(
             worker_config(tmp_path, task=TASK, stage=stage, num_stages=num_stages)
         ).weight_bytes
         for stage in range(num_stages)
@@ -231,7 +230,7 @@ def test_a_checkpoint_without_the_head(tmp_path: Path) -> None:
         json.dumps(config | {"architectures": ["BertForMaskedLM"]})
     )
     with pytest.raises(CheckpointError, match=r"has no tensor cls\.predictions"):
-        load_model(worker_config(tmp_path, task=TASK))
+        load_share(worker_config(tmp_path, task=TASK))
 
 
 def test_pooling_of_a_folder_without_modules(tmp_path: Path) -> None:
@@ -244,7 +243,7 @@ def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path:
     write_modules(tmp_path, "Transformer", "Pooling", pooling_mode_cls_token=True)
     config = read_model_config(tmp_path)
     assert (config.architecture, config.pooling.mode) == ("BertModel", "cls")
-    load_model(worker_config(tmp_path, task="embed"))
+    load_share(worker_config(tmp_path, task="embed"))
 
 
 @pytest.mark.parametrize(

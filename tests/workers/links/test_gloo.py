@@ -41,20 +41,24 @@ def decoder_steps(block_size: int) -> list[DecodeStep]:
     return steps
 
 
-@pytest.mark.parametrize("num_stages", [2, 4])
-def test_generation_is_the_same_over_any_number_of_processes(
-    tmp_path: Path, num_stages: int
+@pytest.mark.parametrize("stage_layers", [(2, 2), (1, 1, 1, 1), (3, 1), (1, 3), (1, 2, 1)])
+def test_generation_is_the_same_over_any_processes(
+    tmp_path: Path, stage_layers: tuple[int, ...]
 ) -> None:
     save_llama(tmp_path)
     one = Stages(tmp_path, backend="naive")
     steps = decoder_steps(one.block_size)
     expected = [one.run(step)[1] for step in steps]
     assert len({output.tokens for output in expected}) > len(steps) // 2
-    with WorkerGroup(naive_config(tmp_path), num_stages) as group:
+    num_stages = len(stage_layers)
+    own = with_execution(naive_config(tmp_path), stage_layers=stage_layers)
+    with WorkerGroup(own, num_stages) as group:
         loaded = group.get_ready(NUM_BLOCKS)
-        config = naive_config(tmp_path).execution
-        of_all_layers = 2 * config.block_size * 2 * 16 * 4 * config.model.num_layers
-        assert sum(stage.kv_block_bytes for stage in loaded) == of_all_layers
+        config = own.execution
+        of_one_layer = 2 * config.block_size * 2 * 16 * 4
+        assert [stage.kv_block_bytes for stage in loaded] == [
+            of_one_layer * layers for layers in stage_layers
+        ]
         assert [stage.kv_budget_bytes for stage in loaded] == [config.kv_cache_bytes] * num_stages
         for step in steps:
             group.submit(step)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import LLAMA, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import LLAMA, load_share, save_llama, with_execution, worker_config
 from workers.attention.backend_selection import select_backend
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.kv_budget import blocks_of_largest_step, largest_step
 from workers.stage.model_runner import attention_needs
-from workers.weights.loader import load_model
 
 LONGEST = LLAMA["max_position_embeddings"]
 
@@ -38,7 +37,7 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     assert len(lens) == min(max_running, max_step_tokens)
     blocks = blocks_of_largest_step(config.execution)
     backend = select_backend("auto", attention_needs(config.execution))
-    runner = DecodeRunner(config, load_model(config).model, backend, blocks)
+    runner = DecodeRunner(config, load_share(config).model, backend, blocks)
     with torch.inference_mode():
         runner.run_alone(step)
     assert runner.kv_cache is not None

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 import torch
 import zmq
 
-from tests.workers.checkpoints import save_llama, with_execution, worker_config
+from tests.workers.checkpoints import save_llama, share_of, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.step_maker import StepMaker
 from tests.workers.worker_group import WorkerGroup
@@ -20,10 +21,10 @@ from workers.contract.messages import (
     FromWorker,
     GenerateOutput,
     StepOutput,
+    WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
 )
-from workers.links.engine_link import EngineLink
 from workers.stage.worker import run_worker
 
 
@@ -69,6 +70,7 @@ def test_a_ready_worker_beats_and_says_what_it_has_finished(tmp_path: Path) -> N
 def test_sigterm_ends_a_worker_at_once(tmp_path: Path) -> None:
     save_llama(tmp_path)
     with WorkerGroup(worker_config(tmp_path), 1) as group:
+        group.hand_out_shares()
         assert isinstance(group.receive(), WorkerLoaded)
         group.processes[0].terminate()
         assert group.processes[0].wait(timeout=10) == -signal.SIGTERM
@@ -78,6 +80,7 @@ def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> No
     save_llama(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with WorkerGroup(worker_config(tmp_path), 1) as group:
+        group.hand_out_shares()
         failure = group.failure()
         assert "safetensors" in failure.message
         assert str(tmp_path) in failure.message
@@ -125,7 +128,6 @@ def test_running_out_of_memory_names_the_setting_as_the_server_does(
 
     save_llama(tmp_path)
     monkeypatch.setattr("workers.stage.worker._runner", run_out)
-    monkeypatch.setattr(EngineLink, "receive", lambda _: AllocateKV(NUM_BLOCKS))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 30, 8 << 30))
     names = {"kv_cache_memory": "--kv-cache-memory"}
     failure = failure_of(with_execution(worker_config(tmp_path), setting_names=names))
@@ -134,16 +136,21 @@ def test_running_out_of_memory_names_the_setting_as_the_server_does(
 
 def failure_of(config: WorkerConfig) -> WorkerFailed:
     """What a worker in this process that fails during its start sends to its engine core."""
+    answers = {WorkerConnected: share_of(config), WorkerLoaded: AllocateKV(NUM_BLOCKS)}
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context, context.socket(zmq.ROUTER) as router:
+    with context, context.socket(zmq.ROUTER) as router, ThreadPoolExecutor(1) as thread:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        run_worker(with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}"))
+        own = with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}")
+        ending = thread.submit(run_worker, own)
         message = None
         while not isinstance(message, WorkerFailed):
             assert router.poll(10_000), message
             identity, frame = router.recv_multipart()
             assert identity == b"stage-0"
             message = msgspec.msgpack.decode(frame, type=FromWorker)
+            if (answer := answers.get(type(message))) is not None:
+                router.send_multipart([identity, msgspec.msgpack.encode(answer)])
+        ending.result()
     return message
 
 

@@ -13,8 +13,10 @@ from safetensors.torch import load_file, save_file
 from tests.workers.checkpoints import (
     BERT,
     LLAMA,
+    load_share,
     save_bert,
     save_llama,
+    share_of,
     with_execution,
     worker_config,
 )
@@ -24,10 +26,8 @@ from workers.contract.model_config import ModelConfigError
 from workers.layers.activation import activation
 from workers.layers.placement import Placement
 from workers.models.model_class import model_class
-from workers.models.partition import stage_layers
 from workers.weights import loader
 from workers.weights.checkpoint import CheckpointError
-from workers.weights.loader import load_model
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -54,7 +54,7 @@ def shards(tmp_path: Path) -> Path:
 def refusal(config: WorkerConfig, kind: type[Exception] = CheckpointError) -> str:
     """The one line in which loading is refused."""
     with pytest.raises(kind) as error:
-        load_model(config)
+        load_share(config)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -140,7 +140,7 @@ def test_a_stage_opens_only_the_files_that_it_needs(shards: Path) -> None:
     assert others
     for file in others:
         (shards / file).write_bytes(b"")
-    load_model(worker_config(shards, num_stages=2))
+    load_share(worker_config(shards, num_stages=2))
     assert "cannot be read" in refusal(worker_config(shards, stage=1, num_stages=2))
 
 
@@ -152,22 +152,22 @@ def test_stages_hold_each_weight_once(tmp_path: Path, num_stages: int, tied: boo
     total = sum(parameter.nbytes for parameter in model.parameters())
     embedding = model.model.embed_tokens.weight.nbytes
     sizes = [
-        load_model(worker_config(tmp_path, stage=stage, num_stages=num_stages)).weight_bytes
+        load_share(worker_config(tmp_path, stage=stage, num_stages=num_stages)).weight_bytes
         for stage in range(num_stages)
     ]
     assert sum(sizes) == total + (embedding if tied and num_stages > 1 else 0)
 
 
 def test_weights_take_the_dtype_that_is_asked_for(llama: Path) -> None:
-    full = load_model(worker_config(llama)).weight_bytes
-    assert load_model(worker_config(llama, dtype="bfloat16")).weight_bytes == full // 2
+    full = load_share(worker_config(llama)).weight_bytes
+    assert load_share(worker_config(llama, dtype="bfloat16")).weight_bytes == full // 2
 
 
 def test_a_slow_load_says_how_far_it_is(
     llama: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger=loader.__name__)
-    load_model(worker_config(llama))
+    load_share(worker_config(llama))
     assert not caplog.messages
     monkeypatch.setattr(loader, "_LOG_SECONDS", 0.0)
     progress = loader.WeightProgress(3, 4_000_000_000)
@@ -184,14 +184,14 @@ def made_up(config: WorkerConfig) -> dict[str, torch.Tensor]:
     execution, model = config.execution, config.execution.model
     placement = Placement(torch.device("cpu"), loader.TORCH_DTYPES[execution.dtype])
     build = model_class(model.architecture)
-    weights = build(model, config.stage, execution.num_stages, placement).weights()
+    weights = build(model, share_of(config), placement).weights()
     loader.fill_randomly(weights)
     return weights
 
 
 def test_dummy_weights_need_no_files_and_make_no_flat_logits(llama: Path) -> None:
     (llama / FILE).unlink()
-    model = load_model(worker_config(llama, load_format="dummy")).model
+    model = load_share(worker_config(llama, load_format="dummy")).model
     states = torch.nn.functional.rms_norm(torch.randn(50, LLAMA["hidden_size"]), (64,))
     assert model.compute_logits(states).std() >= 1
 
@@ -232,19 +232,3 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(llama: Pat
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(ModelConfigError, match="'swiglu' is not supported"):
         activation("swiglu")
-
-
-def test_layers_are_split_evenly_and_in_order() -> None:
-    for num_layers in range(1, 20):
-        for num_stages in range(1, num_layers + 1):
-            shares = [stage_layers(num_layers, stage, num_stages) for stage in range(num_stages)]
-            assert [layer for share in shares for layer in share] == list(range(num_layers))
-            sizes = [len(share) for share in shares]
-            assert max(sizes) - min(sizes) <= 1
-            assert sizes[-1] == min(sizes)
-            assert num_stages < 3 or sizes[0] <= sizes[1]
-
-
-def test_more_stages_than_layers_are_refused(llama: Path) -> None:
-    message = refusal(worker_config(llama, num_stages=5), ModelConfigError)
-    assert message == "4 layers cannot be split over 5 pipeline stages"

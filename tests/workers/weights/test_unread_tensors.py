@@ -8,10 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.workers.checkpoints import save_bert, save_llama, save_masked_lm, worker_config
+from tests.workers.checkpoints import (
+    load_share,
+    save_bert,
+    save_llama,
+    save_masked_lm,
+    worker_config,
+)
 from workers.contract.config import Task
 from workers.weights.checkpoint import CheckpointError
-from workers.weights.loader import load_model
 
 FILE = "model.safetensors"
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
@@ -59,7 +64,7 @@ def test_a_tensor_that_nobody_reads_is_named(tmp_path: Path, kind: str, name: st
     expected = f"{tmp_path} holds {name}, which .* does not read$"
     for stage in range(2):
         with pytest.raises(CheckpointError, match=expected):
-            load_model(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=2))
+            load_share(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=2))
 
 
 def test_how_many_more_there_are_is_said(tmp_path: Path) -> None:
@@ -67,7 +72,7 @@ def test_how_many_more_there_are_is_said(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
     with pytest.raises(CheckpointError, match=r"holds model\.layers\.2\.\S+ \(and 8 more\), "):
-        load_model(worker_config(tmp_path))
+        load_share(worker_config(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def test_what_checkpoints_hold_beside_the_model_is_left_alone(
     save(tmp_path, kind)
     add(tmp_path, **{name: torch.ones(4) for name in names})
     for stage, num_stages in ((0, 1), (0, 2), (1, 2)):
-        load_model(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=num_stages))
+        load_share(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=num_stages))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +107,8 @@ def test_a_second_copy_of_a_tied_weight_must_be_one(
     weight = load_file(tmp_path / FILE)[original]
     config = worker_config(tmp_path, task=TASKS[kind])
     add(tmp_path, **{copy: weight.clone()})
-    load_model(config)
+    load_share(config)
     add(tmp_path, **{copy: weight + 1})
     expected = rf"config\.json ties {copy} to \S+, but the two differ"
     with pytest.raises(CheckpointError, match=expected):
-        load_model(config)
+        load_share(config)

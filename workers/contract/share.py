@@ -1,0 +1,55 @@
+"""Which part of a model each pipeline stage holds."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import msgspec
+
+from workers.contract.model_config import ModelConfigError
+
+
+class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
+    """What one stage holds: the layers from `start` to before `stop`, at least one.
+
+    The `first` stage also has the embedding, the `last` one the final norm and the LM head or
+    classifier.
+    """
+
+    start: int
+    stop: int
+    first: bool
+    last: bool
+
+    @property
+    def layers(self) -> range:
+        """The numbers of the layers."""
+        return range(self.start, self.stop)
+
+
+def shares_of(stage_layers: Sequence[int]) -> list[Share]:
+    """The share of each stage, in order, where stage s holds `stage_layers[s]` layers."""
+    last = len(stage_layers) - 1
+    return [
+        Share(stop - count, stop, first=stage == 0, last=stage == last)
+        for stage, (count, stop) in enumerate(
+            zip(stage_layers, accumulate(stage_layers), strict=True)
+        )
+    ]
+
+
+def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """How many layers each stage gets where no stage's time is known.
+
+    Numbers differ by at most one. Layers that do not divide evenly go to the middle stages first,
+    then to the first stage, never to the last: the first stage's embedding is a lookup, while the
+    last stage's LM head is a product with the whole vocabulary.
+
+    Raises ModelConfigError if a stage would have no layer.
+    """
+    if num_stages > num_layers:
+        raise ModelConfigError(
+            f"{num_layers} layers cannot be split over {num_stages} pipeline stages"
+        )
+    each, left_over = divmod(num_layers, num_stages)
+    extra = set([*range(1, num_stages - 1), 0][:left_over])
+    return tuple(each + (stage in extra) for stage in range(num_stages))
