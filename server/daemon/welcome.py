@@ -30,15 +30,20 @@ def describe(model: ServedModel) -> str:
     execution = model.execution
     return (
         f"{model.name}: {execution.model.architecture}, {execution.dtype} on "
-        f"{_devices(execution)}, {_count(execution.num_stages, 'stage')} of "
-        f"{_count(execution.threads, 'thread')}, "
-        f"up to {execution.max_model_len:,} tokens"
+        f"{_devices(execution)}, {_stages(execution)}, up to {execution.max_model_len:,} tokens"
     )
 
 
 def _devices(execution: ExecutionConfig) -> str:
     first, last = execution.devices[0], execution.devices[-1]
-    return first if first == last else f"{first} to {last}"
+    between = "and" if len(execution.gpus) == 2 else "to"
+    return first if first == last else f"{first} {between} {last}"
+
+
+def _stages(execution: ExecutionConfig) -> str:
+    stages = f"{_count(execution.num_stages, 'stage')} of {_count(execution.threads, 'thread')}"
+    layers = ",".join(map(str, execution.stage_layers))
+    return f"{stages} with {layers} layers" if layers else stages
 
 
 def _count(number: int, noun: str) -> str:

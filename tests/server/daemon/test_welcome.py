@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from server.daemon.welcome import describe, welcome
 from server.models.model_setup import EngineOptions, set_up_model
@@ -95,3 +96,21 @@ def test_a_model_is_described_in_one_line(tmp_path: Path) -> None:
     assert describe(model) == (
         "writer: LlamaForCausalLM, float32 on cpu, 2 stages of 2 threads, up to 128 tokens"
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "stage_layers", "said"),
+    [
+        (1, (), "on cuda:1, 1 stage of 2 threads, up to"),
+        (2, (), "on cuda:1 and cuda:2, 2 stages of 2 threads, up to"),
+        (4, (9, 8, 8, 7), "on cuda:1 to cuda:4, 4 stages of 2 threads with 9,8,8,7 layers, up to"),
+    ],
+)
+def test_a_description_names_the_gpus_of_the_stages(
+    tmp_path: Path, gpus: int, stage_layers: tuple[int, ...], said: str
+) -> None:
+    (model,) = config_of(tmp_path, writer=LLAMA).models
+    devices = tuple(f"cuda:{number}" for number in range(1, 1 + gpus))
+    execution = msgspec.structs.replace(model.execution, devices=devices, stage_layers=stage_layers)
+    engine = msgspec.structs.replace(model.engine, execution=execution)
+    assert said in describe(msgspec.structs.replace(model, engine=engine))

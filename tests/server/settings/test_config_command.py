@@ -180,6 +180,21 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
     assert (engines[1]["max_running"], engines[1]["dtype"]) == (1024, "bfloat16")
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
+    """Its parts of both are as large as the part of the GPU on which it is not alone."""
+    config = penstock.of_file(
+        "models:\n"
+        "- {model: llama, names: [a], device: cuda:0, pipeline_stages: 2}\n"
+        "- {model: llama, names: [b], device: cuda:1, memory_share: 0.3}\n"
+        "- {model: bert, device: cuda:1}\n"
+    )
+    a, b, c = [model["engine"] for model in config["models"]]
+    assert (a["devices"], b["devices"]) == (["cuda:0", "cuda:1"], ["cuda:1"])
+    shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in (a, b, c)]
+    assert shares == pytest.approx([0.3, 0.3, 0.3])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
