@@ -14,7 +14,6 @@ stage reads it.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -139,12 +138,11 @@ def reaches_peers(worker: WorkerConfig) -> bool:
 
 
 def connect_peer_memory(worker: WorkerConfig) -> Links:
-    """Connect this stage to its neighbours, and send one row over every edge. Every stage must call
-    this. Raises SymmetricMemoryError."""
+    """Connect this stage, a member of `process_groups.joined`, to its neighbours, and send one row
+    over every edge. Every stage must call this. Raises SymmetricMemoryError."""
     config, stage, device = worker.execution, worker.stage, torch.device(worker.local_device)
     layout = PeerLayout.of(config)
-    file = Path(f"{config.rendezvous}.memory")
-    memory = SymmetricMemory(file, stage, config.num_stages, layout.nbytes, device)
+    memory = SymmetricMemory(layout.nbytes, device)
     previous = next_stage = tokens = None
     if stage < config.num_stages - 1:
         next_stage = PeerSender(layout, memory.of(stage + 1))

@@ -5,12 +5,10 @@ This file alone knows that interface, which torch may change: every name that it
 a test, and where one is missing the stages take another transport.
 """
 
-# torch does not declare these names as public.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
-# pyright: reportPrivateImportUsage=false
+# torch leaves the types of this interface open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,8 +16,6 @@ import torch.distributed as dist
 NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 """Must be 1. Otherwise torch makes NVLink multicast objects, and one of these can put the GPUs of a
 host out of service for a day."""
-
-_GROUP = "stages"
 
 
 class SymmetricMemoryError(RuntimeError):
@@ -29,39 +25,31 @@ class SymmetricMemoryError(RuntimeError):
 class SymmetricMemory:
     """`own` uint8[nbytes] is this stage's part, zero at first."""
 
-    def __init__(
-        self, file: Path, stage: int, num_stages: int, nbytes: int, device: torch.device
-    ) -> None:
-        """Every stage must call this; it waits for the others, which find each other through
-        `file`. Raises SymmetricMemoryError."""
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        """Every member of torch.distributed's world group must call this; it waits for the others.
+        Raises SymmetricMemoryError."""
         if os.environ.get(NO_MULTICAST) != "1":
             raise SymmetricMemoryError(f"{NO_MULTICAST} is not 1: multicast could harm the host")
-        memory = _interface()
-        store = dist.FileStore(str(file), num_stages)
-        memory.set_group_info(_GROUP, stage, num_stages, store)
-        self.own: torch.Tensor = memory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
+        import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
+
+        self.own: torch.Tensor = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
         self.own.zero_()
         # Nobody writes to another stage's part before all parts are zero.
         torch.cuda.synchronize()
-        self._handle = memory.rendezvous(self.own, _GROUP)
+        world = dist.group.WORLD
+        assert world is not None, "joined before"
+        self._handle = symmetric.rendezvous(self.own, world)
         self._nbytes = nbytes
 
     def of(self, stage: int) -> torch.Tensor:
         """The part of `stage`, uint8[nbytes], as a tensor of this stage's device."""
-        part: torch.Tensor = self._handle.get_buffer(stage, (self._nbytes,), torch.uint8)
-        return part
+        return self._handle.get_buffer(stage, (self._nbytes,), torch.uint8)
 
 
 def has_symmetric_memory() -> bool:
     """Whether this torch has every name that is used here."""
-    names = ("set_group_info", "empty_strided_p2p", "rendezvous", "get_buffer")
     try:
-        return all(hasattr(_interface(), name) for name in names)
+        import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
     except ImportError:
         return False
-
-
-def _interface():  # noqa: ANN202 (private to torch)
-    from torch._C._distributed_c10d import _SymmetricMemory  # noqa: PLC0415
-
-    return _SymmetricMemory
+    return hasattr(symmetric, "empty") and hasattr(symmetric, "rendezvous")

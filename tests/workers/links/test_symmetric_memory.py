@@ -1,0 +1,41 @@
+"""The interface of torch that peer memory stands on, as far as a machine without GPUs shows it."""
+
+import inspect
+import re
+
+import pytest
+import torch
+import torch.distributed._symmetric_memory as symmetric
+from torch._C._distributed_c10d import _SymmetricMemory
+
+from workers.links.symmetric_memory import (
+    NO_MULTICAST,
+    SymmetricMemory,
+    SymmetricMemoryError,
+    has_symmetric_memory,
+)
+
+
+def test_torch_has_the_names_that_are_used() -> None:
+    assert has_symmetric_memory()
+    assert {"dtype", "device"} <= inspect.signature(symmetric.empty).parameters.keys()
+    assert [*inspect.signature(symmetric.rendezvous).parameters] == ["tensor", "group"]
+    # A method of C++: its docstring begins with its signature.
+    buffer = inspect.getdoc(_SymmetricMemory.get_buffer) or ""
+    assert re.findall(r"(\w+): ", buffer)[:4] == ["self", "rank", "sizes", "dtype"]
+
+
+def test_a_torch_without_them_has_no_symmetric_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(symmetric, "rendezvous")
+    assert not has_symmetric_memory()
+
+
+@pytest.mark.parametrize("value", [None, "0", ""])
+def test_nothing_is_shared_where_multicast_is_not_switched_off(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv(NO_MULTICAST, raising=False)
+    if value is not None:
+        monkeypatch.setenv(NO_MULTICAST, value)
+    with pytest.raises(SymmetricMemoryError, match=f"{NO_MULTICAST} is not 1"):
+        SymmetricMemory(4096, torch.device("cpu"))
