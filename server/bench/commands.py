@@ -41,8 +41,8 @@ CaseT_contra = TypeVar("CaseT_contra", bound=Case, contravariant=True)
 
 _GPU = "H200"
 _SETTINGS = (
-    *("devices", "dtype", "attention_backend", "stage_layers", "max_model_len", "max_running"),
-    *("max_step_tokens", "block_size", "kv_cache_bytes"),
+    *("devices", "stage_layers", "steps_ahead", "transport", "dtype", "attention_backend"),
+    *("max_model_len", "max_running", "max_step_tokens", "block_size", "kv_cache_bytes"),
 )
 
 
@@ -199,7 +199,8 @@ async def _report(case: CaseT, plan: _Plan, runner: Runner[CaseT]) -> CaseReport
         part,
         runs,
         targets=plan.targets,
-        gpus=engine.num_stages if engine is not None else 1,
+        stages=engine.num_stages if engine is not None else 1,
+        stage_layers=engine.stage_layers if engine is not None else (),
         notes=_differences(case, part, plan, engine),
         engine={name: getattr(engine, name) for name in _SETTINGS} if engine is not None else {},
     )

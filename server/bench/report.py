@@ -11,7 +11,10 @@ import msgspec
 from server.bench.cases.workloads import Case
 from server.bench.results.machine import Machine
 from server.bench.results.measurement import BenchError, Figures, is_rate, unit_of
-from server.bench.results.targets import NO_TARGET, Targets, for_gpus
+from server.bench.results.targets import NO_TARGET, Compared, Targets
+
+PIPELINE_HEADLINES = frozenset({"bubble_share"})
+"""Figures that a report shows beside a case's own headlines, where a pipeline was measured."""
 
 _INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 
@@ -42,7 +45,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     shape: str
     notes: list[str] = []
-    engine: dict[str, str | int] = {}
+    engine: dict[str, Any] = {}
     runs: list[Figures] = []
     figures: Figures = {}
     rows: list[Row] = []
@@ -63,14 +66,15 @@ def measured(
     runs: Sequence[Figures],
     *,
     targets: Targets | None,
-    gpus: int,
+    stages: int,
+    stage_layers: Sequence[int] = (),
     notes: Sequence[str],
-    engine: Mapping[str, str | int],
+    engine: Mapping[str, Any],
 ) -> CaseReport:
-    """The report of a case with one entry of `runs` for each run, on so many GPUs."""
+    """The report of a case with one entry of `runs` for each run, on so many stages, each on a GPU
+    of its own; `stage_layers` are theirs if --stage-layers named them."""
     figures = {name: median(run[name] for run in runs) for name in runs[0]}
-    differs = bool(notes)
-    return CaseReport(
+    report = CaseReport(
         case=case.name,
         what=case.what,
         shape=case.shape,
@@ -78,8 +82,25 @@ def measured(
         engine=dict(engine),
         runs=list(runs),
         figures=figures,
-        rows=[_row(case, name, figures[name], targets, gpus, differs) for name in case.headlines],
     )
+    for figure in (*case.headlines, *(PIPELINE_HEADLINES & figures.keys())):
+        target = targets.of(case.name, figure) if targets is not None else NO_TARGET
+        compared = target.for_pipeline(stages, stage_layers)
+        label = _label(case, figure, stages, stage_layers)
+        report.rows.append(_row(label, figure, figures[figure], compared, differs=bool(notes)))
+    return report
+
+
+def _label(case: Case, figure: str, stages: int, stage_layers: Sequence[int]) -> str:
+    """`http-gen-16 ttft p50`: the figure where it is not the only one, without the unit, which has
+    a column of its own. `rand (9,9,8,6)`: the layers of stages, or how many stages there are."""
+    several = figure not in case.headlines[:1] or len(case.headlines) > 1
+    words = [case.name, *(figure.split("_")[:-1] if several else ())]
+    if stage_layers:
+        words.append(f"({','.join(map(str, stage_layers))})")
+    elif stages > 1:
+        words.append(f"({stages} stages)")
+    return " ".join(words)
 
 
 def failed(case: Case, error: Exception) -> CaseReport:
@@ -87,23 +108,18 @@ def failed(case: Case, error: Exception) -> CaseReport:
     return CaseReport(case=case.name, what=case.what, shape=case.shape, error=str(error))
 
 
-def _row(
-    case: Case, figure: str, ours: float, targets: Targets | None, gpus: int, differs: bool
-) -> Row:
-    target = targets.of(case.name, figure) if targets is not None else NO_TARGET
-    goal, at_least = for_gpus(target.goal, gpus), is_rate(figure)
+def _row(label: str, figure: str, ours: float, compared: Compared, *, differs: bool) -> Row:
+    goal, at_least = compared.goal, is_rate(figure)
     verdict = ""
     if goal is not None and not differs:
         verdict = "pass" if (ours >= goal if at_least else ours <= goal) else "miss"
-    # `ttft_p50_ms` as `ttft p50`: the unit has its own column.
-    words = figure.split("_")[:-1]
     return Row(
-        label=case.name if len(case.headlines) == 1 else " ".join([case.name, *words]),
+        label=label,
         figure=figure,
         unit=unit_of(figure),
         ours=ours,
-        vllm=for_gpus(target.vllm, gpus),
-        floor=for_gpus(target.floor, gpus),
+        vllm=compared.vllm,
+        floor=compared.floor,
         goal=goal,
         at_least=at_least,
         verdict=verdict,

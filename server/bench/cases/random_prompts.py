@@ -35,10 +35,10 @@ def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
 
 
 def _grouped(case: GenerationCase, drawn: random.Random) -> Iterator[bytes]:
-    for _ in range(case.count):
+    for group in range(case.count):
         prefix = _ids(drawn, case.prefix)
         for _ in range(case.members):
-            yield prefix + _ids(drawn, case.own)
+            yield prefix + _ids(drawn, case.own_of(group))
 
 
 def _ids(drawn: random.Random, count: int) -> bytes:

@@ -32,6 +32,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationCase(Case, frozen=True, kw_only=True):
     """Offline generation: `count` groups of `members` prompts of `prefix` tokens that the group
     shares and `own` tokens, each continued by exactly `outputs`; group after group or `shuffled`.
+    The first group of every `long_every` has prompts of `long_own` tokens of their own instead (0:
+    none has).
     """
 
     members: int = 1
@@ -39,16 +41,25 @@ class GenerationCase(Case, frozen=True, kw_only=True):
     own: int
     outputs: int
     shuffled: bool = False
+    long_every: int = 0
+    long_own: int = 0
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "llama8b"
 
+    def own_of(self, group: int) -> int:
+        """The tokens of its own that a prompt of this group has."""
+        return self.long_own if self.long_every and group % self.long_every == 0 else self.own
+
     @property
     def prompt_tokens(self) -> int:
-        """The length of one prompt."""
-        return self.prefix + self.own
+        """The mean length of a prompt, over all of them."""
+        return self.prefix + sum(map(self.own_of, range(self.count))) // self.count
 
     @property
     def what(self) -> str:
+        if self.long_every:
+            prompts = f"{self.own} in, every {self.long_every}th {self.long_own}"
+            return f"{self.count} x ({prompts}, {self.outputs} out)"
         if not self.prefix:
             return f"{self.count} x ({self.own} in, {self.outputs} out)"
         order = "shuffled" if self.shuffled else "group after group"
@@ -124,6 +135,7 @@ GENERATION = (
         name="b400", count=16, members=400, prefix=2000, own=200, outputs=100, shuffled=True
     ),
     GenerationCase(name="long32k", count=1, own=32_000, outputs=1, headlines=("seconds",)),
+    GenerationCase(name="skew", count=1024, own=256, long_every=64, long_own=16_000, outputs=128),
 )
 
 PREFILL = (

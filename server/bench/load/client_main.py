@@ -19,7 +19,7 @@ _STDIN = 0
 
 
 async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-    """Read a load, connect, and run it when told to."""
+    """Read a load, connect, and run it once the other clients are connected too."""
 
     def say(message: FromClient) -> None:
         writer.write(msgspec.json.encode(message) + b"\n")

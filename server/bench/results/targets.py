@@ -5,6 +5,7 @@ its reports show our own figures only.
 """
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,32 @@ Values = tuple[float, ...]
 """For 1, 2 and 4 GPUs, one GPU a pipeline stage, as far as they are known."""
 
 
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What one figure of one run is compared with; None where that is not known."""
+
+    goal: float | None
+    vllm: float | None
+    floor: float | None
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values that one figure of a workload is compared with."""
+    """The values that one figure of a workload is compared with. `stage_layers_goal` is the goal
+    of a pipeline whose partition was chosen for the case, by --stage-layers."""
 
     goal: Values = ()
+    stage_layers_goal: Values = ()
     vllm: Values = ()
     floor: Values = ()
+
+    def for_pipeline(self, stages: int, stage_layers: Sequence[int]) -> "Compared":
+        """The values for so many stages, each on a GPU of its own, which have the layers that
+        --stage-layers names, or (if it names none) those that the engine chose."""
+        chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
+        return Compared(
+            goal=for_gpus(self.goal, stages) if chosen is None else chosen,
+            vllm=for_gpus(self.vllm, stages),
+            floor=for_gpus(self.floor, stages),
+        )
 
 
 NO_TARGET = Target()

@@ -29,9 +29,21 @@ TARGETS = read_targets()
 VLLM = "0.25.1"
 
 
-def report_of(name: str, *runs: Figures, gpus: int = 1, notes: tuple[str, ...] = ()) -> CaseReport:
+def report_of(
+    name: str,
+    *runs: Figures,
+    stages: int = 1,
+    stage_layers: tuple[int, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> CaseReport:
     return measured(
-        CASES[name], runs, targets=TARGETS, gpus=gpus, notes=notes, engine={"device": "cuda:0"}
+        CASES[name],
+        runs,
+        targets=TARGETS,
+        stages=stages,
+        stage_layers=stage_layers,
+        notes=notes,
+        engine={"devices": ["cuda:0"]},
     )
 
 
@@ -49,11 +61,28 @@ def test_at_most_and_several_goals() -> None:
     assert verdicts(report_of("http-gen-16", figures)) == ["pass", "miss", "pass"]
 
 
-def test_goals_of_the_number_of_gpus() -> None:
-    (row,) = report_of("dec", {"output_tokens_per_s": 36_000.0}, gpus=2).rows
-    assert (row.vllm, row.floor, row.goal, row.verdict) == (27_275, 41_000, 36_000, "pass")
-    (row,) = report_of("b16", {"requests_per_s": 90.0}, gpus=2).rows
+def test_goals_of_the_number_of_stages() -> None:
+    (row,) = report_of("dec", {"output_tokens_per_s": 33_000.0}, stages=2).rows
+    assert (row.vllm, row.floor, row.goal, row.verdict) == (27_275, 37_000, 33_000, "pass")
+    assert row.label == "dec (2 stages)"
+    (row,) = report_of("b16", {"requests_per_s": 90.0}, stages=2).rows
     assert (row.vllm, row.floor, row.goal, row.verdict) == (None, None, None, "")
+
+
+def test_a_chosen_partition_has_a_goal_of_its_own() -> None:
+    figures = {"output_tokens_per_s": 39_000.0}
+    assert verdicts(report_of("dec", figures, stages=4)) == ["pass"]
+    (row,) = report_of("dec", figures, stages=4, stage_layers=(9, 9, 8, 6)).rows
+    assert (row.label, row.goal, row.verdict) == ("dec (9,9,8,6)", 40_000, "miss")
+    figures = {"seconds": 0.34}
+    (row,) = report_of("long32k", figures, stages=4, stage_layers=(8, 8, 8, 8)).rows
+    assert (row.label, row.goal, row.verdict) == ("long32k (8,8,8,8)", 0.34, "pass")
+
+
+def test_the_bubbles_of_a_pipeline_are_judged_beside_its_rate() -> None:
+    rate, bubble = report_of("skew", {"requests_per_s": 60.0, "bubble_share": 0.06}, stages=2).rows
+    assert (rate.label, rate.goal) == ("skew (2 stages)", None)
+    assert (bubble.label, bubble.goal, bubble.verdict) == ("skew bubble (2 stages)", 0.05, "miss")
 
 
 def test_what_differs_is_not_judged() -> None:
@@ -80,7 +109,7 @@ def test_a_failure_is_reported() -> None:
 
 def test_without_targets_there_are_only_our_figures() -> None:
     runs = [{"output_tokens_per_s": value} for value in (230.0, 240.0, 236.0)]
-    report = measured(CASES["one"], runs, targets=None, gpus=1, notes=(), engine={})
+    report = measured(CASES["one"], runs, targets=None, stages=1, notes=(), engine={})
     assert verdicts(report) == [""]
     assert [line.split() for line in table([report], None).splitlines()] == [
         ["case", "ours", "unit", "runs"],

@@ -69,6 +69,16 @@ def test_400_groups_and_16_groups() -> None:
         )
 
 
+def test_every_64th_prompt_of_skew_is_long() -> None:
+    part = CASES["skew"].scaled(0.1)
+    lengths = [len(prompt) // 4 for prompt in offline_prompts(part)]
+    assert lengths == [16_000, *[256] * 63, 16_000, *[256] * 38]
+    case = CASES["skew"]
+    assert isinstance(case, GenerationCase)
+    assert case.what == "1024 x (256 in, every 64th 16000, 128 out)"
+    assert case.prompt_tokens == (16 * 16_000 + 1008 * 256) // 1024
+
+
 def test_a_part_of_a_case() -> None:
     assert CASES["rand"].scaled(0.1).count == 205
     assert CASES["one"].scaled(0.1).count == 1
