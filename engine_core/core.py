@@ -134,7 +134,7 @@ class EngineCore:
                 return
             step = self._scheduler.build(batch)
             self._executor.submit(step)
-            self._submit_mask()
+            self._submit_masks()
             now = self._clock()
             overlapped = bool(self._in_flight)
             self._in_flight.append(_StepInFlight(batch, step.step, now, overlapped))
@@ -163,11 +163,11 @@ class EngineCore:
             if self._pacer is not None:
                 self._pacer.step_finished(output, now)
             self._scheduler.update(oldest.batch, output, self._outbox)
-            self._submit_mask()
+            self._submit_masks()
 
-    def _submit_mask(self) -> None:
+    def _submit_masks(self) -> None:
         """Only sampling needs a step's mask, so the mask follows the step once it is known."""
-        if (mask := self._scheduler.mask(self._outbox)) is not None:
+        for mask in self._scheduler.masks(self._outbox):
             self._executor.submit_mask(mask)
 
     def _flush(self) -> None:

@@ -43,7 +43,7 @@ class Executor(Protocol):
         ...
 
     def submit_mask(self, mask: StepMask) -> None:
-        """Hand the mask of the newest step to the last stage; never blocks."""
+        """Hand the mask of a submitted step to the last stage; never blocks."""
         ...
 
     def poll(self) -> StepOutput | None:

@@ -1,5 +1,6 @@
 """The interface of a scheduler to the loop."""
 
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from engine_core.engine_state import Usage
@@ -59,9 +60,9 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
         """The message for `batch`, which is submitted now."""
         ...
 
-    def mask(self, outbox: Outbox) -> StepMask | None:
-        """The mask that the newest step waits for, once it can be computed; else None. Jobs fail if
-        one of their rows has no allowed token. No step is scheduled while a mask is owed."""
+    def masks(self, outbox: Outbox) -> Iterable[StepMask]:
+        """The masks that submitted steps wait for and that can be computed now, in the order of
+        their steps. Jobs fail if one of their rows has no allowed token."""
         ...
 
     def update(self, batch: BatchT, output: OutputT_contra, outbox: Outbox) -> None:

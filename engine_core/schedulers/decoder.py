@@ -4,6 +4,8 @@ There is no prefill phase and no decode phase: a step computes some of the token
 not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
+from collections.abc import Iterator
+
 from engine_core.engine_state import Usage
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
@@ -84,8 +86,6 @@ class DecoderScheduler:
         self.kv.reset()
 
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
-        if self._masks.owed:
-            return None
         batch = DecodeBatch(self._step)
         self._add_decodes(batch, oldest.step if oldest is not None else -1)
         budget = self._prefill_budget(batch)
@@ -111,14 +111,12 @@ class DecoderScheduler:
     def build(self, batch: DecodeBatch) -> DecodeStep:
         return build_decode_step(batch, self._masks.owe(batch) if self._constrained else b"")
 
-    def mask(self, outbox: Outbox) -> StepMask | None:
-        if not self._masks.ready:
-            return None
-        mask, failed = self._masks.compute()
-        for request in failed:
-            fail_off_grammar(request, outbox)
-            self.abort(request.job)
-        return mask
+    def masks(self, outbox: Outbox) -> Iterator[StepMask]:
+        for mask, failed in self._masks.compute():
+            for request in failed:
+                fail_off_grammar(request, outbox)
+                self.abort(request.job)
+            yield mask
 
     def update(self, batch: DecodeBatch, output: GenerateOutput, outbox: Outbox) -> None:
         ended = Status.ENDED

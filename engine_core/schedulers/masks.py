@@ -1,6 +1,10 @@
-"""A step's mask of allowed tokens: which requests need one, and when it can be computed."""
+"""The masks of allowed tokens: which steps need one, and when it can be computed."""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,48 +14,54 @@ from engine_core.structured.matcher import MaskFiller
 from workers.contract.messages import StepMask
 
 
-class StepMasks:
-    """Follows the newest step with constrained requests until its mask is computed.
+@dataclass(frozen=True, slots=True)
+class _OwedMask:
+    """A step that still waits for its mask, and its constrained requests that sample."""
 
-    A mask depends on all tokens of its request. So the mask of an ahead step can be computed only
-    after the result of the step before. No step is submitted while a mask is owed: a worker's next
-    message is then the mask that it waits for.
+    step: int
+    requests: list[Request]
+
+    @property
+    def ready(self) -> bool:
+        """Every request has all its tokens, except the one that this step samples."""
+        return all(request.unresolved == 1 for request in self.requests)
+
+
+class StepMasks:
+    """Follows the steps with constrained requests until their masks are computed.
+
+    A mask depends on all tokens of its requests, but only sampling needs it. So a constrained
+    request is submitted ahead like any other, and its mask follows once the step before is
+    confirmed: the stages run the layers meanwhile, and a pipeline of P stages runs P - 1 other
+    steps. Only the request itself is held back by a mask that is owed: it is in no further step.
+    That is no rule of its own, but follows from the scheduler's: an ahead row's token comes from
+    the oldest step in flight. So all masks owed wait for that one step, and none is still owed
+    when its own step is the oldest.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_words = -(-vocab_size // 32)
         self._filler = MaskFiller()
-        self._step = -1
-        self._requests: list[Request] = []
-
-    @property
-    def owed(self) -> bool:
-        """The newest step still waits for its mask."""
-        return bool(self._requests)
-
-    @property
-    def ready(self) -> bool:
-        """The mask that is owed can be computed: every constrained request has all its tokens,
-        except the one that this step samples."""
-        return self.owed and all(
-            request.unresolved == 1 or request.status is Status.ENDED for request in self._requests
-        )
+        self._owed: deque[_OwedMask] = deque()
 
     def owe(self, batch: DecodeBatch) -> bytes:
         """`batch` is submitted. Returns `DecodeStep.masked`."""
         sampled = [r for r, s in zip(batch.requests, batch.samples, strict=True) if s]
-        self._requests = [request for request in sampled if request.matcher is not None]
-        self._step = batch.step
-        if not self._requests:
+        requests = [request for request in sampled if request.matcher is not None]
+        if not requests:
             return b""
+        self._owed.append(_OwedMask(batch.step, requests))
         return bytes([request.matcher is not None for request in sampled])
 
-    def compute(self) -> tuple[StepMask, list[Request]]:
-        """The mask that is owed, once it is `ready`, and the requests that cannot go on.
+    def compute(self) -> Iterator[tuple[StepMask, list[Request]]]:
+        """The masks that can be computed now, in the order of their steps, each with the requests
+        that cannot go on."""
+        while self._owed and self._owed[0].ready:
+            yield self._fill(self._owed.popleft())
 
-        Requests that have ended may sample any token: nobody reads it.
-        """
-        requests, self._requests = self._requests, []
+    def _fill(self, owed: _OwedMask) -> tuple[StepMask, list[Request]]:
+        """Requests that have ended may sample any token: nobody reads it."""
+        requests = owed.requests
         matchers = [
             (index, request.matcher)
             for index, request in enumerate(requests)
@@ -60,4 +70,4 @@ class StepMasks:
         words = max([matcher.words for _, matcher in matchers], default=self._vocab_words)
         bits = np.full((len(requests), words), 0xFFFFFFFF, np.uint32)
         failed = [requests[index] for index in self._filler.fill(bits, matchers)]
-        return StepMask(self._step, bits[:, : self._vocab_words].tobytes()), failed
+        return StepMask(owed.step, bits[:, : self._vocab_words].tobytes()), failed

@@ -123,8 +123,8 @@ class PrefillOnlyScheduler:
     def build(self, batch: EncodeBatch) -> EncodeStep:
         return build_encode_step(batch)
 
-    def mask(self, outbox: Outbox) -> None:
-        return None  # nothing is sampled
+    def masks(self, outbox: Outbox) -> tuple[()]:
+        return ()  # nothing is sampled
 
     def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)

@@ -101,28 +101,31 @@ def _allowed(step: DecodeStep, count: int, mask: StepMask | None) -> list[Sequen
 
 
 class SimulatedPipeline:
-    """Holds submitted steps, and their masks, until the next result is requested."""
+    """Holds submitted steps, and their masks, until the next result is requested.
+
+    `owed` are the numbers of the steps whose masks have not come; `most_owed` is the most at once.
+    """
 
     def __init__(self, model: SimulatedModel) -> None:
+        self.owed: set[int] = set()
+        self.most_owed = 0
         self._model = model
-        self._queue: deque[tuple[DecodeStep, list[StepMask]]] = deque()
+        self._queue: deque[DecodeStep] = deque()
+        self._masks: dict[int, StepMask] = {}
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def submit(self, step: DecodeStep) -> None:
-        assert not self._queue or len(self._queue[-1][1]) == bool(self._queue[-1][0].masked), (
-            "a step's mask comes before the next step"
-        )
-        self._queue.append((step, []))
+        self._queue.append(step)
+        if step.masked:
+            self.owed.add(step.step)
+            self.most_owed = max(self.most_owed, len(self.owed))
 
     def submit_mask(self, mask: StepMask) -> None:
-        step, masks = self._queue[-1]
-        assert step.masked, "a mask that no row waits for"
-        assert step.step == mask.step
-        assert not masks, "a second mask"
-        masks.append(mask)
+        self.owed.remove(mask.step)
+        self._masks[mask.step] = mask
 
     def next_result(self) -> GenerateOutput:
-        step, masks = self._queue.popleft()
-        return self._model.run(step, *masks)
+        step = self._queue.popleft()
+        return self._model.run(step, self._masks.pop(step.step, None))

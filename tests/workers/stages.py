@@ -17,8 +17,10 @@ from workers.contract.messages import (
     EncodeStep,
     GenerateOutput,
     Logprobs,
+    StepMask,
     StepOutput,
 )
+from workers.sampling.adjustments import TokenMask
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.model_runner import attention_needs
@@ -48,16 +50,21 @@ class Stages:
             self.runners.append(runner)
 
     @torch.inference_mode()
-    def run(self, message: DecodeStep) -> tuple[torch.Tensor, GenerateOutput]:
+    def run(
+        self, message: DecodeStep, mask: StepMask | None = None
+    ) -> tuple[torch.Tensor, GenerateOutput]:
         """The last stage's hidden states [S, hidden_size] of the rows that sample, in steps that
-        score nothing, and its results."""
+        score nothing, and its results. `mask` is that of a step with masked rows."""
         hidden = batch = None
         for runner in self.runners:
             batch = runner.prepare(message)
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        result = self.runners[-1].run_head(batch, hidden).to_host()
+        last = self.runners[-1]
+        masked, device = message.masked, last.device
+        token_mask = mask and TokenMask.from_bytes(masked, mask.bits, device)
+        result = last.run_head(batch, hidden, token_mask).to_host()
         if hidden.is_cuda:
             torch.cuda.synchronize()
         output, sampling = result.to_output(message.step), batch.requested.sampling

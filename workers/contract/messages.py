@@ -49,7 +49,7 @@ class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
     targets         int32[T]    empty unless a row is scored; the token that follows each position,
                                 -1 where no log-probability is requested
     masked          uint8[S]    empty, or 1 where a sampled row must wait for its part of the step's
-                                StepMask, which comes before the next step
+                                StepMask
     """
 
     step: int
@@ -88,8 +88,9 @@ StepInput = DecodeStep | EncodeStep
 class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
     """Which tokens the masked rows of a step may sample, for the last stage alone.
 
-    One for each DecodeStep with masked rows, in the same order. It may depend on the result of an
-    earlier step, so a worker that waits for it must have sent that result.
+    One for each DecodeStep with masked rows, at any time after it: later steps may come first. It
+    may depend on the result of an earlier step, so a worker that waits for it must have sent that
+    result.
 
     bits    int32[M, ceil(V / 32)] of the M masked rows, in order: bit i % 32 of word i // 32 is 1
             where the row may sample token i

@@ -40,6 +40,13 @@ class TokenMask(NamedTuple):
     rows: IntArray
     words: torch.Tensor
 
+    @classmethod
+    def from_bytes(cls, masked: bytes, bits: bytes, device: torch.device) -> "TokenMask":
+        """Of `DecodeStep.masked` and `StepMask.bits`."""
+        rows = np.flatnonzero(np.frombuffer(masked, np.uint8)).astype(np.int32)
+        words = np.frombuffer(bytearray(bits), np.int32).reshape(len(rows), -1)
+        return cls(rows, on_device(words, device))
+
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:

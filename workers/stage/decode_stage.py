@@ -1,12 +1,10 @@
 """A stage of a decoder: its sampled tokens return to the first stage, and masks come for them."""
 
-import numpy as np
 import torch
 
-from workers.contract.messages import DecodeStep, StepMask
-from workers.device.transfer import on_device
+from workers.contract.messages import DecodeStep
 from workers.heads.generate import GenerateResult
-from workers.links.engine_link import EngineLink
+from workers.links.step_inbox import StepInbox
 from workers.links.token_return import TokenReceiver
 from workers.links.transport import Links
 from workers.sampling.adjustments import TokenMask
@@ -24,13 +22,13 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
         runner: DecodeRunner,
         links: Links,
         results: ResultSender,
-        engine: EngineLink,
+        inbox: StepInbox,
         tokens: TokenReceiver | None = None,
     ) -> None:
-        """`engine` is where masks come from; `tokens` is for a first stage that shares no memory
+        """`inbox` is where masks come from; `tokens` is for a first stage that shares no memory
         with the last."""
         super().__init__(runner, links, results)
-        self._decode_runner, self._engine, self._tokens = runner, engine, tokens
+        self._decode_runner, self._inbox, self._tokens = runner, inbox, tokens
 
     def run(self, message: DecodeStep) -> None:
         if self._tokens is not None:
@@ -51,9 +49,5 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
         if not message.masked:
             return None
-        mask = self._engine.receive()
-        if not isinstance(mask, StepMask) or mask.step != message.step:
-            raise TypeError(f"expected the mask of step {message.step}, not {mask!r}")
-        rows = np.flatnonzero(np.frombuffer(message.masked, np.uint8)).astype(np.int32)
-        words = np.frombuffer(bytearray(mask.bits), np.int32).reshape(len(rows), -1)
-        return TokenMask(rows, on_device(words, self._decode_runner.device))
+        bits = self._inbox.take_mask(message.step).bits
+        return TokenMask.from_bytes(message.masked, bits, self._decode_runner.device)

@@ -15,8 +15,6 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.families import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
-    DecodeStep,
-    EncodeStep,
     WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
@@ -26,6 +24,7 @@ from workers.contract.model_config import ModelConfigError
 from workers.contract.share import Share
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
+from workers.links.step_inbox import StepInbox
 from workers.links.token_return import TokenReceiver, TokenSender
 from workers.links.transport import Links, PipelineError
 from workers.models.base import StageModel
@@ -93,17 +92,15 @@ def _serve(
     remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
         runner = _runner(config, loaded.model, backend, num_blocks, links)
-    stage = _stage(runner, links, engine, context)
+    inbox = StepInbox(engine)
+    stage = _stage(runner, links, engine, inbox, context)
     with explained("warming up", remedy):
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
     beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
     with beating(beats, config.stage, lambda: stage.last_finished_step):
         while True:
-            message = engine.receive()
-            if not isinstance(message, DecodeStep | EncodeStep):
-                raise TypeError(f"expected a step, not {type(message).__name__}")
-            stage.run(message)
+            stage.run(inbox.next_step())
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
@@ -137,6 +134,7 @@ def _stage(
     runner: "DecodeRunner | EncodeRunner",
     links: Links,
     engine: EngineLink,
+    inbox: StepInbox,
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> Stage[Any, Any]:
     config, several = runner.config, links.previous is not None or links.next is not None
@@ -151,7 +149,7 @@ def _stage(
     if over_zmq and runner.first:
         store = runner.slots.store_sampled
         receiver = TokenReceiver(context, config.token_endpoint, store)
-    return DecodeStage(runner, links, results, engine, receiver)
+    return DecodeStage(runner, links, results, inbox, receiver)
 
 
 def _result_sender(

@@ -1,102 +1,17 @@
 """Constrained rows among others: a mask for each step that needs one, and always the same text."""
 
-from array import array
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.job import Job
-from engine_core.messages import Failed, GenerateJob, Grammar, SamplingParams
-from engine_core.schedulers.request import Request
-from engine_core.structured.grammar import GrammarCompiler
-from engine_core.structured.matcher import Matcher
-from tests.engine_core.driver import Driver, prompt_of
-from tests.engine_core.grammars import (
-    END,
-    GRAMMARS,
-    json_tokenizer,
-    matches,
-    reference_within,
-)
-from tests.engine_core.simulated_model import VOCAB, next_token, reference
+from engine_core.messages import Grammar, SamplingParams
+from tests.engine_core.driver import prompt_of
+from tests.engine_core.grammars import END, GRAMMARS, matches, reference_within
+from tests.engine_core.masked_driver import COMPILER, STOPS, MaskedDriver, params_of
+from tests.engine_core.simulated_model import next_token, reference
 
-STOPS = frozenset({END})
-TOKENIZER = json_tokenizer()
-COMPILER = GrammarCompiler(TOKENIZER, VOCAB)
-COMPILED = {grammar: COMPILER.compile(grammar) for grammar in GRAMMARS}
 CHOICE, DIGITS, LETTERS, SCHEMA, LONG = GRAMMARS
-
-
-class MaskedDriver(Driver):
-    """Sends masks where the core does. `SimulatedPipeline` checks that each comes in time."""
-
-    failed: list[Failed]
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.failed = []
-
-    def constrain(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
-        assert params.grammar is not None
-        assert params.max_tokens is not None
-        job = Job(b"client", GenerateJob(job_id, params=params), 1, 0)
-        request = Request(
-            job,
-            0,
-            params,
-            array("i", prompt),
-            max_len=len(prompt) + params.max_tokens,
-            seed=0,
-            matcher=Matcher(COMPILED[params.grammar], params, VOCAB),
-        )
-        self.scheduler.add(job, [request])
-        return job
-
-    def add_free(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
-        assert params.max_tokens is not None
-        stops, ignore_eos = params.eos_token_ids, params.ignore_eos
-        return self.add(
-            job_id, prompt, params.max_tokens, eos_token_ids=stops, ignore_eos=ignore_eos
-        )
-
-    def submit(self) -> bool:
-        submitted = super().submit()
-        self._send_mask()
-        return submitted
-
-    def finish(self) -> None:
-        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
-        self._send_mask()
-        for _, outputs in self.outbox.take():
-            self.failed += outputs.failed
-            for row in outputs.rows:
-                self.outputs.setdefault(row.job, []).append(row)
-
-    def _send_mask(self) -> None:
-        if (mask := self.scheduler.mask(self.outbox)) is not None:
-            self.pipeline.submit_mask(mask)
-
-    def finish_reason(self, job_id: int) -> str | None:
-        finishes = [row.finish for row in self.outputs[job_id] if row.finish is not None]
-        assert len(finishes) == 1
-        assert self.outputs[job_id][-1].finish == finishes[0]
-        return finishes[0]
-
-    def decoded(self, job_id: int) -> str:
-        return TOKENIZER.decode(self.text(job_id))
-
-
-def params_of(
-    grammar: Grammar,
-    max_tokens: int = 40,
-    ends: frozenset[int] = STOPS,
-    *,
-    ignore_eos: bool = False,
-) -> SamplingParams:
-    return SamplingParams(
-        grammar=grammar, max_tokens=max_tokens, eos_token_ids=ends, ignore_eos=ignore_eos
-    )
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -122,9 +37,9 @@ def test_the_next_step_is_submitted_before_its_mask_is_known() -> None:
     assert driver.submit()
     assert driver.submit()
     assert driver.submitted[1].after == 0
-    assert driver.scheduler._masks.owed
+    assert driver.pipeline.owed == {1}
     driver.finish()
-    assert not driver.scheduler._masks.owed
+    assert not driver.pipeline.owed
 
 
 def test_a_step_without_constrained_rows_carries_and_owes_nothing() -> None:
@@ -214,7 +129,7 @@ def test_the_simulation_notices_a_missing_mask() -> None:
     """The control of the tests above."""
     driver = MaskedDriver(num_blocks=16)
     driver.constrain(1, prompt_of(5), params_of(DIGITS))
-    driver._send_mask = lambda: None
+    driver._send_masks = lambda: None
     driver.submit()
     with pytest.raises(AssertionError, match="mask was not waited for"):
         driver.finish()
