@@ -88,33 +88,34 @@ class PeerLayout:
 class PeerReceiver:
     """See `ActivationReceiver`. The states are valid until `num_slots` steps later."""
 
-    def __init__(self, layout: PeerLayout, own: torch.Tensor) -> None:
-        self._layout, self._memory = layout, own
-        self._arrivals = layout.arrivals(own)
+    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
+        """`stage` is this one."""
+        self._layout, self._memory, self._part = layout, memory, memory.of(stage)
+        self._arrivals = layout.arrivals(self._part)
 
     def receive(self, step: int, num_tokens: int) -> torch.Tensor:
         self._arrivals.wait(_count(step))
-        return self._layout.states(self._memory, step, num_tokens)
+        return self._layout.states(self._part, step, num_tokens)
 
 
 class PeerSender:
     """See `ActivationSender`."""
 
-    def __init__(self, layout: PeerLayout, peer: torch.Tensor) -> None:
-        """`peer` is the next stage's memory."""
-        self._layout, self._memory = layout, peer
-        self._arrivals = layout.arrivals(peer)
+    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
+        """`stage` is the next one."""
+        self._layout, self._memory, self._part = layout, memory, memory.of(stage)
+        self._arrivals = layout.arrivals(self._part)
 
     def send(self, step: int, hidden: torch.Tensor) -> None:
-        self._layout.states(self._memory, step, len(hidden)).copy_(hidden)
+        self._layout.states(self._part, step, len(hidden)).copy_(hidden)
         self._arrivals.write(_count(step))
 
 
 class PeerTokens:
     """See `TokenMemory`."""
 
-    def __init__(self, layout: PeerLayout, first: torch.Tensor) -> None:
-        """`first` is the first stage's memory."""
+    def __init__(self, layout: PeerLayout, memory: SymmetricMemory) -> None:
+        self._memory, first = memory, memory.of(0)
         self.last_tokens = layout.last_tokens(first)
         self._arrivals = layout.token_arrivals(first)
 
@@ -145,14 +146,14 @@ def connect_peer_memory(worker: WorkerConfig) -> Links:
     memory = SymmetricMemory(layout.nbytes, device)
     previous = next_stage = tokens = None
     if stage < config.num_stages - 1:
-        next_stage = PeerSender(layout, memory.of(stage + 1))
+        next_stage = PeerSender(layout, memory, stage + 1)
         row = torch.zeros(1, layout.hidden_size, dtype=layout.dtype, device=device)
         next_stage.send(_TEST_STEP, row)
     if stage > 0:
-        previous = PeerReceiver(layout, memory.own)
+        previous = PeerReceiver(layout, memory, stage)
         previous.receive(_TEST_STEP, 1)
     if config.task == "generate" and stage in (0, config.num_stages - 1):
-        tokens = PeerTokens(layout, memory.of(0))
+        tokens = PeerTokens(layout, memory)
     torch.cuda.synchronize()
     return Links(previous, next_stage, tokens)
 

@@ -23,7 +23,7 @@ class SymmetricMemoryError(RuntimeError):
 
 
 class SymmetricMemory:
-    """`own` uint8[nbytes] is this stage's part, zero at first."""
+    """A part of `nbytes` on each stage's GPU, zero at first. It exists as long as this object."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         """Every member of torch.distributed's world group must call this; it waits for the others.
@@ -32,13 +32,13 @@ class SymmetricMemory:
             raise SymmetricMemoryError(f"{NO_MULTICAST} is not 1: multicast could harm the host")
         import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
 
-        self.own: torch.Tensor = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
-        self.own.zero_()
+        self._own = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+        self._own.zero_()
         # Nobody writes to another stage's part before all parts are zero.
         torch.cuda.synchronize()
         world = dist.group.WORLD
         assert world is not None, "joined before"
-        self._handle = symmetric.rendezvous(self.own, world)
+        self._handle = symmetric.rendezvous(self._own, world)
         self._nbytes = nbytes
 
     def of(self, stage: int) -> torch.Tensor:
