@@ -30,8 +30,8 @@ examples:
       the same under other names, such as one that a program already uses
   penstock serve ./llama-3.1-8b BAAI/bge-base-en-v1.5 --port 9000
       a folder and a model of the Hugging Face hub, each with an engine of its own
-  penstock serve ./llama-3.1-8b --served-model-name chat --device cpu --pipeline-stages 2
-      one model, called `chat` by requests, in two processes that each hold half of its layers
+  penstock serve ./llama-3.1-8b --served-model-name chat --pipeline-stages 2
+      one model, called `chat` by requests, on two GPUs that each hold a part of its layers
   penstock serve --config penstock.yaml --port 9000
       what the file describes, except for the port
 """

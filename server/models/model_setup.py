@@ -11,12 +11,13 @@ from engine_core.config import EngineConfig
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
+from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames, flag_name
 from workers.contract.checkpoint_config import read_model_config
-from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
+from workers.contract.config import ExecutionConfig, Task
 from workers.contract.families import family_of
 from workers.contract.model_config import ModelConfig
 
@@ -63,11 +64,11 @@ def set_up_model(
     execution = _execution_config(name, model, task, options, prefix)
     _check_transport(execution)
     if execution.device_type != "cpu":
-        share = _memory_share(execution, options.memory_share)
+        shares = _memory_shares(execution, options.memory_share)
         if not options.kv_cache_memory:
-            execution = msgspec.structs.replace(execution, memory_share_bytes=share)
+            execution = msgspec.structs.replace(execution, memory_shares=shares)
     elif task == "generate" and not options.kv_cache_memory:
-        own = _cpu_kv_cache_bytes(execution)
+        own = min(defaults.CPU_KV_CACHE_BYTES, largest_kv_cache(execution))
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
     engine = EngineConfig(
         execution=execution,
@@ -137,6 +138,7 @@ def _execution_config(
         threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
         block_size=options.block_size or defaults.block_size(on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
+        memory_shares=(),
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
@@ -161,37 +163,32 @@ def _limits(
     return limits
 
 
-def _cpu_kv_cache_bytes(execution: ExecutionConfig) -> int:
-    """Bytes of each stage's KV cache: enough for all sequences at full length, up to a maximum."""
-    model = execution.model
-    layers = -(-model.num_layers // execution.num_stages)
-    blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
-    item = ITEM_BYTES[execution.dtype]
-    needed = blocks * execution.block_size * 2 * layers * model.num_kv_heads * model.head_dim * item
-    return min(defaults.CPU_KV_CACHE_BYTES, needed)
+def _memory_shares(execution: ExecutionConfig, share: float) -> tuple[int, ...]:
+    """Bytes that each stage may take of its CUDA device.
 
-
-def _memory_share(execution: ExecutionConfig, share: float) -> int:
-    """Bytes that an engine may take of each of its CUDA devices.
-
-    Raises SetupError if the weights need more.
+    Raises SetupError if a stage's weights and the activations that it receives need more.
     """
-    memory = min(cuda_memory()[device_ordinal(gpu)] for gpu in execution.gpus)
-    own = int(share * memory)
-    weights = weight_bytes(execution.model, execution.dtype) // execution.num_stages
-    if weights >= own:
-        raise SetupError(
-            "memory_share",
-            f"{execution.name} has {weights / _GIB:.1f} GiB of weights, more than its share of "
-            f"{', '.join(execution.gpus)}: {own / _GIB:.1f} of {memory / _GIB:.1f} GiB; raise it",
-        )
-    return own
+    memory = [cuda_memory()[device_ordinal(device)] for device in execution.devices]
+    shares = tuple(int(share * total) for total in memory)
+    ring = execution.activation_ring_bytes
+    for stage, weights in enumerate(weight_bytes(execution)):
+        if weights + ring >= shares[stage]:
+            raise SetupError(
+                "memory_share",
+                f"{_contents(execution, stage, weights)}, more than its share of "
+                f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
+                f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
+            )
+    return shares
 
 
-def weight_bytes(model: ModelConfig, dtype: Dtype) -> int:
-    """Bytes of a decoder's matrices over all stages (norms and biases are too small to count)."""
-    hidden, kv_size = model.hidden_size, model.num_kv_heads * model.head_dim
-    attention = hidden * (2 * model.num_heads * model.head_dim + 2 * kv_size)
-    layer = attention + 3 * hidden * model.intermediate_size
-    embeddings = model.vocab_size * hidden * (1 if model.tie_word_embeddings else 2)
-    return (model.num_layers * layer + embeddings) * ITEM_BYTES[dtype]
+def _contents(execution: ExecutionConfig, stage: int, weights: int) -> str:
+    """What a stage has in memory before it has a KV cache, in words."""
+    has = f"has {weights / _GIB:.1f} GiB of weights"
+    if execution.num_stages == 1:
+        return f"{execution.name} {has}"
+    layers, ring = planned_layers(execution)[stage], execution.activation_ring_bytes
+    return (
+        f"stage {stage} of {execution.name}, {layers} of {execution.model.num_layers} layers, "
+        f"{has} and {ring / _GIB:.1f} GiB of buffers between stages"
+    )

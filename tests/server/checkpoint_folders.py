@@ -24,6 +24,17 @@ LLAMA: dict[str, Any] = {
     "hidden_act": "silu",
     "eos_token_id": 1,
 }
+LLAMA_8B: dict[str, Any] = LLAMA | {
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "vocab_size": 128_256,
+    "tie_word_embeddings": False,
+}
+"""The shape of Llama 3.1 8B."""
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"],
     "hidden_size": 32,

@@ -43,8 +43,8 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     `steps_ahead` is how many steps more than there are micro-batches may be in flight.
 
     `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
-    each stage's cache, unless `memory_share_bytes` is above 0: then the cache takes what the
-    weights and the largest step leave of that share of the device.
+    each stage's cache, unless there are `memory_shares`, the bytes that each stage may take of its
+    device: then the cache takes what the weights and the largest step leave of them.
 
     `worker_endpoint` is the socket on which the engine core talks to its workers; `token_endpoint`
     the one on which the first stage takes sampled tokens from the last; `rendezvous` a file in the
@@ -67,7 +67,7 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     threads: int
     block_size: int
     kv_cache_bytes: int
-    memory_share_bytes: int = 0
+    memory_shares: tuple[int, ...] = ()
     worker_endpoint: str
     token_endpoint: str
     rendezvous: str
@@ -126,6 +126,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     execution: ExecutionConfig
     stage: int
+
+    @property
+    def memory_share(self) -> int:
+        """Bytes that the stage may take of its device; 0 where `kv_cache_bytes` is to be kept."""
+        shares = self.execution.memory_shares
+        return shares[self.stage] if shares else 0
 
     @property
     def local_device(self) -> str:

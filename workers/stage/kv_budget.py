@@ -46,10 +46,10 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
         peak = torch.cuda.max_memory_allocated() - allocated
         graphs = _graph_bytes(config, runner)
     ring = config.activation_ring_bytes
-    budget = config.memory_share_bytes - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
+    budget = worker.memory_share - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
     if budget <= 0:
         raise DeviceMemoryError(
-            f"no room for a KV cache: the share of {config.memory_share_bytes / GIB:.1f} GiB goes "
+            f"no room for a KV cache: the share of {worker.memory_share / GIB:.1f} GiB goes "
             f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}), "
             f"CUDA graphs ({graphs / GIB:.1f}) and received states ({ring / GIB:.1f}); "
             f"raise {share}, or lower {tokens}, by at least {-budget / GIB:.1f} GiB"

@@ -179,7 +179,7 @@ def _announcement(
 
 def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
     """Bytes for the KV cache: as configured, or what is left of the device's share."""
-    if not config.execution.memory_share_bytes:
+    if not config.memory_share:
         return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, SetupError, set_up_model
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
-from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 from workers.contract.config import EngineLimits, WorkerConfig
 from workers.contract.families import UnknownArchitectureError
 
@@ -95,6 +95,14 @@ def test_stages_share_cores_and_cache(tmp_path: Path) -> None:
     assert two.kv_cache_bytes == one.kv_cache_bytes // 2
 
 
+def test_a_cpu_cache_is_as_large_as_the_largest_stage_needs(tmp_path: Path) -> None:
+    config = LLAMA | {"num_hidden_layers": 5}
+    one, even = (set_up(tmp_path, config, pipeline_stages=p).execution for p in (1, 2))
+    given = set_up(tmp_path, config, pipeline_stages=2, stage_layers=(4, 1)).execution
+    a_layer = one.kv_cache_bytes // 5
+    assert (even.kv_cache_bytes, given.kv_cache_bytes) == (3 * a_layer, 4 * a_layer)
+
+
 def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
     engine = set_up(tmp_path, LLAMA).engine
     execution = engine.execution
@@ -128,9 +136,9 @@ def test_an_engine_on_cuda_takes_its_share_of_the_device(
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
     default = set_up(tmp_path, LLAMA, device="cuda").execution
-    assert (default.memory_share_bytes, default.kv_cache_bytes) == (int(0.9 * 80 * GIB), 0)
+    assert (default.memory_shares, default.kv_cache_bytes) == ((int(0.9 * 80 * GIB),), 0)
     half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).execution
-    assert half.memory_share_bytes == 40 * GIB
+    assert half.memory_shares == (40 * GIB,)
 
 
 def test_an_explicit_cache_on_cuda_is_not_measured(
@@ -138,7 +146,7 @@ def test_an_explicit_cache_on_cuda_is_not_measured(
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
     execution = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).execution
-    assert (execution.memory_share_bytes, execution.kv_cache_bytes) == (0, 12_345)
+    assert (execution.memory_shares, execution.kv_cache_bytes) == ((), 12_345)
 
 
 def test_a_model_that_fills_the_device_is_refused(
@@ -147,6 +155,44 @@ def test_a_model_that_fills_the_device_is_refused(
     set_machine(monkeypatch, cores=8, cuda=(1024,))
     with pytest.raises(SetupError, match=r"--memory-share: .*more than its share of cuda:0"):
         set_up(tmp_path, LLAMA, device="cuda")
+
+
+def test_each_stage_takes_its_share_of_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_machine(monkeypatch, cores=8, cuda=(80 * GIB, 48 * GIB))
+    execution = set_up(
+        tmp_path, LLAMA, device="cuda", pipeline_stages=2, memory_share=0.5
+    ).execution
+    assert execution.memory_shares == (40 * GIB, 24 * GIB)
+    workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(2)]
+    assert [worker.memory_share for worker in workers] == [40 * GIB, 24 * GIB]
+
+
+def test_the_stage_that_does_not_fit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15.0 GiB of weights, of which the embedding and the LM head are 1 GiB each."""
+    set_machine(monkeypatch, cores=8, cuda=(10 * GIB, 10 * GIB))
+    options = {"device": "cuda", "load_format": "dummy", "pipeline_stages": 2}
+    assert set_up(tmp_path, LLAMA_8B, **options).execution.num_stages == 2
+    with pytest.raises(SetupError) as caught:
+        set_up(tmp_path, LLAMA_8B, **options, stage_layers=(12, 20))
+    assert str(caught.value) == (
+        "--memory-share: stage 1 of m, 20 of 32 layers, has 9.1 GiB of weights and 0.3 GiB of "
+        "buffers between stages, more than its share of cuda:1: 9.0 of 10.0 GiB; raise it, or use "
+        "more stages"
+    )
+
+
+def test_activations_of_long_steps_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five slots of 40,000 tokens."""
+    set_machine(monkeypatch, cores=8, cuda=(10 * GIB, 10 * GIB))
+    options = {"device": "cuda", "load_format": "dummy", "pipeline_stages": 2}
+    with pytest.raises(SetupError, match=r"stage 0 of m, .* and 1\.5 GiB of buffers"):
+        set_up(tmp_path, LLAMA_8B, **options, max_step_tokens=40_000)
 
 
 def test_each_stage_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

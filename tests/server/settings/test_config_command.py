@@ -174,8 +174,8 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
     assert [*zip(*(engine["devices"] for engine in engines), strict=True)] == [
         ("cuda:0", "cuda:0", "cuda:1", "cpu", "cuda:0")
     ]
-    shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in engines]
-    assert shares == pytest.approx([0.5, 0.15, 0.8, 0, 0.15])
+    shares = [share / (80 * GIB) for engine in engines for share in engine["memory_shares"]]
+    assert shares == pytest.approx([0.5, 0.15, 0.8, 0.15])
     assert (engines[4]["max_running"], engines[4]["dtype"]) == (9, "float16")
     assert (engines[1]["max_running"], engines[1]["dtype"]) == (1024, "bfloat16")
 
@@ -191,8 +191,8 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
     )
     a, b, c = [model["engine"] for model in config["models"]]
     assert (a["devices"], b["devices"]) == (["cuda:0", "cuda:1"], ["cuda:1"])
-    shares = [engine["memory_share_bytes"] / (80 * GIB) for engine in (a, b, c)]
-    assert shares == pytest.approx([0.3, 0.3, 0.3])
+    shares = [share / (80 * GIB) for engine in (a, b, c) for share in engine["memory_shares"]]
+    assert shares == pytest.approx([0.3] * 4)
 
 
 @pytest.mark.parametrize(
