@@ -75,6 +75,30 @@ def complaint(folder: Path, text: str | bytes) -> str:
     return line.removeprefix(str(file)).removeprefix(": ").strip()
 
 
+def writer(folder: Path) -> ModelSettings:
+    """The first model of EVERYTHING."""
+    return ModelSettings(
+        model=str(folder / "writer"),
+        names=("chat", "gpt-4o"),
+        device="cuda:1",
+        dtype="bfloat16",
+        load_format="dummy",
+        attention_backend=AttentionBackendName.TRITON,
+        pipeline_stages=2,
+        stage_layers=(9, 8),
+        steps_ahead=0,
+        transport="peer-memory",
+        max_model_len=1000,
+        max_running=16,
+        max_step_tokens=512,
+        block_size=32,
+        kv_cache_memory=3 << 29,
+        threads=4,
+        memory_share=0.5,
+        max_queue_seconds=2.5,
+    )
+
+
 def everything(folder: Path) -> Settings:
     """EVERYTHING, read from a file in `folder` by a user whose home is /home/me."""
     return Settings(
@@ -99,26 +123,7 @@ def everything(folder: Path) -> Settings:
         stall_timeout=45.0,
         log_level="debug",
         models=(
-            ModelSettings(
-                model=str(folder / "writer"),
-                names=("chat", "gpt-4o"),
-                device="cuda:1",
-                dtype="bfloat16",
-                load_format="dummy",
-                attention_backend=AttentionBackendName.TRITON,
-                pipeline_stages=2,
-                stage_layers=(9, 8),
-                steps_ahead=0,
-                transport="peer-memory",
-                max_model_len=1000,
-                max_running=16,
-                max_step_tokens=512,
-                block_size=32,
-                kv_cache_memory=3 << 29,
-                threads=4,
-                memory_share=0.5,
-                max_queue_seconds=2.5,
-            ),
+            writer(folder),
             ModelSettings(model="BAAI/bge-base-en-v1.5", stage_layers=(4, 8), kv_cache_memory=1000),
         ),
     )
