@@ -28,6 +28,9 @@ from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_pare
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
+# libuv accepts one connection of a socket in each turn of its loop, and a turn with many streams
+# takes milliseconds: the last of a burst of connections would wait for seconds.
+_ACCEPTED_A_TURN = 8
 # After the drain only connections without a running request are left.
 _CLOSE_S = 2
 
@@ -77,8 +80,13 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
     )
     _calm_collector()
     beating = asyncio.create_task(_beat())
-    await DrainingServer(uvicorn_config, service).serve(sockets=[listener])
+    await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
+
+
+def listening_sockets(listener: socket.socket) -> list[socket.socket]:
+    """`listener`, several times: the loop accepts a connection of each in every turn."""
+    return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
 
 
 async def _beat() -> None:
