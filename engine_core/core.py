@@ -36,9 +36,11 @@ from engine_core.messages import (
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
 from engine_core.statistics import Statistics
+from engine_core.step_reports import StepReports
 from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.config import ExecutionConfig
+from workers.contract.messages import StageReport, StepOutput
 from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
@@ -47,13 +49,11 @@ _RECEIVE_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _StepInFlight:
-    """A step whose results have not come: its number, when it was submitted, and whether an older
-    step was in flight then (`overlapped`)."""
+    """A step whose results have not come: its number, and when it was submitted."""
 
     batch: Any
     step: int
     since: float
-    overlapped: bool
 
 
 class EngineCore:
@@ -71,7 +71,7 @@ class EngineCore:
     ) -> None:
         execution = config.execution
         self._info = _engine_info(execution, workflow, capacity)
-        self._depth = execution.max_depth
+        self._depth, self._last_stage = execution.max_depth, execution.num_stages - 1
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
         self._scheduler = workflow.scheduler(execution, capacity.num_blocks)
@@ -90,7 +90,8 @@ class EngineCore:
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._statistics = Statistics()
+        self._statistics = Statistics(execution.num_stages)
+        self._reports = StepReports(execution.num_stages, self._statistics)
         self._next_beat = 0.0
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
         self._sources: list[Pollable] = list(sources)
@@ -136,9 +137,8 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_masks()
             now = self._clock()
-            overlapped = bool(self._in_flight)
-            self._in_flight.append(_StepInFlight(batch, step.step, now, overlapped))
-            self._statistics.step_submitted()
+            self._reports.submitted(step.step, overlapped=bool(self._in_flight))
+            self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
                 self._pacer.step_submitted(step, now)
@@ -154,16 +154,22 @@ class EngineCore:
         return waits
 
     def _finish(self) -> None:
-        while (output := self._executor.poll()) is not None:
-            oldest = self._in_flight.popleft()
-            assert oldest.step == output.step, "results come in submit order"
-            self._statistics.step_finished(output, overlapped=oldest.overlapped)
-            now = self._clock()
-            self._queue_bound.step_finished(now)
-            if self._pacer is not None:
-                self._pacer.step_finished(output, now)
-            self._scheduler.update(oldest.batch, output, self._outbox)
-            self._submit_masks()
+        while (message := self._executor.poll()) is not None:
+            if isinstance(message, StageReport):
+                self._reports.reported(message.stage, message.step, message.times)
+            else:
+                self._step_finished(message)
+
+    def _step_finished(self, output: StepOutput) -> None:
+        oldest = self._in_flight.popleft()
+        assert oldest.step == output.step, "results come in submit order"
+        now = self._clock()
+        self._queue_bound.step_finished(now)
+        if self._pacer is not None:
+            self._pacer.step_finished(output.times, now)
+        self._scheduler.update(oldest.batch, output, self._outbox)
+        self._submit_masks()
+        self._reports.reported(self._last_stage, output.step, output.times)
 
     def _submit_masks(self) -> None:
         """Only sampling needs a step's mask, so the mask follows the step once it is known."""

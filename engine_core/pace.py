@@ -19,7 +19,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from workers.contract.messages import FinishedStep, StepInput
+from workers.contract.messages import StepInput, StepTimes
 
 _REMEMBERED = 8
 _MAX_KINDS = 1024
@@ -85,14 +85,15 @@ class Pacer:
             # An idle worker begins a margin after the submission.
             self._begin(now + self._margins[prompts])
 
-    def step_finished(self, output: FinishedStep, now: float) -> None:
-        """The result of the oldest step has come; the worker now runs the next one."""
+    def step_finished(self, times: StepTimes, now: float) -> None:
+        """The result of the oldest step has come, which took the worker these times; the worker now
+        runs the next one."""
         step = self._steps.popleft()
-        gap = max(output.idle_us, 0) / 1e6 if step.overlapped else 0.0
+        gap = max(times.idle_us, 0) / 1e6 if step.overlapped else 0.0
         for kind in step.kinds:
             self._remember(kind, max(now - self._started - gap, 0.0))
-        if step.held and output.idle_us >= 0:
-            self._adapt(output.idle_us, prompts=step.prompts)
+        if step.held and times.idle_us >= 0:
+            self._adapt(times.idle_us, prompts=step.prompts)
         if self._steps:
             self._begin(now)
         else:

@@ -28,6 +28,7 @@ from workers.contract.share import shares_of
 from workers.contract.supervision import exit_with_parent
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.links.engine_link import EngineLink
+from workers.links.step_inbox import StepInbox
 from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.decode_stage import DecodeStage
@@ -108,8 +109,8 @@ class _Worker:
         runner.run_head = timed("run_head", runner.run_head)
         runner.warm_up()
         self._link = _MemoryLink()
-        results = ImmediateSender(self._link)
-        self._stage = DecodeStage(runner, Links(), results, self._link)
+        results = ImmediateSender(self._link, stage=0)
+        self._stage = DecodeStage(runner, Links(), results, StepInbox(self._link))
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
         self._serve = timed("step", self._serve)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from engine_core.transport import Pollable
-from workers.contract.messages import StepInput, StepMask, StepOutput
+from workers.contract.messages import StageReport, StepInput, StepMask, StepOutput
 
 
 class WorkerLostError(Exception):
@@ -23,7 +23,8 @@ class Capacity:
 
 
 class Executor(Protocol):
-    """Sends every step to every stage; results come back from the last one, in submit order.
+    """Sends every step to every stage, and takes what they report. Results come from the last one,
+    in submit order; an earlier stage's report may come before the step's result, or after it.
 
     Every method raises WorkerLostError once a stage is lost; a stage that stands still is lost.
     """
@@ -46,8 +47,8 @@ class Executor(Protocol):
         """Hand the mask of a submitted step to the last stage; never blocks."""
         ...
 
-    def poll(self) -> StepOutput | None:
-        """The next finished step, or None."""
+    def poll(self) -> StepOutput | StageReport | None:
+        """The next report that has come, or None."""
         ...
 
     def check(self, oldest: int | None) -> None:

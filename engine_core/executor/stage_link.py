@@ -17,6 +17,7 @@ from engine_core.transport import is_readable, open_router
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
+    StageReport,
     StepInput,
     StepMask,
     StepOutput,
@@ -71,7 +72,7 @@ class StageLink:
     def submit_mask(self, mask: StepMask) -> None:
         self._send(mask, self._stages[-1:])
 
-    def poll(self) -> StepOutput | None:
+    def poll(self) -> StepOutput | StageReport | None:
         message = self._receive()
         assert not isinstance(message, StartMessage), f"unexpected {message!r}"
         return message
@@ -117,7 +118,7 @@ class StageLink:
         except zmq.ZMQError as error:
             raise WorkerLostError(f"a worker process cannot be reached: {error}") from None
 
-    def _receive(self) -> StepOutput | StartMessage | None:
+    def _receive(self) -> StepOutput | StageReport | StartMessage | None:
         """The next message that has come, or None."""
         while is_readable(self.results):
             _, frame = self.results.recv_multipart()

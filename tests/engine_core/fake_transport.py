@@ -21,9 +21,11 @@ from workers.contract.families import family_of
 from workers.contract.messages import (
     EmbedOutput,
     EncodeStep,
+    StageReport,
     StepInput,
     StepMask,
     StepOutput,
+    StepTimes,
 )
 
 _ITERATION_SECONDS = 1e-4
@@ -67,14 +69,19 @@ class FakeClients:
 
 
 class FakeExecutor:
-    """Finishes one step each time it is allowed to."""
+    """Finishes one step each time it is allowed to; the earlier stages' reports follow its result.
 
-    def __init__(self, runner) -> None:
+    Stage s takes 1000 + s µs for each step.
+    """
+
+    def __init__(self, runner, num_stages: int = 1) -> None:
         self.results = open_event(self, 1)
         self.losses = open_event(self, 0)
         self.allowed = 1_000_000
         self.lost = False
         self._runner = runner
+        self._last_stage = num_stages - 1
+        self._reports: deque[StageReport] = deque()
 
     def submit(self, step: StepInput) -> None:
         if self.lost:
@@ -90,13 +97,19 @@ class FakeExecutor:
     def raise_lost(self) -> NoReturn:
         raise WorkerLostError("stage 0: gone")
 
-    def poll(self) -> StepOutput | None:
+    def poll(self) -> StepOutput | StageReport | None:
         if self.lost:
             raise WorkerLostError("stage 0: gone")
+        if self._reports:
+            return self._reports.popleft()
         if not len(self._runner) or not self.allowed:
             return None
         self.allowed -= 1
-        return self._runner.next_result()
+        result = self._runner.next_result()
+        for stage in range(self._last_stage):
+            self._reports.append(StageReport(stage, result.step, StepTimes(busy_us=1000 + stage)))
+        times = StepTimes(busy_us=1000 + self._last_stage)
+        return msgspec.structs.replace(result, times=times)
 
 
 class SimulatedEncoder:
@@ -143,7 +156,7 @@ class Engine:
         if num_blocks:
             simulated = SimulatedModel(num_blocks, execution.block_size, execution.max_running)
             runner = SimulatedPipeline(simulated)
-        self.executor = executor or FakeExecutor(runner)
+        self.executor = executor or FakeExecutor(runner, execution.num_stages)
         workflow = workflow_for(family_of(architecture).task)
         self._now = 0.0
         self.core = EngineCore(

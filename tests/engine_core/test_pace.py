@@ -10,7 +10,7 @@ import pytest
 from engine_core.pace import Pacer
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.timed_worker import TICK, TimedEngine, always
-from workers.contract.messages import EncodeStep, FinishedStep, StepInput
+from workers.contract.messages import EncodeStep, StepInput, StepTimes
 
 STEP = 5e-3
 _LEARNT = 20
@@ -226,10 +226,10 @@ def test_an_unknown_kind_of_step_holds_nothing_up() -> None:
     pacer = Pacer()
     pacer.step_submitted(step_input(0, 4), 10.0)
     assert pacer.due(prompts=False) < 10.0
-    pacer.step_finished(FinishedStep(0), 10.5)
+    pacer.step_finished(StepTimes(), 10.5)
     pacer.step_submitted(step_input(1, 4), 11.0)
     assert 11.4 < pacer.due(prompts=False) < 11.5
-    pacer.step_finished(FinishedStep(1), 11.5)
+    pacer.step_finished(StepTimes(), 11.5)
     pacer.step_submitted(step_input(2, 8), 12.0)
     assert pacer.due(prompts=False) < 12.0
 
@@ -244,7 +244,7 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
             pacer.may_wait(now, prompts=False)
             pacer.step_submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
             now += STEP
-            pacer.step_finished(FinishedStep(number - 1, idle_us=idle_us), now)
+            pacer.step_finished(StepTimes(idle_us=idle_us), now)
         margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
@@ -256,5 +256,5 @@ def test_what_is_remembered_is_bounded() -> None:
     shapes += [(3 * rows, tokens) for rows, tokens in shapes]
     for number, (rows, tokens) in enumerate(3 * shapes + [(5 * r, t) for r, t in shapes]):
         pacer.step_submitted(step_input(number, rows, tokens), number)
-        pacer.step_finished(FinishedStep(number), number + 0.5)
+        pacer.step_finished(StepTimes(), number + 0.5)
     assert len(pacer._durations) == 1024

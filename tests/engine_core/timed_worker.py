@@ -11,7 +11,7 @@ from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
 from tests.engine_core.simulated_model import SimulatedModel
-from workers.contract.messages import StepInput, StepOutput
+from workers.contract.messages import StepInput, StepOutput, StepTimes
 
 Seconds = Callable[[StepInput], float]
 
@@ -49,8 +49,8 @@ class TimedWorker:
         self.submit_times.append(self.now)
         self.idle.append(begin - free)
         self.ends.append(begin + self.seconds(step))
-        idle_us = round(self.idle[-1] * 1e6)
-        self._queue.append(msgspec.structs.replace(self._model.run(step), idle_us=idle_us))
+        times = StepTimes(idle_us=round(self.idle[-1] * 1e6))
+        self._queue.append(msgspec.structs.replace(self._model.run(step), times=times))
 
     def poll(self) -> StepOutput | None:
         if self._queue and self.ends[self._queue[0].step] <= self.now:

@@ -17,6 +17,7 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
+    StageReport,
     StepInput,
     StepOutput,
     ToWorker,
@@ -49,6 +50,7 @@ class WorkerGroup:
             rendezvous=f"{self._folder.name}/rendezvous",
         )
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.reports: list[StageReport] = []
 
     def __enter__(self) -> "WorkerGroup":
         self._router.bind(self._config.execution.worker_endpoint)
@@ -97,8 +99,8 @@ class WorkerGroup:
             self.send(stage, message)
 
     def receive(self) -> FromWorker:
-        """The next message that is no heartbeat."""
-        while isinstance(message := self._next(), WorkerBeat):
+        """The next message that is no heartbeat, and no report: `reports` keeps those."""
+        while isinstance(message := self._next(), WorkerBeat | StageReport):
             pass
         return message
 
@@ -110,7 +112,10 @@ class WorkerGroup:
 
     def _next(self) -> FromWorker:
         _, frame = self._router.recv_multipart()
-        return self._decoder.decode(frame)
+        message = self._decoder.decode(frame)
+        if isinstance(message, StageReport):
+            self.reports.append(message)
+        return message
 
     def output(self) -> StepOutput:
         message = self.receive()

@@ -115,17 +115,48 @@ class Logprobs(msgspec.Struct, array_like=True, frozen=True):
     ranks: bytes = b""
 
 
-class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
-    """A step that the last stage has finished; each head adds the results of its rows, in order.
+class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What one step took one stage, in microseconds: it waits, computes and sends on, in this
+    order, without gaps.
 
-    busy_us   time the last stage spent on the step, in microseconds
-    idle_us   time for which the device had nothing to do before it began the step, in
-              microseconds; -1 where that is not measured
+    start_us     when the stage began the step: its earlier work was done, and this step had been
+                 launched. Of the host's monotonic clock, which all processes share; 0 if unknown.
+                 On CUDA with an error below 100 µs
+    idle_us      time before that for which the device had nothing to do; -1 where that is not
+                 measured
+    wait_us      then, until the activations of the stage before had come, or on the first stage
+                 the sampled tokens of an earlier step
+    busy_us      for the stage's own layers, and on the last stage the head
+    transfer_us  until the activations, or the result, had been sent on
     """
 
-    step: int
-    busy_us: int = 0
+    start_us: int = 0
     idle_us: int = -1
+    wait_us: int = 0
+    busy_us: int = 0
+    transfer_us: int = 0
+
+    @property
+    def end_us(self) -> int:
+        """When the stage was done with the step, of the same clock as `start_us`."""
+        return self.start_us + self.wait_us + self.busy_us + self.transfer_us
+
+
+class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
+    """A stage before the last one has done its part of a step. (The last one's report is part of
+    its output.) Each stage's reports come in submit order."""
+
+    stage: int
+    step: int
+    times: StepTimes = StepTimes()
+
+
+class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
+    """A step that the last stage has finished in these `times`; each head adds the results of its
+    rows, in order."""
+
+    step: int
+    times: StepTimes = StepTimes()
 
 
 class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
@@ -221,4 +252,12 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
 
 
 ToWorker = StepInput | StepMask | Share | AllocateKV
-FromWorker = StepOutput | WorkerConnected | WorkerLoaded | WorkerReady | WorkerBeat | WorkerFailed
+FromWorker = (
+    StepOutput
+    | StageReport
+    | WorkerConnected
+    | WorkerLoaded
+    | WorkerReady
+    | WorkerBeat
+    | WorkerFailed
+)

@@ -32,8 +32,10 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
 
     def run(self, message: DecodeStep) -> None:
         if self._tokens is not None:
+            self._timer.begin()
             self._tokens.prepare(message)
         elif self._links.tokens is not None and self._decode_runner.first:
+            self._timer.begin()
             self._links.tokens.wait_for(message.after)
         super().run(message)
 

@@ -1,6 +1,5 @@
 """Takes steps from the engine core in order, and runs one stage's share of each."""
 
-import time
 from typing import Generic
 
 import torch
@@ -26,19 +25,23 @@ class Stage(Generic[StepT, InputT]):
         self._runner = runner
         self._links = links
         self._results = results
+        self._timer = results.timer
 
     def run(self, message: StepT) -> None:
-        """Run one step, or queue it on the device; the last stage sends its result."""
+        """Run one step, or queue it on the device, and report it."""
         batch = self._runner.prepare(message)
-        self._results.begin()
-        waiting = time.perf_counter()
+        self._timer.begin()
         hidden = self._receive(message)
-        waited = time.perf_counter() - waiting
+        self._timer.arrived()
         hidden = self._runner.forward(batch, hidden)
-        if self._links.next is not None:
-            self._links.next.send(message.step, hidden[: _num_tokens(message)])
+        result = None
+        if self._links.next is None:
+            result = self._run_head(message, batch, hidden)
+            self._timer.computed()
         else:
-            self._results.end(message.step, self._run_head(message, batch, hidden), waited)
+            self._timer.computed()
+            self._links.next.send(message.step, hidden[: _num_tokens(message)])
+        self._results.send(message.step, result)
         self.last_finished_step = message.step
 
     def _run_head(self, message: StepT, batch: InputT, hidden: torch.Tensor) -> HeadResult:

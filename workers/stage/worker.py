@@ -159,9 +159,9 @@ def _result_sender(
     tokens: TokenSender | None,
 ) -> ResultSender:
     if runner.config.device_type == "cpu":
-        return ImmediateSender(engine, tokens)
+        return ImmediateSender(engine, runner.stage, tokens)
     own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
-    return QueuedSender(own, _end_process, runner.device, tokens)
+    return QueuedSender(own, runner.stage, _end_process, runner.device, tokens)
 
 
 def _announcement(

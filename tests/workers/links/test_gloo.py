@@ -1,6 +1,7 @@
 """Real worker processes in a row give what one stage gives, bit by bit, and fail as one."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import DecodeStep, StepOutput, WorkerFailed
+from workers.contract.messages import DecodeStep, StepOutput, StepTimes, WorkerFailed
 
 NEW_TOKENS = 10
 
@@ -78,6 +79,28 @@ def test_vectors_are_the_same_over_two_processes(tmp_path: Path) -> None:
         assert [without_time(group.output()) for _ in steps] == expected
 
 
+def test_each_stage_reports_when_it_had_its_part_of_each_step(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    steps = decoder_steps(4)
+    with WorkerGroup(naive_config(tmp_path), 3) as group:
+        group.get_ready(NUM_BLOCKS)
+        for step in steps:
+            group.submit(step)
+        last = [group.output().times for _ in steps]
+        while len(group.reports) < 2 * len(steps):
+            group.beat()
+    by_stage = [[r for r in group.reports if r.stage == stage] for stage in (0, 1)]
+    numbers = [step.step for step in steps]
+    assert [[report.step for report in of_stage] for of_stage in by_stage] == [numbers, numbers]
+    times = [*([report.times for report in of_stage] for of_stage in by_stage), last]
+    for of_stage in times:
+        assert all(before.end_us <= after.start_us for before, after in pairwise(of_stage))
+        assert all(t.busy_us > 0 and t.wait_us >= 0 and t.transfer_us >= 0 for t in of_stage)
+    for of_stage, of_next in pairwise(times):
+        for before, after in zip(of_stage, of_next, strict=True):
+            assert computed_us(before) <= after.start_us + after.wait_us <= computed_us(after)
+
+
 def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
     save_llama(tmp_path)
     step = decoder_steps(4)[0]
@@ -110,6 +133,10 @@ def test_what_gloo_writes_comes_in_the_format_of_the_log(
             assert [line for line in lines if line.startswith(said)] == lines != []
 
 
+def computed_us(times: StepTimes) -> int:
+    return times.end_us - times.transfer_us
+
+
 def without_time(output: StepOutput) -> StepOutput:
-    assert output.busy_us > 0
-    return msgspec.structs.replace(output, busy_us=0)
+    assert output.times.busy_us > 0
+    return msgspec.structs.replace(output, times=StepTimes())

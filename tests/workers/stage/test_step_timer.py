@@ -1,0 +1,63 @@
+"""A step's times from its marks, taken on the host or in a device's stream."""
+
+import time
+
+from tests.workers.device.test_event_clock import Host
+from workers.contract.messages import StepTimes
+from workers.device.event_clock import EventClock
+from workers.stage.step_timer import DeviceMarks, DeviceTimes, HostTimer
+
+
+def test_a_step_on_the_host_waits_computes_and_sends() -> None:
+    timer = HostTimer()
+    before = time.monotonic_ns() // 1000
+    timer.begin()
+    time.sleep(0.01)
+    timer.begin()  # has begun already
+    timer.arrived()
+    time.sleep(0.02)
+    timer.computed()
+    time.sleep(0.03)
+    times = timer.sent()
+    after = time.monotonic_ns() // 1000
+    assert before <= times.start_us <= times.end_us <= after
+    assert times.idle_us == -1
+    waits = (times.wait_us, times.busy_us, times.transfer_us)
+    assert waits == tuple(sorted(waits))
+    assert all(us >= least for us, least in zip(waits, (10_000, 20_000, 30_000), strict=True))
+    assert sum(waits) >= after - before - 5_000
+
+
+def marks(
+    host: Host, begun: float, arrived: float, computed: float, sent: float, late_us: float = 0.0
+) -> DeviceMarks:
+    """Marks at `begun` and so many microseconds after it; a thread wakes up late after the last."""
+    return DeviceMarks(
+        begun=host.event(begun),
+        arrived=host.event(begun + arrived),
+        computed=host.event(begun + computed),
+        sent=host.event(begun + sent, late_us),
+    )
+
+
+def test_a_step_on_a_device_is_told_in_the_hosts_time() -> None:
+    host = Host()
+    times = DeviceTimes(EventClock(host.ns))
+    assert times.wait(marks(host, 9e6, 20, 520, 550)) == StepTimes(
+        start_us=9_000_000, idle_us=0, wait_us=20, busy_us=500, transfer_us=30
+    )
+    assert times.wait(marks(host, 9e6 + 700, 0, 90, 100, late_us=4000)) == StepTimes(
+        start_us=9_000_700, idle_us=150, wait_us=0, busy_us=90, transfer_us=10
+    )
+
+
+def test_steps_do_not_overlap_when_the_clocks_comparison_is_corrected() -> None:
+    host = Host()
+    times = DeviceTimes(EventClock(host.ns))
+    first = times.wait(marks(host, 9e6, 0, 1000, 1000, late_us=50))
+    second = times.wait(marks(host, 9e6 + 1010, 0, 1000, 1000))
+    assert first.end_us == 9_001_050
+    assert second.start_us == first.end_us
+    assert second.idle_us == 10
+    third = times.wait(marks(host, 9e6 + 2020, 0, 10, 10))
+    assert third.start_us == second.end_us
