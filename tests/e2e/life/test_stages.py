@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running, wait_for
 
 BODIES = [
@@ -32,6 +32,17 @@ def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, stages: int) ->
         assert len(daemon.children()["workers"]) == 2 * stages
         assert texts(daemon) == texts(demo)
         np.testing.assert_allclose(vectors(daemon), vectors(demo), atol=1e-6)
+
+
+def test_a_pipeline_that_is_divided_and_scheduled_as_asked(demo: Daemon) -> None:
+    arguments = (
+        f"{demo_models()[GENERATOR_NAME]} --served-model-name {GENERATOR_NAME} --threads 1 "
+        "--pipeline-stages 3 --stage-layers 1,3,1 --steps-ahead 0 --transport gloo"
+    )
+    with running(*arguments.split()) as daemon:
+        assert len(daemon.children()["workers"]) == 3
+        assert any("3 stages of 1 thread with 1,3,1 layers" in line for line in daemon.log)
+        assert texts(daemon) == texts(demo)
 
 
 def test_several_api_processes_share_the_port_and_the_metrics(demo: Daemon) -> None:

@@ -61,7 +61,7 @@ def as_penstock(line: str) -> str:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the models of the examples are: small ones under great names."""
     demo = demo_models()
-    for name in ("llama-3.1-8b", "my-llama"):
+    for name in ("llama-3.1-8b", "llama-3.1-70b", "my-llama"):
         (tmp_path / name).symlink_to(demo[GENERATOR_NAME])
     (tmp_path / "penstock.yaml").write_text(CONFIG)
     cached = tmp_path / "hub" / f"models--{HUB_ID.replace('/', '--')}"
