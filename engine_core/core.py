@@ -90,7 +90,7 @@ class EngineCore:
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._statistics = Statistics(execution.num_stages)
+        self._statistics = Statistics(execution.num_stages, clock())
         self._reports = StepReports(execution.num_stages, self._statistics)
         self._next_beat = 0.0
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
@@ -137,7 +137,7 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_masks()
             now = self._clock()
-            self._reports.submitted(step.step, overlapped=bool(self._in_flight))
+            self._reports.submitted(step, overlapped=bool(self._in_flight))
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
@@ -165,6 +165,7 @@ class EngineCore:
         assert oldest.step == output.step, "results come in submit order"
         now = self._clock()
         self._queue_bound.step_finished(now)
+        self._statistics.step_finished(now)
         if self._pacer is not None:
             self._pacer.step_finished(output.times, now)
         self._scheduler.update(oldest.batch, output, self._outbox)
@@ -277,7 +278,9 @@ class EngineCore:
         self._executor.check(self._in_flight[0].step if self._in_flight else None)
         beat = self._statistics.beat(
             self._scheduler.usage(),
-            stalled_s=now - self._in_flight[0].since if self._in_flight else 0.0,
+            now,
+            oldest=self._in_flight[0].since if self._in_flight else now,
+            in_flight=len(self._in_flight),
             expected_wait_s=self._queue_bound.expected_wait(self._scheduler.queued_tokens(0)),
         )
         for client in list(self._known_clients):

@@ -36,14 +36,44 @@ class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     ] = 0
 
 
+class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What one stage has done since its start, in seconds. The share of each in the time that has
+    passed is its rate; what is missing from 1 is time in which there were no requests."""
+
+    busy_s: Annotated[
+        float,
+        EngineMetric("counter", "busy_seconds", "Time in the stage's own layers and its head."),
+    ]
+    waiting_s: Annotated[
+        float,
+        EngineMetric(
+            "counter",
+            "waiting_seconds",
+            "Time that a stage with a step waited for the stage before, or for sampled tokens.",
+        ),
+    ]
+    transfer_s: Annotated[
+        float,
+        EngineMetric("counter", "transfer_seconds", "Time to send activations or results on."),
+    ]
+    idle_s: Annotated[
+        float,
+        EngineMetric(
+            "counter",
+            "idle_seconds",
+            "Time that the stage had no step, though another step was in flight.",
+        ),
+    ]
+
+
 class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat"):
     """The loop's heartbeat, once a second to every client.
 
-    Times are in seconds. The last stage was idle while it had no step although another one was in
-    flight or due. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
+    Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
     """
 
     usage: Usage
+    stages: list[StageTime]
     expected_wait_s: Annotated[
         float,
         EngineMetric(
@@ -56,17 +86,20 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
         float, EngineMetric("gauge", "stalled_seconds", "Age of the oldest step in flight.")
     ]
     steps: Annotated[int, EngineMetric("counter", "steps", "Steps.")]
-    prompt_tokens: Annotated[int, EngineMetric("counter", "prompt_tokens", "Prompt tokens.")]
-    busy_s: Annotated[
-        float, EngineMetric("counter", "busy_seconds", "Time that steps took the last stage.")
+    step_tokens: Annotated[
+        int, EngineMetric("counter", "step_tokens", "Tokens that steps computed.")
     ]
-    idle_s: Annotated[
+    steps_in_flight: Annotated[
+        int, EngineMetric("gauge", "steps_in_flight", "Steps submitted and not finished.")
+    ]
+    last_step_age_s: Annotated[
         float,
-        EngineMetric("counter", "idle_seconds", "Time that the last stage waited for a step."),
+        EngineMetric("gauge", "last_step_age_seconds", "Time since a step finished, or the start."),
     ]
+    prompt_tokens: Annotated[int, EngineMetric("counter", "prompt_tokens", "Prompt tokens.")]
 
 
-def _fields(kind: type[Usage] | type[Beat]) -> dict[str, EngineMetric]:
+def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, EngineMetric]:
     hints = get_type_hints(kind, include_extras=True)
     return {
         field: metadata
@@ -75,9 +108,12 @@ def _fields(kind: type[Usage] | type[Beat]) -> dict[str, EngineMetric]:
     }
 
 
-_USAGE, _BEAT = _fields(Usage), _fields(Beat)
+_USAGE, _BEAT, _STAGE = _fields(Usage), _fields(Beat), _fields(StageTime)
 
 ENGINE_METRICS = (*_USAGE.values(), *_BEAT.values())
+
+STAGE_METRICS = tuple(_STAGE.values())
+"""One value a stage."""
 
 
 def metric_values(beat: Beat) -> Iterator[float]:
@@ -86,3 +122,9 @@ def metric_values(beat: Beat) -> Iterator[float]:
         yield getattr(beat.usage, field)
     for field in _BEAT:
         yield getattr(beat, field)
+
+
+def stage_values(stage: StageTime) -> Iterator[float]:
+    """The values of STAGE_METRICS, in its order."""
+    for field in _STAGE:
+        yield getattr(stage, field)

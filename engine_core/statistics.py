@@ -1,40 +1,73 @@
 """What an engine core has done since its start, as its heartbeat reports it."""
 
-from engine_core.engine_state import Beat, Usage
+from engine_core.engine_state import Beat, StageTime, Usage
 from workers.contract.messages import StepTimes
+
+
+class _StageCounter:
+    """Sums up one stage's times, in microseconds."""
+
+    def __init__(self) -> None:
+        self._busy = self._waiting = self._transfer = self._idle = 0
+        self._end: int | None = None
+
+    def add(self, times: StepTimes, *, overlapped: bool) -> None:
+        self._busy += times.busy_us
+        self._waiting += times.wait_us
+        self._transfer += times.transfer_us
+        if overlapped and self._end is not None:
+            self._idle += max(times.start_us - self._end, 0)
+        self._end = times.end_us
+
+    def time(self) -> StageTime:
+        return StageTime(
+            busy_s=self._busy / 1e6,
+            waiting_s=self._waiting / 1e6,
+            transfer_s=self._transfer / 1e6,
+            idle_s=self._idle / 1e6,
+        )
 
 
 class Statistics:
     """Counters of one engine core, since its start."""
 
-    def __init__(self, num_stages: int) -> None:
-        self._steps = self._prompt_tokens = self._busy_us = self._idle_us = 0
-        self._last_stage = num_stages - 1
+    def __init__(self, num_stages: int, now: float) -> None:
+        self._steps = self._step_tokens = self._prompt_tokens = 0
+        self._stages = [_StageCounter() for _ in range(num_stages)]
+        self._last_finished = now
 
     def job_accepted(self, prompt_tokens: int) -> None:
         """A job was accepted."""
         self._prompt_tokens += prompt_tokens
 
-    def step_submitted(self) -> None:
+    def step_submitted(self, tokens: int) -> None:
         """A step was submitted."""
         self._steps += 1
+        self._step_tokens += tokens
 
     def step_reported(self, stage: int, times: StepTimes, *, overlapped: bool) -> None:
-        """A stage has done its part of a step. The time for which it had nothing to do before
-        counts as idle if the step was submitted while another one was in flight (`overlapped`):
-        otherwise the engine had nothing to do."""
-        if stage == self._last_stage:
-            self._busy_us += times.busy_us
-            self._idle_us += max(times.idle_us, 0) if overlapped else 0
+        """A stage has done its part of a step. The time for which it had no step before counts as
+        idle if the step was submitted while another one was in flight (`overlapped`): otherwise the
+        engine had nothing to do."""
+        self._stages[stage].add(times, overlapped=overlapped)
 
-    def beat(self, usage: Usage, *, stalled_s: float, expected_wait_s: float) -> Beat:
-        """The heartbeat: these counters beside the scheduler's."""
+    def step_finished(self, now: float) -> None:
+        """The results of a step have come."""
+        self._last_finished = now
+
+    def beat(
+        self, usage: Usage, now: float, *, oldest: float, in_flight: int, expected_wait_s: float
+    ) -> Beat:
+        """The heartbeat: these counters beside the scheduler's. `oldest` is when the oldest of the
+        steps `in_flight` was submitted."""
         return Beat(
             usage=usage,
+            stages=[stage.time() for stage in self._stages],
             expected_wait_s=expected_wait_s,
-            stalled_s=stalled_s,
+            stalled_s=now - oldest,
             steps=self._steps,
+            step_tokens=self._step_tokens,
+            steps_in_flight=in_flight,
+            last_step_age_s=now - self._last_finished,
             prompt_tokens=self._prompt_tokens,
-            busy_s=self._busy_us / 1e6,
-            idle_s=self._idle_us / 1e6,
         )

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from engine_core.statistics import Statistics
-from workers.contract.messages import StepTimes
+from workers.contract.messages import StepInput, StepTimes
+
+_TOKEN_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -24,10 +26,10 @@ class StepReports:
         self._statistics = statistics
         self._steps: dict[int, _Submitted] = {}
 
-    def submitted(self, step: int, *, overlapped: bool) -> None:
+    def submitted(self, step: StepInput, *, overlapped: bool) -> None:
         """A step has been submitted."""
-        self._steps[step] = _Submitted(overlapped, self._num_stages)
-        self._statistics.step_submitted()
+        self._steps[step.step] = _Submitted(overlapped, self._num_stages)
+        self._statistics.step_submitted(len(step.tokens) // _TOKEN_BYTES)
 
     def reported(self, stage: int, step: int, times: StepTimes) -> None:
         """A stage has done its part of a step."""

@@ -209,8 +209,8 @@ async def _next_beat(client: EngineClient) -> Beat:
 
 def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
     """What the engine counted between two heartbeats."""
-    steps, busy = after.steps - before.steps, after.busy_s - before.busy_s
-    idle = after.idle_s - before.idle_s
+    steps, first, last = after.steps - before.steps, before.stages[-1], after.stages[-1]
+    busy, idle = last.busy_s - first.busy_s, last.idle_s - first.idle_s
     return {
         "steps": steps,
         "idle_share": idle / (idle + busy) if busy else 0.0,

@@ -10,7 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from engine_core.engine_state import ENGINE_METRICS, metric_values
+from engine_core.engine_state import (
+    ENGINE_METRICS,
+    STAGE_METRICS,
+    EngineMetric,
+    metric_values,
+    stage_values,
+)
 from server.service.registry import Registry
 
 _REQUEST_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -152,12 +158,19 @@ class _EngineCollector(Collector):
             ready = model.client.info is not None and not model.client.dead
             up.add_metric([model.name], float(ready))
         yield up
-        families = [
-            _FAMILIES[metric.kind](f"penstock_engine_{metric.name}", metric.text, labels=["model"])
-            for metric in ENGINE_METRICS
-        ]
+        families = [_engine_family(metric, "model") for metric in ENGINE_METRICS]
+        of_stages = [_engine_family(metric, "model", "stage") for metric in STAGE_METRICS]
         for model in self._registry.models:
-            if model.client.beat is not None:
-                for family, value in zip(families, metric_values(model.client.beat), strict=True):
-                    family.add_metric([model.name], value)
+            if (beat := model.client.beat) is None:
+                continue
+            for family, value in zip(families, metric_values(beat), strict=True):
+                family.add_metric([model.name], value)
+            for number, stage in enumerate(beat.stages):
+                for family, value in zip(of_stages, stage_values(stage), strict=True):
+                    family.add_metric([model.name, str(number)], value)
         yield from families
+        yield from of_stages
+
+
+def _engine_family(metric: EngineMetric, *labels: str) -> GaugeMetricFamily | CounterMetricFamily:
+    return _FAMILIES[metric.kind](f"penstock_engine_{metric.name}", metric.text, labels=labels)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from engine_core.engine_state import Beat, Usage
+from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -34,6 +34,12 @@ from engine_core.messages import (
 from engine_core.tokenization.tokenizer import Tokenizer
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
+
+STAGE_TIMES = [
+    StageTime(busy_s=3.0, waiting_s=0.0, transfer_s=0.25, idle_s=0.5),
+    StageTime(busy_s=2.0, waiting_s=1.0, transfer_s=0.125, idle_s=0.75),
+]
+"""Of the two stages that every engine says it has."""
 
 LENGTH = 4.0
 """Of the vectors that the engine returns: an exact multiple of `vector_of`."""
@@ -197,9 +203,11 @@ class FakeEngine:
             expected_wait_s=0.0,
             stalled_s=0.0,
             steps=next(self._steps),
+            step_tokens=0,
+            steps_in_flight=0,
+            last_step_age_s=0.0,
             prompt_tokens=0,
-            busy_s=0.0,
-            idle_s=0.0,
+            stages=STAGE_TIMES,
         )
         for client in self._greeted:
             self._send(client, beat)

@@ -9,6 +9,7 @@ from server import __version__
 from server.settings.server_config import Limits
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment
+from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
 
@@ -99,6 +100,25 @@ def test_metrics_count_what_was_asked_and_said(deployment, say):
     assert metric(deployment, "penstock_in_flight", what="tokens") == 0
     assert metric(deployment, "penstock_engine_up", model="ranker") == 1
     assert metric(deployment, "penstock_engine_kv_blocks", model="writer") == 16
+
+
+def test_metrics_of_each_stage(deployment) -> None:
+    for stage, time in enumerate(STAGE_TIMES):
+        shown = {
+            share: metric(
+                deployment,
+                f"penstock_engine_{share}_seconds_total",
+                model="writer",
+                stage=str(stage),
+            )
+            for share in ("busy", "waiting", "transfer", "idle")
+        }
+        assert shown == {
+            "busy": time.busy_s,
+            "waiting": time.waiting_s,
+            "transfer": time.transfer_s,
+            "idle": time.idle_s,
+        }
 
 
 def test_unknown_paths_share_one_label(deployment):

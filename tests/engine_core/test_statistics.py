@@ -1,0 +1,76 @@
+"""What a core counts of its steps and stages."""
+
+from engine_core.engine_state import Beat, StageTime, Usage
+from engine_core.messages import GenerateJob, Hello, SamplingParams
+from engine_core.statistics import Statistics
+from engine_core.step_reports import StepReports
+from engine_core.tokenization.tokenizer import Tokenizer
+from tests.engine_core.fake_transport import Engine
+from workers.contract.messages import EncodeStep, StepTimes
+
+
+def step(number: int, tokens: int = 1) -> EncodeStep:
+    return EncodeStep(step=number, tokens=bytes(4 * tokens), query_lens=bytes(4))
+
+
+def times(start_us: int) -> StepTimes:
+    return StepTimes(start_us=start_us, wait_us=10, busy_us=200, transfer_us=5)
+
+
+def beat(statistics: Statistics, now: float = 0.0) -> Beat:
+    usage = Usage(running=0, waiting=0)
+    return statistics.beat(usage, now, oldest=now, in_flight=0, expected_wait_s=0.0)
+
+
+def test_each_stages_times_are_summed_up() -> None:
+    statistics = Statistics(2, 0.0)
+    reports = StepReports(2, statistics)
+    for number in range(3):
+        reports.submitted(step(number, tokens=7), overlapped=number > 0)
+    for number in range(3):
+        reports.reported(0, number, times(1000 + 215 * number))
+    reports.reported(1, 0, times(1300))
+    reports.reported(1, 1, times(1300 + 215 + 40))
+    assert beat(statistics).stages == [
+        StageTime(busy_s=600e-6, waiting_s=30e-6, transfer_s=15e-6, idle_s=0.0),
+        StageTime(busy_s=400e-6, waiting_s=20e-6, transfer_s=10e-6, idle_s=40e-6),
+    ]
+    assert (beat(statistics).steps, beat(statistics).step_tokens) == (3, 21)
+
+
+def test_a_stage_without_requests_is_not_idle() -> None:
+    statistics = Statistics(1, 0.0)
+    reports = StepReports(1, statistics)
+    for number, start in enumerate((1000, 900_000)):
+        reports.submitted(step(number), overlapped=False)
+        reports.reported(0, number, times(start))
+    assert beat(statistics).stages[0].idle_s == 0.0
+
+
+def test_the_last_steps_age() -> None:
+    statistics = Statistics(1, 5.0)
+    assert beat(statistics, 7.0).last_step_age_s == 2.0
+    statistics.step_finished(8.0)
+    assert beat(statistics, 8.5).last_step_age_s == 0.5
+
+
+def test_a_beat_counts_what_every_stage_of_a_pipeline_reported(word_tokenizer: Tokenizer) -> None:
+    engine = Engine(word_tokenizer, "LlamaForCausalLM", 24, num_stages=3, max_model_len=64)
+    engine.clients.put(b"a", Hello())
+    params = SamplingParams(max_tokens=4)
+    engine.clients.put(b"a", GenerateJob(1, params=params, ids=[bytes(4 * 5)]))
+
+    def counted() -> Beat | None:
+        found = [beat for beat in engine.clients.beats(b"a") if isinstance(beat, Beat)]
+        return found[-1] if found and found[-1].last_step_age_s > 0.5 else None
+
+    engine.iterate_until(counted)
+    beat = counted()
+    assert beat is not None
+    # A prompt of five tokens, then one after another but the last, which is never an input.
+    assert beat.step_tokens == 5 + 3
+    assert beat.steps_in_flight == 0
+    assert 0.9 < beat.last_step_age_s < 1.0
+    assert [stage.busy_s for stage in beat.stages] == [
+        beat.steps * (1000 + stage) / 1e6 for stage in range(3)
+    ]
