@@ -1,4 +1,4 @@
-"""The engine's scheduler over one stage's runner, without processes: whole generations, any way."""
+"""The engine's scheduler over a pipeline, without processes: whole generations, any way."""
 
 from array import array
 from collections import deque
@@ -21,26 +21,23 @@ from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config
-from tests.workers.checkpoints import load_share, with_execution, worker_config
-from workers.attention.backend_selection import select_backend
+from tests.workers.checkpoints import with_execution, worker_config
+from tests.workers.in_memory_links import Fault
+from tests.workers.inline_pipeline import InlinePipeline
 from workers.contract.config import Device, Dtype, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
-from workers.device.transfer import to_device
-from workers.heads.generate import GenerateResult
-from workers.stage.decode_input import DecodeInput
-from workers.stage.decode_runner import DecodeRunner
-from workers.stage.model_runner import attention_needs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """One way to run a model; its text must not depend on it.
 
-    `depth` is the number of steps in flight: with 2, a step is launched before the result of the
-    one before is read, and takes its tokens from the slots. `arrivals` requests come a turn. Too
+    `depth` is the number of steps in flight: with more than `stages`, a step is launched before the
+    result of the one before is read, and takes its tokens from the slots. `arrivals` requests come a turn. Too
     few `num_blocks` for all that run mean preemption.
     """
 
+    stages: int = 1
     device: Device = "cpu"
     dtype: Dtype = "float32"
     backend: str = "auto"
@@ -83,26 +80,32 @@ def unchanged(message: DecodeStep) -> DecodeStep:
 class _Launched(NamedTuple):
     batch: DecodeBatch
     step: int
-    result: GenerateResult
-    copied: torch.cuda.Event | None
 
 
 class InlineEngine:
-    """A decoder of one stage.
+    """A decoder.
 
-    `graph_steps` counts those of its `steps` that were replayed from CUDA graphs. `scored` holds
+    `graph_steps` counts those of its `steps` that the first stage replayed from CUDA graphs. `scored` holds
     what was reported of each prompt's own tokens, in pieces.
     """
 
-    def __init__(self, folder: Path, way: Way, mutate: Mutation = unchanged) -> None:
-        config = stage_config(folder, way)
-        self.way, self.steps, self.graph_steps = way, 0, 0
+    def __init__(
+        self,
+        folder: Path,
+        way: Way,
+        mutate: Mutation = unchanged,
+        fault: Fault | None = None,
+    ) -> None:
+        configs = [stage_config(folder, way, stage) for stage in range(way.stages)]
+        config = configs[0]
+        self.way, self.steps = way, 0
         self.scored: dict[int, list[Logprobs]] = {}
-        self.runner = stage_runner(config, way.num_blocks)
+        self._pipeline = InlinePipeline(configs, way.num_blocks, fault)
         if way.graphs:
             with torch.inference_mode():
-                self.runner.warm_up()
+                self._pipeline.warm_up()
         engine = execution_config(
+            num_stages=way.stages,
             model=config.execution.model,
             max_model_len=config.execution.max_model_len,
             max_running=way.max_running,
@@ -149,24 +152,19 @@ class InlineEngine:
         if batch is None:
             return None
         message = self._mutate(self.scheduler.build(batch))
-        step = self.runner.prepare(message)
-        hidden = self.runner.forward(step, None)
-        result = self.runner.run_head(step, hidden).to_host()
-        self._count(step)
-        copied = None
-        if self.way.device != "cpu":
-            copied = torch.cuda.Event()
-            copied.record()
-        return _Launched(batch, message.step, result, copied)
-
-    def _count(self, step: DecodeInput) -> None:
+        self._pipeline.launch(message)
         self.steps += 1
-        self.graph_steps += step.graph is not None
+        return _Launched(batch, message.step)
+
+    @property
+    def graph_steps(self) -> int:
+        return self._pipeline.graph_steps
 
     def _finish(self, launched: _Launched, judge: Judge) -> None:
-        if launched.copied is not None:
-            launched.copied.synchronize()
-        output = launched.result.to_output(launched.step)
+        result = self._pipeline.result(launched.step)
+        if result.copied is not None:
+            result.copied.synchronize()
+        output = result.result.to_output(launched.step)
         rows = zip(launched.batch.requests, launched.batch.samples, strict=True)
         requests = [request for request, samples in rows if samples]
         if requests:
@@ -184,8 +182,7 @@ class InlineEngine:
     def _go_on_with(self, requests: Sequence[Request], tokens: Sequence[int]) -> None:
         assert self.way.depth == 1, "the next step has been launched with the sampled tokens"
         slots = np.array([request.slot for request in requests], np.int32)
-        columns = [slots, np.array(tokens, np.int32)]
-        self.runner.slots.store_last_tokens(*to_device(columns, torch.device(self.way.device)))
+        self._pipeline.store_last_tokens(slots, np.array(tokens, np.int32))
 
 
 def _sampled(requests: Sequence[Request], output: GenerateOutput) -> list[Sampled]:
@@ -208,19 +205,15 @@ def _sampled(requests: Sequence[Request], output: GenerateOutput) -> list[Sample
     ]
 
 
-def stage_config(folder: Path, way: Way) -> WorkerConfig:
-    """The one stage of the checkpoint in `folder`."""
+def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
+    """A stage of the checkpoint in `folder`."""
     return with_execution(
-        worker_config(folder, device=way.device, dtype=way.dtype),
+        worker_config(
+            folder, stage=stage, num_stages=way.stages, device=way.device, dtype=way.dtype
+        ),
         attention_backend=way.backend,
         max_running=way.max_running,
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,
     )
 
-
-def stage_runner(config: WorkerConfig, num_blocks: int) -> DecodeRunner:
-    """A runner with its weights; nothing is warm and nothing captured."""
-    backend = select_backend(config.execution.attention_backend, attention_needs(config.execution))
-    with torch.inference_mode():
-        return DecodeRunner(config, load_share(config).model, backend, num_blocks)

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.workers.inline_engine import Sampled, Way, stage_config, stage_runner
+from tests.workers.inline_engine import Sampled, Way, stage_config
+from tests.workers.inline_pipeline import stage_runner
 from tests.workers.step_maker import StepMaker
 from workers.contract.config import Dtype
 from workers.contract.messages import DecodeStep, GenerateOutput

@@ -1,0 +1,142 @@
+"""The stages of a decoder in one process, one stream each: every step runs as in worker processes,
+and later stages always lag a step behind the first."""
+
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tests.workers.checkpoints import load_share
+from tests.workers.in_memory_links import Fault, in_memory_links, mark
+from workers.attention.backend_selection import select_backend
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import DecodeStep, StepMask
+from workers.heads.base import HeadResult
+from workers.heads.generate import GenerateResult
+from workers.stage.decode_input import DecodeInput
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.decode_stage import DecodeStage
+from workers.stage.model_runner import attention_needs
+from workers.stage.step_timer import DeviceTimer, HostTimer, StepTimer
+from workers.weights.loader import TORCH_DTYPES
+
+
+class Result(NamedTuple):
+    """What the last stage made of a step, on the host once `copied` is done."""
+
+    step: int
+    result: GenerateResult
+    copied: torch.cuda.Event | None
+
+
+class _Results:
+    """A `ResultSender` that keeps the last stage's results."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.timer: StepTimer = HostTimer() if device.type == "cpu" else DeviceTimer()
+        self.kept: dict[int, Result] = {}
+        self._device = device
+
+    def send(self, step: int, result: HeadResult | None) -> None:
+        if isinstance(result, GenerateResult):
+            self.kept[step] = Result(step, result.to_host(), mark(self._device))
+
+
+class CountingRunner(DecodeRunner):
+    """Counts the steps that it replays."""
+
+    replayed = 0
+
+    def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
+        self.replayed += batch.graph is not None
+        return super().forward(batch, hidden)
+
+
+class _NoMasks:
+    def take_mask(self, step: int) -> StepMask:
+        raise AssertionError(f"step {step} has no row with a grammar")
+
+
+class InlinePipeline:
+    """Runs steps in order."""
+
+    def __init__(
+        self, configs: list[WorkerConfig], num_blocks: int, fault: Fault | None = None
+    ) -> None:
+        """One configuration a stage."""
+        execution = configs[0].execution
+        device = torch.device(configs[0].local_device)
+        shape = (execution.max_depth, execution.max_step_tokens, execution.model.hidden_size)
+        ring = torch.zeros(shape, dtype=TORCH_DTYPES[execution.dtype], device=device)
+        last_tokens = torch.zeros(execution.max_running + 1, dtype=torch.int64, device=device)
+        links = in_memory_links(len(configs), ring, last_tokens, fault)
+        self.runners = [stage_runner(config, num_blocks, last_tokens) for config in configs]
+        self._results = [_Results(device) for _ in configs]
+        self._stages = [
+            DecodeStage(*parts, _NoMasks())
+            for parts in zip(self.runners, links, self._results, strict=True)
+        ]
+        several = device.type == "cuda" and len(configs) > 1
+        self._streams = [torch.cuda.Stream() if several else None for _ in configs]
+        self._behind: list[deque[DecodeStep]] = [deque() for _ in configs]
+
+    def warm_up(self) -> None:
+        """Each stage alone, and then nothing is left to do on the device."""
+        for runner, stream in zip(self.runners, self._streams, strict=True):
+            with _on(stream):
+                runner.warm_up()
+        if self._streams[0] is not None:
+            torch.cuda.synchronize()
+
+    def launch(self, message: DecodeStep) -> None:
+        """Run a step on the first stage, and the one before on the others."""
+        self._catch_up(message.after)
+        self._run(0, message)
+        for behind in self._behind[1:]:
+            behind.append(message)
+        self._catch_up(message.step - 1)
+
+    def result(self, step: int) -> Result:
+        """The result of a step that was launched."""
+        self._catch_up(step)
+        return self._results[-1].kept.pop(step)
+
+    @property
+    def graph_steps(self) -> int:
+        """How many steps every stage replayed, at least."""
+        return min(runner.replayed for runner in self.runners)
+
+    def store_last_tokens(self, slots: np.ndarray, tokens: np.ndarray) -> None:
+        """The slots go on with these tokens, int32[S] each. Nothing may be in flight."""
+        with _on(self._streams[0]):
+            self.runners[0].slots.store_sampled(slots, tokens)
+
+    def _catch_up(self, step: int) -> None:
+        for stage, behind in enumerate(self._behind):
+            while behind and behind[0].step <= step:
+                self._run(stage, behind.popleft())
+
+    def _run(self, stage: int, message: DecodeStep) -> None:
+        with _on(self._streams[stage]):
+            self._stages[stage].run(message)
+
+
+@contextmanager
+def _on(stream: torch.cuda.Stream | None) -> Generator[None]:
+    if stream is None:
+        yield
+        return
+    with torch.cuda.stream(stream):
+        yield
+
+
+def stage_runner(
+    config: WorkerConfig, num_blocks: int, last_tokens: torch.Tensor | None = None
+) -> CountingRunner:
+    """A runner with its weights; nothing is warm and nothing captured."""
+    backend = select_backend(config.execution.attention_backend, attention_needs(config.execution))
+    with torch.inference_mode():
+        return CountingRunner(config, load_share(config).model, backend, num_blocks, last_tokens)
