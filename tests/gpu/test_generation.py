@@ -6,6 +6,7 @@ says how well the two agree: `-rP` shows it.
 
 from collections.abc import Generator
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -27,8 +28,10 @@ from tests.workers.equivalence import (
     check_way,
     prompts_that_begin_alike,
 )
+from tests.workers.in_memory_links import Fault
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from tests.workers.mutations import MUTATIONS
+from tests.workers.teacher import Comparison
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.config import Dtype
 from workers.contract.token_sampling import TokenSampling
@@ -42,7 +45,13 @@ GPU_WAYS = {
     for name, way in WAYS.items()
     for graphs, suffix in ((False, ""), (True, "_with_graphs"))
 }
-SOME_WAYS = ["plain", "ahead_with_graphs", "large_blocks_with_graphs"]
+SOME_WAYS = [
+    "plain",
+    "ahead_with_graphs",
+    "large_blocks_with_graphs",
+    "two_stages_with_graphs",
+    "two_stages_chunks",
+]
 """For random models: what the demo model does not show is in their shapes."""
 
 REFERENCE_THREADS = 4
@@ -93,6 +102,15 @@ def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -
 def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
     engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), GPU_WAYS[way], print)
     assert engine.scheduler.usage().cached_tokens >= 5 * 64
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+def test_stages_that_do_not_wait_for_each_other_are_noticed(lessons: Lessons, fault: Fault) -> None:
+    lesson, way = lessons("demo"), GPU_WAYS["two_stages_with_graphs"]
+    engine = InlineEngine(lesson.folder, way, fault=fault)
+    comparison = lesson.generate(engine, Comparison(lesson.references, forced=False))
+    with pytest.raises(AssertionError, match="log-probabilities within"):
+        comparison.check()
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -64,8 +64,10 @@ WAYS: dict[str, Way] = {
     "chunks": Way(depth=2, max_step_tokens=40),
     "large_blocks": Way(depth=2, block_size=64, num_blocks=450, max_step_tokens=100),
     "few_at_once": Way(max_running=5, arrivals=2),
+    "two_stages": Way(stages=2, depth=3, arrivals=1),
+    "two_stages_chunks": Way(stages=2, depth=5, max_step_tokens=40, max_running=12),
 }
-"""Batch composition, chunks, depth and block size. Preemption has a test of its own."""
+"""Batch composition, chunks, depth, block size and stages. Preemption has a test of its own."""
 
 _EDGES = (1, 2, 15, 16, 17, 63, 64, 65)
 

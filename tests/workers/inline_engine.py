@@ -33,8 +33,8 @@ class Way:
     """One way to run a model; its text must not depend on it.
 
     `depth` is the number of steps in flight: with more than `stages`, a step is launched before the
-    result of the one before is read, and takes its tokens from the slots. `arrivals` requests come a turn. Too
-    few `num_blocks` for all that run mean preemption.
+    result of the one before is read, and takes its tokens from the slots. `arrivals` requests come
+    a turn. Too few `num_blocks` for all that run mean preemption.
     """
 
     stages: int = 1
@@ -85,7 +85,7 @@ class _Launched(NamedTuple):
 class InlineEngine:
     """A decoder.
 
-    `graph_steps` counts those of its `steps` that the first stage replayed from CUDA graphs. `scored` holds
+    `graph_steps` counts those of its `steps` that were replayed from CUDA graphs. `scored` holds
     what was reported of each prompt's own tokens, in pieces.
     """
 
@@ -216,4 +216,3 @@ def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,
     )
-

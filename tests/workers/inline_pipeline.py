@@ -16,6 +16,7 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.heads.base import HeadResult
 from workers.heads.generate import GenerateResult
+from workers.links.step_inbox import StepInbox
 from workers.stage.decode_input import DecodeInput
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.decode_stage import DecodeStage
@@ -55,7 +56,10 @@ class CountingRunner(DecodeRunner):
         return super().forward(batch, hidden)
 
 
-class _NoMasks:
+class _NoMasks(StepInbox):
+    def __init__(self) -> None:
+        """Without a link to an engine core."""
+
     def take_mask(self, step: int) -> StepMask:
         raise AssertionError(f"step {step} has no row with a grammar")
 
