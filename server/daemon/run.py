@@ -92,13 +92,22 @@ async def running_engine(
     # Whoever submits all work at once expects it to wait.
     limits = Limits(max_queue_seconds=0)
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        prefix = f"{directory}/0"
-        model = set_up_model("model", folder, options, limits, prefix)
-        async with running_parts(engine_parts([model], Path(directory))) as parts:
-            client = EngineClient(model.engine.client_endpoint)
-            try:
-                await client.start()
-                await parts.until(client.wait_ready(), START_SECONDS)
-                yield RunningEngine(client, model)
-            finally:
-                client.close()
+        model = set_up_model("model", folder, options, limits, f"{directory}/0")
+        async with running_model(model, Path(directory)) as engine:
+            yield engine
+
+
+@asynccontextmanager
+async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[RunningEngine]:
+    """The engine of a model whose sockets are in `directory`, until the block ends.
+
+    Raises StartError if it does not become ready.
+    """
+    async with running_parts(engine_parts([model], directory)) as parts:
+        client = EngineClient(model.engine.client_endpoint)
+        try:
+            await client.start()
+            await parts.until(client.wait_ready(), START_SECONDS)
+            yield RunningEngine(client, model)
+        finally:
+            client.close()

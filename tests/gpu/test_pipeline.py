@@ -1,0 +1,170 @@
+"""Pipelines of worker processes on GPUs: the text of a reference on the CPU, over every transport,
+and what remains of them when one is killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.messages import RowOutput, SamplingParams
+from server.daemon.run import RunningEngine, running_model
+from server.models.model_setup import EngineOptions, set_up_model
+from server.settings.server_config import Limits
+from tests.workers.equivalence import Lesson, Lessons
+from tests.workers.inline_engine import Sampled
+from tests.workers.teacher import Comparison
+from workers.contract.token_sampling import GREEDY
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+
+MODEL = "heads_4_of_128_kv_1"
+SAME_GPU, BOTH_GPUS, SECOND_GPU = ("cuda:0", "cuda:0"), ("cuda:0", "cuda:1"), ("cuda:1",)
+OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
+WIDTH = 8
+
+
+@pytest.fixture(scope="module")
+def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+    return Lessons(tmp_path_factory.mktemp("models"), count=64, longest=300, tokens=24)(MODEL)
+
+
+@asynccontextmanager
+async def running(
+    lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any
+) -> AsyncGenerator[RunningEngine]:
+    """An engine whose stages run on these devices: the server gives each stage its own, the engine
+    takes them as they are."""
+    own = {"dtype": "float32", "attention_backend": "triton", "block_size": 16, "max_running": 48}
+    common = {"device": "cuda", "log_level": "info", "max_step_tokens": 512, "memory_share": 0.4}
+    options = EngineOptions(**own | common)
+    limits = Limits(max_queue_seconds=0)
+    model = set_up_model("model", lesson.folder, options, limits, f"{directory}/0")
+    execution = msgspec.structs.replace(model.execution, devices=devices, **changes)
+    engine = msgspec.structs.replace(model.engine, execution=execution)
+    async with running_model(msgspec.structs.replace(model, engine=engine), directory) as started:
+        yield started
+
+
+async def compared(client: EngineClient, lesson: Lesson) -> Comparison:
+    """Every prompt at once, continued greedily."""
+    comparison = Comparison(lesson.references, forced=False)
+    count = len(lesson.references[0].tokens)
+    params = SamplingParams(sampling=GREEDY, max_tokens=count, ignore_eos=True, logprobs=WIDTH)
+
+    async def one(number: int, prompt: list[int]) -> None:
+        index = 0
+        with await client.generate(params, ids=[np.array(prompt, np.int32).tobytes()]) as stream:
+            while news := await stream.next():
+                for output in news:
+                    comparison(sampled(output, number, index))
+                    index += 1
+        assert index == count
+
+    async with asyncio.TaskGroup() as group:
+        for number, prompt in enumerate(lesson.prompts):
+            group.create_task(one(number, prompt))
+    return comparison
+
+
+def sampled(output: RowOutput, prompt: int, index: int) -> Sampled:
+    assert output.sampled is not None
+    ids = np.frombuffer(output.sampled.top_ids, np.int32)
+    best = np.frombuffer(output.sampled.top, np.float32)
+    chosen = np.frombuffer(output.sampled.chosen, np.float32)
+    all_ids, all_logprobs = np.append(output.token, ids), np.append(chosen, best)
+    return Sampled(prompt, index, output.token, all_ids, all_logprobs)
+
+
+def run(work: Coroutine[object, object, None], seconds: float = 180) -> None:
+    """An engine that hangs is a failure, not a hanging test."""
+    asyncio.run(asyncio.wait_for(work, seconds))
+
+
+def check(lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any) -> None:
+    async def ask() -> None:
+        async with running(lesson, directory, devices, **changes) as engine:
+            comparison = await compared(engine.client, lesson)
+            print(f"{devices} {changes}: {comparison}")
+            comparison.check()
+
+    run(ask())
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_two_stages_on_one_gpu(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_ahead: int
+) -> None:
+    monkeypatch.setenv(OVERLAPPING, "1")
+    check(lesson, tmp_path, SAME_GPU, steps_ahead=steps_ahead)
+
+
+@TWO_GPUS
+def test_a_stage_on_the_second_gpu(lesson: Lesson, tmp_path: Path) -> None:
+    check(lesson, tmp_path, SECOND_GPU)
+
+
+@TWO_GPUS
+@pytest.mark.parametrize("transport", ["peer-memory", "nccl"])
+def test_a_stage_on_each_gpu(lesson: Lesson, tmp_path: Path, transport: str) -> None:
+    check(lesson, tmp_path, BOTH_GPUS, transport=transport)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    monkeypatch.setenv(OVERLAPPING, "1")
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(0)[0]
+
+    async def ask() -> None:
+        async with running(lesson, tmp_path, SAME_GPU) as engine:
+            params = SamplingParams(sampling=GREEDY, max_tokens=200, ignore_eos=True)
+            prompt = np.array(lesson.prompts[0], np.int32).tobytes()
+            with await engine.client.generate(params, ids=[prompt]) as stream:
+                assert await stream.next()
+                since = time.monotonic()
+                os.kill(worker_pid(tmp_path, killed), signal.SIGKILL)
+                with pytest.raises(EngineError) as error:
+                    await read_to_the_end(stream)
+            assert error.value.code == "engine_dead"
+            assert time.monotonic() - since < 2
+
+    run(ask())
+    assert worker_pids(tmp_path) == []
+    until = time.monotonic() + 10
+    while torch.cuda.mem_get_info(0)[0] < free - (64 << 20):
+        assert time.monotonic() < until, "memory of the GPU is not given back"
+        time.sleep(0.1)
+
+
+async def read_to_the_end(stream: GenerateStream) -> None:
+    while await stream.next():
+        pass
+
+
+def worker_pid(directory: Path, stage: int) -> int:
+    """The process of a stage whose configuration is in `directory`."""
+    (pid,) = worker_pids(directory, f"worker-{stage}.json")
+    return pid
+
+
+def worker_pids(directory: Path, file: str = "worker-") -> list[int]:
+    found = subprocess.run(
+        ["pgrep", "-f", f"{directory}/0.{file}"], capture_output=True, text=True, check=False
+    )
+    return [int(pid) for pid in found.stdout.split()]
