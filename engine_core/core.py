@@ -20,6 +20,7 @@ import zmq
 
 from engine_core.admission.budget import Budget
 from engine_core.admission.queue_bound import QueueBound
+from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
 from engine_core.job import Job, JobKey, RefusalError
@@ -41,7 +42,6 @@ from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import StageReport, StepOutput
-from workers.contract.supervision import BEAT_SECONDS
 
 _RECEIVE_SECONDS = 1e-3
 """How long an iteration receives at most: a worker must not wait for its next step meanwhile."""
@@ -92,7 +92,7 @@ class EngineCore:
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._statistics = Statistics(execution.num_stages, clock())
         self._reports = StepReports(execution.num_stages, self._statistics)
-        self._next_beat = 0.0
+        self._cadence = Cadence()
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
         self._sources: list[Pollable] = list(sources)
         self._poller = zmq.Poller()
@@ -102,7 +102,7 @@ class EngineCore:
     def run(self, on_beat: Callable[[], None]) -> None:
         """Serve until a worker is lost; every open job has then been failed.
 
-        `on_beat` is called every BEAT_SECONDS while the loop iterates. Raises WorkerLostError.
+        `on_beat` is called with every heartbeat while the loop iterates. Raises WorkerLostError.
         """
         self._on_beat = on_beat
         try:
@@ -188,7 +188,7 @@ class EngineCore:
             self._executor.raise_lost()
         if ready:
             return
-        timeout = min(self._next_beat, self._held_until) - self._clock()
+        timeout = min(self._cadence.next_check, self._held_until) - self._clock()
         # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
         # readable for everything that arrives after the poll above.
         select.select(self._sources, [], [], max(0.0, timeout))
@@ -270,12 +270,13 @@ class EngineCore:
 
     def _beat(self) -> None:
         now = self._clock()
-        if now < self._next_beat:
+        if not self._cadence.check_is_due(now):
             return
-        self._next_beat = now + BEAT_SECONDS
+        self._executor.check(self._in_flight[0].step if self._in_flight else None)
+        if not self._cadence.beat_is_due():
+            return
         if self._on_beat is not None:
             self._on_beat()
-        self._executor.check(self._in_flight[0].step if self._in_flight else None)
         beat = self._statistics.beat(
             self._scheduler.usage(),
             now,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import zmq
 
 from workers.contract.config import WorkerConfig
 from workers.contract.supervision import exit_with_parent
@@ -31,9 +32,10 @@ def main() -> None:
     from workers.stage.worker import run_worker  # noqa: PLC0415
 
     torch.set_num_threads(execution.threads)
-    run_worker(config)
+    _failure = run_worker(config, zmq.Context())  # held, with all that its traceback holds
     logging.shutdown()
-    # The sending thread and the process groups may wait for peers that are gone.
+    # No thread is joined, no process group destroyed, no memory freed: each may wait for a stage
+    # that is gone.
     os._exit(1)
 
 

@@ -8,6 +8,12 @@ from typing import NoReturn, Protocol
 
 from engine_core.transport import Pollable
 from workers.contract.messages import StageReport, StepInput, StepMask, StepOutput
+from workers.contract.supervision import BEAT_SECONDS
+
+CHECK_SECONDS = 0.25
+"""Seconds between two calls of `Executor.check`: how late a stage that stands still is noticed."""
+
+CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
 
 
 class WorkerLostError(Exception):
@@ -52,8 +58,8 @@ class Executor(Protocol):
         ...
 
     def check(self, oldest: int | None) -> None:
-        """Called every BEAT_SECONDS with the number of the oldest step in flight: see that no stage
-        stands still."""
+        """Called every CHECK_SECONDS with the number of the oldest step in flight: see that no
+        stage stands still."""
         ...
 
     def raise_lost(self) -> NoReturn:

@@ -1,9 +1,13 @@
 """Which stage stands still: idle and without heartbeats, or for too long at one step."""
 
-from engine_core.executor.base import WorkerLostError
+import math
+
+from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, WorkerLostError
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
+
+_SILENT_TICKS = SILENT_BEATS * CHECKS_A_BEAT
 
 
 class StageWatch:
@@ -16,10 +20,11 @@ class StageWatch:
         self._name = execution.name
         self._setting = execution.setting("stall_timeout")
         self._stall_timeout = stall_timeout
+        self._stall_ticks = math.ceil(stall_timeout / CHECK_SECONDS)
         self._silent = [0] * num_stages  # ticks since the last heartbeat
         self._last_steps = [-1] * num_stages  # the last step each has done its share of
         self._oldest: int | None = None
-        self._age = 0
+        self._age = 0  # ticks for which `_oldest` has been the same
 
     def heard(self, beat: WorkerBeat) -> None:
         """A heartbeat has come."""
@@ -27,7 +32,7 @@ class StageWatch:
         self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
-        """Called every BEAT_SECONDS with the oldest step in flight.
+        """Called every CHECK_SECONDS with the oldest step in flight.
 
         Raises WorkerLostError, naming the stage that stands still. While a step is in flight
         silence means nothing: a stage may be busy, or in a debugger.
@@ -44,12 +49,12 @@ class StageWatch:
 
     def _check_idle(self) -> None:
         most = max(self._silent)
-        if self._age >= SILENT_BEATS and most > SILENT_BEATS:
+        if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
             why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
             raise WorkerLostError(self._stands_still(self._silent.index(most), why))
 
     def _check_step(self, oldest: int) -> None:
-        if self._age * BEAT_SECONDS >= self._stall_timeout:
+        if self._age >= self._stall_ticks:
             why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 
@@ -61,7 +66,7 @@ class StageWatch:
         stage, whose device has not computed the result.
         """
         most = max(self._silent)
-        if most >= max(self._age, 2):  # a stage that beats has 1
+        if most >= max(self._age, 2 * CHECKS_A_BEAT):  # one that beats has half of that
             return self._silent.index(most)
         behind = [stage for stage, step in enumerate(self._last_steps) if step < oldest]
         return behind[0] if behind else len(self._last_steps) - 1

@@ -185,11 +185,11 @@ def test_nothing_is_held_when_what_waits_fills_the_step(word_tokenizer) -> None:
 
 @pytest.fixture
 def quiet(word_tokenizer) -> Engine:
-    """In real time, with nothing to read from anywhere and a minute to the next heartbeat."""
+    """In real time, with nothing to read from anywhere and a minute to the next check."""
     engine = Engine(word_tokenizer, "LlamaForCausalLM", num_blocks=24, clock=time.monotonic)
     for descriptor in (engine.clients.arrivals, engine.executor.results):
         os.eventfd_read(descriptor)
-    engine.core._next_beat = time.monotonic() + 60
+    engine.core._cadence.next_check = time.monotonic() + 60
     return engine
 
 

@@ -230,10 +230,14 @@ class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
 
 
 class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """The stage cannot go on; `message` is one line fit for a person. The process then exits."""
+    """The stage cannot go on; `message` is one line fit for a person. The process then exits.
+
+    neighbour_lost   it failed at a link to another stage, which may have been lost before
+    """
 
     stage: int
     message: str
+    neighbour_lost: bool = False
 
 
 class WorkerBeat(msgspec.Struct, array_like=True, frozen=True, tag="beat"):

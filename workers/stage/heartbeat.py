@@ -5,30 +5,22 @@ engine core's to judge. (`workers/contract/supervision.py` has the other heartbe
 """
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from typing import NoReturn
 
 from workers.contract.messages import WorkerBeat
 from workers.contract.supervision import BEAT_SECONDS
 from workers.links.engine_link import EngineLink
 
 
-@contextmanager
-def beating(
-    engine: EngineLink, stage: int, last_finished_step: Callable[[], int]
-) -> Generator[None]:
-    """Send heartbeats while the block runs. `engine` is a link that only the heartbeat uses;
+def start_heartbeat(engine: EngineLink, stage: int, last_finished_step: Callable[[], int]) -> None:
+    """Send heartbeats until the process ends. `engine` is a link that only the heartbeat uses;
     `last_finished_step` returns the newest step of which this stage has done its share."""
-    over = threading.Event()
 
-    def beat() -> None:
-        while not over.wait(BEAT_SECONDS):
+    def beat() -> NoReturn:
+        while True:
+            time.sleep(BEAT_SECONDS)
             engine.send(WorkerBeat(stage, last_finished_step()))
 
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()

@@ -3,7 +3,8 @@ after step."""
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 import zmq
@@ -29,7 +30,7 @@ from workers.links.token_return import TokenReceiver, TokenSender
 from workers.links.transport import Links, PipelineError
 from workers.models.base import StageModel
 from workers.stage.encode_runner import EncodeRunner
-from workers.stage.heartbeat import beating
+from workers.stage.heartbeat import start_heartbeat
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import attention_needs
 from workers.stage.result_sender import ImmediateSender, QueuedSender, ResultSender
@@ -58,28 +59,40 @@ _logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT", Share, AllocateKV)
 
 
-def run_worker(config: WorkerConfig) -> None:
+def run_worker(config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]]) -> Exception:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
-    and sent to the engine core."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    and sent to the engine core.
+
+    The failure's traceback keeps alive what the stage had on its device: whoever frees that may
+    wait for a device that waits for a lost neighbour. The process is to exit while it is held.
+    """
     engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
     try:
         with torch.inference_mode():
             _serve(config, context, engine)
     except Exception as error:
-        engine.send(WorkerFailed(config.stage, _explain(error)))
-        context.destroy(LINGER_MS)
+        _send_last_words(config.execution, config.stage, error)
+        return error
+
+
+def _send_last_words(execution: ExecutionConfig, stage: int, error: Exception) -> None:
+    """Log a failure and tell the engine core, over a socket that no other thread uses."""
+    failure = WorkerFailed(stage, _explain(error), isinstance(error, PipelineError))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    link = EngineLink(context, execution.worker_endpoint, stage, "failure")
+    link.send(failure)
+    context.destroy(LINGER_MS)
 
 
 def _serve(
     config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
-) -> None:
+) -> NoReturn:
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     execution = config.execution
     if execution.device_type == "cuda":
         torch.cuda.set_device(config.local_device)
-    links = connect(config, _end_process)
+    links = connect(config, partial(_end_process, execution, config.stage))
     engine.send(WorkerConnected(config.stage))
     share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
@@ -98,9 +111,9 @@ def _serve(
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
     beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
-    with beating(beats, config.stage, lambda: stage.last_finished_step):
-        while True:
-            stage.run(inbox.next_step())
+    start_heartbeat(beats, config.stage, lambda: stage.last_finished_step)
+    while True:
+        stage.run(inbox.next_step())
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
@@ -161,7 +174,8 @@ def _result_sender(
     if runner.config.device_type == "cpu":
         return ImmediateSender(engine, runner.stage, tokens)
     own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
-    return QueuedSender(own, runner.stage, _end_process, runner.device, tokens)
+    on_failure = partial(_end_process, runner.config, runner.stage)
+    return QueuedSender(own, runner.stage, on_failure, runner.device, tokens)
 
 
 def _announcement(
@@ -202,8 +216,8 @@ def _explain(error: Exception) -> str:
     return message
 
 
-def _end_process(error: Exception) -> None:
-    """Log a failure of another thread and end the process: the main thread may be waiting for a
+def _end_process(execution: ExecutionConfig, stage: int, error: Exception) -> NoReturn:
+    """End the process because of a failure of another thread: the main thread may be waiting for a
     message that will now never come."""
-    _explain(error)
+    _send_last_words(execution, stage, error)
     os._exit(1)

@@ -1,10 +1,13 @@
-"""What is agreed on with the stages at start: their layers, and the size of the KV cache."""
+"""What is agreed on with the stages at start: their layers, and the size of the KV cache.
+Which stage was lost first."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 import pytest
@@ -15,9 +18,11 @@ from engine_core.executor.stage_link import StageLink
 from tests.engine_core.configs import MODEL, engine_config
 from workers.contract.messages import (
     AllocateKV,
+    EncodeStep,
     FromWorker,
     ToWorker,
     WorkerConnected,
+    WorkerFailed,
     WorkerLoaded,
     WorkerReady,
 )
@@ -38,6 +43,11 @@ class Stages:
         self.allocated: list[int] = []
 
     def start(self, budgets: list[int], **changes) -> Capacity:
+        with self.started(budgets, **changes) as (_, capacity):
+            return capacity
+
+    @contextmanager
+    def started(self, budgets: list[int], **changes) -> Iterator[tuple[StageLink, Capacity]]:
         num_stages = len(budgets)
         config = engine_config(
             num_stages=num_stages,
@@ -52,18 +62,23 @@ class Stages:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
                     self._dealers.append(self._open(stage))
-                    self._send(stage, WorkerConnected(stage))
+                    self.send(stage, WorkerConnected(stage))
                 for stage, budget in enumerate(budgets):
                     self.shares.append(self._receive(stage, Share))
-                    self._send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
+                    self.send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
                 for stage, dealer in enumerate(self._dealers):
                     while not (starting.done() or dealer.poll(10)):
                         pass
                     if not starting.done():
                         self._answer(stage)
-                return starting.result()
+                capacity = starting.result()
+            yield executor, capacity
         finally:
             executor.close()
+
+    def lose(self, stage: int) -> None:
+        """Close the stage's connection, as the kernel does with a process that ends."""
+        self._dealers[stage].close(0)
 
     def close(self) -> None:
         for dealer in self._dealers:
@@ -76,12 +91,12 @@ class Stages:
         dealer.connect(self._endpoint)
         return dealer
 
-    def _send(self, stage: int, message: FromWorker) -> None:
+    def send(self, stage: int, message: FromWorker) -> None:
         self._dealers[stage].send(msgspec.msgpack.encode(message))
 
     def _answer(self, stage: int) -> None:
         self.allocated.append(self._receive(stage, AllocateKV).num_blocks)
-        self._send(stage, WorkerReady(stage))
+        self.send(stage, WorkerReady(stage))
 
     def _receive(self, stage: int, kind: type[AnswerT]) -> AnswerT:
         message = msgspec.msgpack.decode(self._dealers[stage].recv(), type=ToWorker)
@@ -141,3 +156,70 @@ def test_messages_call_a_setting_as_the_server_does(stages: Stages) -> None:
     names = {"kv_cache_memory": "models[1].kv_cache_memory of a.yaml"}
     with pytest.raises(WorkerLostError, match=r"raise models\[1\]\.kv_cache_memory of a\.yaml$"):
         stages.start([999], setting_names=names)
+
+
+BROKEN = "nothing comes from stage 1"
+
+
+def why_lost(stages: Stages, *events: Callable[[], None]) -> str:
+    """What is said of the loss of three stages, while these events happen."""
+
+    def happen() -> None:
+        for event in events:
+            event()
+            time.sleep(0.02)
+
+    with stages.started([50_000] * 3, name="m") as (executor, _), ThreadPoolExecutor(1) as thread:
+        thread.submit(happen)
+        with pytest.raises(WorkerLostError) as lost:
+            poll_until_lost(executor)
+    return str(lost.value)
+
+
+def poll_until_lost(executor: StageLink) -> NoReturn:
+    poller = zmq.Poller()
+    poller.register(executor.results, zmq.POLLIN)
+    poller.register(executor.losses, zmq.POLLIN)
+    while executor.losses not in dict(poller.poll()):
+        executor.poll()
+    executor.raise_lost()
+
+
+def test_a_stage_that_goes_is_named(stages: Stages) -> None:
+    assert why_lost(stages, lambda: stages.lose(1)) == "worker 1 of m has gone"
+
+
+@pytest.mark.parametrize("noticed_first", [True, False])
+def test_a_neighbour_that_notices_is_not_the_cause(stages: Stages, noticed_first: bool) -> None:
+    def notice() -> None:
+        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+
+    def go() -> None:
+        stages.lose(1)
+
+    events = (notice, go) if noticed_first else (go, notice)
+    assert why_lost(stages, *events) == "worker 1 of m has gone"
+
+
+def test_last_words_explain_more_than_going(stages: Stages) -> None:
+    def speak() -> None:
+        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+        stages.send(1, WorkerFailed(1, "the device has failed"))
+
+    said = why_lost(stages, speak, lambda: stages.lose(1))
+    assert said == "stage 1: the device has failed"
+
+
+def test_a_link_that_breaks_between_living_stages_is_the_cause_itself(stages: Stages) -> None:
+    def notice() -> None:
+        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+
+    assert why_lost(stages, notice) == f"stage 2: {BROKEN}"
+
+
+def test_a_stage_that_cannot_be_sent_to_is_named(stages: Stages) -> None:
+    with stages.started([50_000] * 3, name="m") as (executor, _):
+        stages.lose(1)
+        time.sleep(0.1)
+        with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
+            executor.submit(EncodeStep(step=0, tokens=b"", query_lens=b""))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.executor.base import WorkerLostError
+from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, WorkerLostError
 from engine_core.executor.watch import StageWatch
 from tests.engine_core.configs import execution_config
 from workers.contract.config import ExecutionConfig
@@ -16,28 +16,31 @@ def execution(num_stages: int) -> ExecutionConfig:
     )
 
 
-def tick(watch: StageWatch, ticks: int, oldest: int | None, beating: dict[int, int]) -> None:
-    """Let `ticks` pass with `oldest` in flight; `beating` stages report their last step."""
-    for _ in range(ticks):
-        for stage, finished in beating.items():
-            watch.heard(WorkerBeat(stage, finished))
+def let_pass(
+    watch: StageWatch, seconds: float, oldest: int | None, beating: dict[int, int]
+) -> None:
+    """Let so many seconds pass with `oldest` in flight; `beating` stages report their last step."""
+    for tick in range(round(seconds / CHECK_SECONDS)):
+        if tick % CHECKS_A_BEAT == 0:
+            for stage, finished in beating.items():
+                watch.heard(WorkerBeat(stage, finished))
         watch.tick(oldest)
 
 
 def test_an_idle_stage_that_is_silent_stands_still() -> None:
     watch = StageWatch(execution(2), stall_timeout=60)
-    tick(watch, 100, None, {0: 5, 1: 5})
-    tick(watch, SILENT_BEATS - 1, None, {0: 5})
+    let_pass(watch, 100, None, {0: 5, 1: 5})
+    let_pass(watch, SILENT_BEATS - 1, None, {0: 5})
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: no heartbeat for 8 s"):
-        tick(watch, 1, None, {0: 5})
+        let_pass(watch, 1, None, {0: 5})
 
 
 def test_silence_means_nothing_while_a_step_is_in_flight_and_counts_from_its_end() -> None:
     watch = StageWatch(execution(1), stall_timeout=60)
-    tick(watch, 59, 0, {})
-    tick(watch, SILENT_BEATS, None, {})
-    tick(watch, 59, 1, {})
-    tick(watch, 59, 2, {})
+    let_pass(watch, 59, 0, {})
+    let_pass(watch, SILENT_BEATS, None, {})
+    let_pass(watch, 59, 1, {})
+    let_pass(watch, 59, 2, {})
 
 
 @pytest.mark.parametrize(
@@ -49,19 +52,28 @@ def test_of_a_step_that_does_not_end_the_first_stage_that_is_behind_is_named(
     finished: dict[int, int], stage: int
 ) -> None:
     watch = StageWatch(execution(2), stall_timeout=60)
-    tick(watch, 60, 7, finished)
+    let_pass(watch, 60, 7, finished)
     why = r"step 7 has not ended in 60 s \(--stall\)"
     with pytest.raises(WorkerLostError, match=f"worker {stage} of m stands still: {why}"):
-        tick(watch, 1, 7, finished)
+        let_pass(watch, 1, 7, finished)
 
 
 def test_the_stage_that_is_silent_meanwhile_is_named_though_another_waits_for_its_tokens() -> None:
     watch = StageWatch(execution(2), stall_timeout=60)
     with pytest.raises(WorkerLostError, match="worker 1 of m stands still: step 7"):
-        tick(watch, 61, 7, {0: 6})
+        let_pass(watch, 61, 7, {0: 6})
 
 
 def test_with_a_timeout_of_0_nothing_is_watched() -> None:
     watch = StageWatch(execution(1), stall_timeout=0)
-    tick(watch, 1000, None, {})
-    tick(watch, 1000, 7, {})
+    let_pass(watch, 1000, None, {})
+    let_pass(watch, 1000, 7, {})
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.6, 2.0])
+def test_a_step_is_found_within_a_check_of_the_timeout(seconds: float) -> None:
+    watch = StageWatch(execution(2), stall_timeout=seconds)
+    let_pass(watch, 100, None, {0: 5, 1: 5})
+    let_pass(watch, seconds // CHECK_SECONDS * CHECK_SECONDS, 6, {0: 6})
+    with pytest.raises(WorkerLostError, match="step 6 has not ended"):
+        let_pass(watch, 2 * CHECK_SECONDS, 6, {0: 6})

@@ -141,16 +141,19 @@ def failure_of(config: WorkerConfig) -> WorkerFailed:
     with context, context.socket(zmq.ROUTER) as router, ThreadPoolExecutor(1) as thread:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         own = with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}")
-        ending = thread.submit(run_worker, own)
+        workers_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        ending = thread.submit(run_worker, own, workers_context)
         message = None
         while not isinstance(message, WorkerFailed):
             assert router.poll(10_000), message
             identity, frame = router.recv_multipart()
-            assert identity == b"stage-0"
+            assert identity in (b"stage-0", b"failure-0")
             message = msgspec.msgpack.decode(frame, type=FromWorker)
             if (answer := answers.get(type(message))) is not None:
                 router.send_multipart([identity, msgspec.msgpack.encode(answer)])
-        ending.result()
+        error = ending.result()
+        workers_context.destroy(0)
+        assert error.__traceback__ is not None
     return message
 
 
