@@ -1,0 +1,180 @@
+"""An engine core over real stages, in this process or in others, and its clients."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+import pytest
+import torch
+
+from engine_core.messages import Abort, EncodeJob, GenerateJob
+from tests.engine_core.fake_transport import Engine
+from tests.engine_core.test_core import A, idle
+from tests.workers.inline_engine import Mutation, unchanged
+from tests.workers.stages import EncoderStages, Stages, sampled_tokens
+from tests.workers.worker_group import WorkerGroup
+from workers.contract.messages import (
+    DecodeStep,
+    EncodeStep,
+    GenerateOutput,
+    StepInput,
+    StepMask,
+    StepOutput,
+)
+from workers.sampling.adjustments import TokenMask
+from workers.stage.decode_input import DecodeInput
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As in a worker: for matrices this small, waking a second thread takes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class StepRunner(Protocol):
+    """What a `FakeExecutor` submits to; `len` is the number of steps in flight."""
+
+    def __len__(self) -> int: ...
+
+    def submit(self, step: StepInput) -> None: ...
+
+    def submit_mask(self, mask: StepMask) -> None: ...
+
+    def next_result(self) -> StepOutput: ...
+
+
+@dataclass
+class _Step:
+    """A step in flight: what the first stage has made of it, once it has run it."""
+
+    message: DecodeStep
+    batch: DecodeInput | None = None
+    hidden: torch.Tensor | None = None
+
+
+class DecoderRunner:
+    """Stages in this process. The first runs each step as soon as it may, which is when the tokens
+    of step `after` have returned to it; the others when the step's result is requested."""
+
+    def __init__(self, stages: Stages, mutate: Mutation = unchanged) -> None:
+        self.stages = stages
+        self._mutate = mutate
+        self._steps: deque[_Step] = deque()
+        self._masks: dict[int, StepMask] = {}
+        self._finished = -1
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def submit(self, step: StepInput) -> None:
+        assert isinstance(step, DecodeStep)
+        self._steps.append(_Step(self._mutate(step)))
+        self._run_first_stage()
+
+    def submit_mask(self, mask: StepMask) -> None:
+        self._masks[mask.step] = mask
+
+    @torch.inference_mode()
+    def next_result(self) -> GenerateOutput:
+        step = self._steps.popleft()
+        batch, hidden = step.batch, step.hidden
+        for runner in self.stages.runners[1:]:
+            batch = runner.prepare(step.message)
+            hidden = runner.forward(batch, hidden)
+        assert batch is not None
+        assert hidden is not None
+        last, masked = self.stages.runners[-1], step.message.masked
+        mask = self._masks.pop(step.message.step).bits if masked else None
+        token_mask = TokenMask.from_bytes(masked, mask, last.device) if mask is not None else None
+        output = last.run_head(batch, hidden, token_mask).to_output(step.message.step)
+        if batch.requested.sampling is not None:
+            slots = batch.requested.sampling.device_slots
+            tokens = torch.from_numpy(sampled_tokens(output).copy())
+            self.stages.runners[0].slots.store_last_tokens(slots, tokens)
+        self._finished = step.message.step
+        self._run_first_stage()
+        return output
+
+    @torch.inference_mode()
+    def _run_first_stage(self) -> None:
+        first = self.stages.runners[0]
+        for step in self._steps:
+            if step.batch is None:
+                if step.message.after > self._finished:
+                    return
+                step.batch = first.prepare(step.message)
+                step.hidden = first.forward(step.batch, None)
+
+
+class EncoderRunner:
+    """Stages of an encoder in this process."""
+
+    def __init__(
+        self, stages: EncoderStages, mutate: Callable[[EncodeStep], EncodeStep] | None = None
+    ) -> None:
+        self._stages, self._mutate = stages, mutate
+        self._steps: deque[EncodeStep] = deque()
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def submit(self, step: StepInput) -> None:
+        assert isinstance(step, EncodeStep)
+        self._steps.append(self._mutate(step) if self._mutate else step)
+
+    def submit_mask(self, mask: StepMask) -> None:
+        raise AssertionError("an encoder samples nothing")
+
+    def next_result(self) -> StepOutput:
+        return self._stages.run(self._steps.popleft())
+
+
+class ProcessRunner:
+    """Stages in processes of their own, which are ready."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
+        self._in_flight = 0
+
+    def __len__(self) -> int:
+        return self._in_flight
+
+    def submit(self, step: StepInput) -> None:
+        self._in_flight += 1
+        self._group.submit(step)
+
+    def submit_mask(self, mask: StepMask) -> None:
+        self._group.send(len(self._group.processes) - 1, mask)
+
+    def next_result(self) -> StepOutput:
+        self._in_flight -= 1
+        return self._group.output()
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A job that comes in one iteration of the loop, and perhaps is aborted in a later one."""
+
+    job: GenerateJob | EncodeJob
+    comes: int = 0
+    leaves: int | None = None
+
+
+def serve(engine: Engine, visits: Sequence[Visit], draw: random.Random) -> None:
+    """Bring all visits to their end; in each iteration up to two results come."""
+    for iteration in count():
+        for visit in visits:
+            if visit.comes == iteration:
+                engine.clients.put(A, visit.job)
+            if visit.leaves == iteration:
+                engine.clients.put(A, Abort([visit.job.id]))
+        if idle(engine) and all(visit.comes < iteration for visit in visits):
+            return
+        engine.executor.allowed = draw.randrange(3)
+        engine.iterate()
