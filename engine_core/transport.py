@@ -9,6 +9,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _RECONNECT_MS = 20
+# A plain number: `&` with pyzmq's flags builds an object of their class, in a third of the time
+# that asking takes.
+_POLLIN = int(zmq.POLLIN)
 
 Pollable = zmq.Socket[bytes] | int
 """A ZMQ socket or a file descriptor, for the loop's poller."""
@@ -16,7 +19,7 @@ Pollable = zmq.Socket[bytes] | int
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
     """A message can be received at once. Cheaper than `poll(0)`, which builds a poller."""
-    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & _POLLIN)
 
 
 def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
