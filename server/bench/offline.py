@@ -17,6 +17,7 @@ from engine_core.messages import RowOutput, SamplingParams
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import EncodeCase, OfflineCase
 from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
+from server.bench.results.stage_shares import stage_figures
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
@@ -66,11 +67,12 @@ class OfflineRunner:
         engine refuses it or fails.
         """
         prompts = offline_prompts(case)
-        if isinstance(case, EncodeCase):
-            return await _timed(case, _Sequences(self._client, prompts))
         self._client.reset_cache()
         before = await _next_beat(self._client)
-        figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
+        if isinstance(case, EncodeCase):
+            figures = await _timed(case, _Sequences(self._client, prompts))
+        else:
+            figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
         return figures | _counted(before, await _next_beat(self._client), figures["seconds"])
 
 
@@ -217,4 +219,5 @@ def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
         "step_mean_ms": seconds / steps * 1e3,
         "cached_tokens": after.usage.cached_tokens - before.usage.cached_tokens,
         "preemptions": after.usage.preemptions - before.usage.preemptions,
+        **stage_figures(before.stages, after.stages),
     }

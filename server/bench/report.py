@@ -11,6 +11,7 @@ import msgspec
 from server.bench.cases.workloads import Case
 from server.bench.results.machine import Machine
 from server.bench.results.measurement import BenchError, Figures, is_rate, unit_of
+from server.bench.results.stage_shares import stage_lines
 from server.bench.results.targets import NO_TARGET, Compared, Targets
 
 PIPELINE_HEADLINES = frozenset({"bubble_share"})
@@ -135,13 +136,15 @@ def number(value: float, digits: int = 3) -> str:
 
 def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
     """A line for each headline, ours beside its target, or ours alone without a `vllm_version`;
-    below them, notes and errors."""
+    below them, a line for each stage of a pipeline, notes and errors."""
     targets = () if vllm_version is None else (f"vLLM {vllm_version}", "floor", "goal", "")
     lines = [("case", "ours", "unit", *targets, "runs")]
     for case in cases:
         lines += [_cells(case, row, with_target=bool(targets)) for row in case.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [_line(line, widths) for line in lines]
+    for case in cases:
+        text += [f"{case.case}: {line}" for line in stage_lines(case.figures)]
     for case in cases:
         if case.notes:
             text.append(f"{case.case}: not judged: {', '.join(case.notes)}")
@@ -177,11 +180,16 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def details(case: CaseReport) -> str:
-    """Every figure of one case, or its error; a line for people."""
+    """Every figure of one case, or its error; a line for people, and one for each stage of a
+    pipeline."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
-    figures = ", ".join(f"{name} {number(value)}" for name, value in case.figures.items())
-    return f"{case.case} ({case.what}): {figures}"
+    figures = ", ".join(
+        f"{name} {number(value)}"
+        for name, value in case.figures.items()
+        if not name.startswith("stage_")
+    )
+    return "\n  ".join([f"{case.case} ({case.what}): {figures}", *stage_lines(case.figures)])
 
 
 def drawing_library() -> Any:

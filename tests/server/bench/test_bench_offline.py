@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.cases.workloads import GENERATION, PREFILL
-from server.bench.offline import OfflineRunner
+from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
+from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.results.measurement import BenchError
 from server.daemon.run import RunningEngine
+from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
 from tests.server.support import served_model
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL)}
+STAGE_SHARES = ("busy", "waiting", "transfer", "idle")
 ON_CPU = ("--device", "cpu", "--threads", "1")
 
 
@@ -44,7 +47,7 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dec, b16s, long32k = json.loads(kept.read_bytes())["cases"]
 
     assert [run["output_tokens"] for run in dec["runs"]] == [512, 512]
-    assert dec["engine"]["device"] == "cpu"
+    assert dec["engine"]["devices"] == ["cpu"]
     for run in dec["runs"]:
         assert run["prompt_tokens"] == 128
         # A step for each token, and those that were submitted ahead of the last.
@@ -66,12 +69,54 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said.err.endswith("penstock: error: not measured: long32k\n")
 
 
-def test_prefill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_of_a_pipeline_on_one_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts: list[Path] = []
+
+    def counted(
+        options: EngineOptions, folder: Path, case: OfflineCase
+    ) -> AbstractAsyncContextManager[OfflineRunner]:
+        starts.append(folder)
+        return offline_runner(options, folder, case)
+
+    monkeypatch.setattr("server.bench.commands.offline_runner", counted)
+    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
+    kept = tmp_path / "out.json"
+    arguments = ["--case", "one", "skew", "--scale", "0.0015", "--shape", shape]
+    pipeline = ["--pipeline-stages", "2", "--stage-layers", "1,1", "--steps-ahead", "0"]
+    assert bench(*arguments, *pipeline, "--json", str(kept)) == 0
+    assert len(starts) == 1
+    one, skew = json.loads(kept.read_bytes())["cases"]
+    engine = skew["engine"]
+    assert (engine["devices"], engine["stage_layers"], engine["steps_ahead"]) == (
+        *(["cpu", "cpu"], [1, 1]),
+        0,
+    )
+    assert skew["figures"]["prompt_tokens"] == 16_000 + 256
+    for case in (one, skew):
+        figures = case["figures"]
+        for stage in (0, 1):
+            shares = [figures[f"stage_{stage}_{name}_share"] for name in STAGE_SHARES]
+            assert min(shares) >= 0
+            assert sum(shares) == pytest.approx(1)
+            assert 0 < figures[f"stage_{stage}_seconds"] <= figures["seconds"]
+        busy = min(figures["stage_0_busy_share"], figures["stage_1_busy_share"])
+        assert figures["bubble_share"] == pytest.approx(1 - busy)
+    said = capsys.readouterr().out
+    assert "skew bubble (1,1)" in said
+    assert "\nskew: stage 1: busy " in said
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_prefill(stages: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = write_shape(tmp_path / "tiny", BERT)
     kept = tmp_path / "out.json"
-    assert bench("--case", "emb32", "--scale", "0.07", "--shape", shape, "--json", str(kept)) == 0
+    arguments = ["--scale", "0.07", "--shape", shape, "--pipeline-stages", str(stages)]
+    assert bench("--case", "emb32", *arguments, "--json", str(kept)) == 0
     (case,) = json.loads(kept.read_bytes())["cases"]
     (run,) = case["runs"]
+    assert ("bubble_share" in run) == (stages > 1)
     assert (run["sequences"], run["prompt_tokens"]) == (1147, 1147 * 32)
     assert run["sequences_per_s"] == pytest.approx(1147 / run["seconds"])
     assert "emb32" in capsys.readouterr().out

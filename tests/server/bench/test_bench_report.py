@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine_core.engine_state import StageTime
 from server import cli
 from server.bench.cases.workloads import GENERATION, HTTP
 from server.bench.report import (
@@ -22,6 +23,7 @@ from server.bench.report import (
 )
 from server.bench.results.machine import this_machine
 from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
+from server.bench.results.stage_shares import stage_figures
 from server.bench.results.targets import read_targets
 
 CASES = {case.name: case for case in (*GENERATION, *HTTP)}
@@ -83,6 +85,22 @@ def test_the_bubbles_of_a_pipeline_are_judged_beside_its_rate() -> None:
     rate, bubble = report_of("skew", {"requests_per_s": 60.0, "bubble_share": 0.06}, stages=2).rows
     assert (rate.label, rate.goal) == ("skew (2 stages)", None)
     assert (bubble.label, bubble.goal, bubble.verdict) == ("skew bubble (2 stages)", 0.05, "miss")
+
+
+def test_each_stage_has_a_line() -> None:
+    stages = stage_figures([spent(0.0, 0.0), spent(0.0, 0.0)], [spent(9.5, 0.5), spent(9.0, 1.0)])
+    report = report_of("rand", {"requests_per_s": 90.0} | stages, stages=2)
+    assert verdicts(report) == ["pass", "miss"]
+    lines = [
+        "stage 0: busy 95.0%, waiting 5.0%, transfer 0.0%, idle 0.0% of 10.00 s",
+        "stage 1: busy 90.0%, waiting 10.0%, transfer 0.0%, idle 0.0% of 10.00 s",
+    ]
+    assert details(report).splitlines()[1:] == [f"  {line}" for line in lines]
+    assert table([report], VLLM).splitlines()[3:] == [f"rand: {line}" for line in lines]
+
+
+def spent(busy: float, waiting: float) -> StageTime:
+    return StageTime(busy_s=busy, waiting_s=waiting, transfer_s=0.0, idle_s=0.0)
 
 
 def test_what_differs_is_not_judged() -> None:

@@ -90,12 +90,14 @@ def test_a_daemon_of_its_own(
         [
             *("bench", "serve", "--start", "--case", case, "--scale", "0.01"),
             *("--shape", str(shape), "--device", "cpu", "--threads", "1", "--api-workers", "2"),
+            *("--clients", "2", "--pipeline-stages", "2"),
             *("--json", str(kept)),
         ]
     )
     (report,) = json.loads(kept.read_bytes())["cases"]
     assert code == 0, report["error"]
-    assert report["figures"]["requests"] == requests
+    assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
+    assert report["engine"]["devices"] == ["cpu", "cpu"]
     assert report["notes"][1:] == [
         "on shape tiny instead of " + report["shape"],
         "on a CPU",
