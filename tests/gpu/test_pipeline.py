@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWa
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
-MODEL = "heads_4_of_128_kv_1"
 SAME_GPU, BOTH_GPUS, SECOND_GPU = ("cuda:0", "cuda:0"), ("cuda:0", "cuda:1"), ("cuda:1",)
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 WIDTH = 8
@@ -39,7 +38,7 @@ WIDTH = 8
 
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    return Lessons(tmp_path_factory.mktemp("models"), count=64, longest=300, tokens=24)(MODEL)
+    return Lessons(tmp_path_factory.mktemp("models"), count=64, longest=300, tokens=24)("demo")
 
 
 @asynccontextmanager

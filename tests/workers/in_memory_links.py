@@ -12,6 +12,9 @@ from workers.links.transport import Links
 
 Fault = Literal["not copied", "not waited for"]
 
+_LONG = 2_000_000
+"""Cycles, about a millisecond: a receiver that does not wait reads the ring too early."""
+
 
 class InMemoryEdge:
     """Both ends of an edge: a ring of slots, as in peer memory."""
@@ -22,6 +25,8 @@ class InMemoryEdge:
         self._sent: dict[int, tuple[torch.Tensor, torch.cuda.Event | None]] = {}
 
     def send(self, step: int, hidden: torch.Tensor) -> None:
+        if self._fault == "not waited for":
+            torch.cuda._sleep(_LONG)
         slot = hidden
         if self._fault != "not copied":
             slot = self._ring[step % len(self._ring), : len(hidden)]
