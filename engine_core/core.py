@@ -1,10 +1,10 @@
 """The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
 Submitting a step (schedule, build, send) is separate from finishing it (receive, update). In each
-iteration the loop submits steps while there is work and fewer than `depth` are in flight (to a
-single stage as late as it can, see `pace`), applies the results that have come, sends the clients
-their updates, and waits in one poller if nothing is ready. One thread, no locks around state; no
-send ever blocks.
+iteration the loop submits steps while there is work and fewer are in flight than the scheduler
+allows (to a single stage as late as it can, see `pace`), applies the results that have come, sends
+the clients their updates, and waits in one poller if nothing is ready. One thread, no locks around
+state; no send ever blocks.
 """
 
 import math
@@ -71,7 +71,7 @@ class EngineCore:
     ) -> None:
         execution = config.execution
         self._info = _engine_info(execution, workflow, capacity)
-        self._depth, self._last_stage = execution.max_depth, execution.num_stages - 1
+        self._last_stage = execution.num_stages - 1
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
         self._scheduler = workflow.scheduler(execution, capacity.num_blocks)
@@ -125,7 +125,7 @@ class EngineCore:
 
     def _submit(self) -> None:
         self._held_until = math.inf
-        while len(self._in_flight) < self._depth:
+        while len(self._in_flight) < self._scheduler.depth():
             if self._may_wait():
                 return
             oldest = self._in_flight[0].batch if self._in_flight else None

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 from engine_core.engine_state import Usage
 from engine_core.job import Job
 from engine_core.outbox import Outbox
+from engine_core.schedulers.cost_model import StepWork
 from workers.contract.messages import StepInput, StepMask
 
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)
@@ -45,7 +46,16 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
 
     def schedule(self, oldest: BatchT | None) -> BatchT | None:
         """The next step, or None if no row can run now. `oldest` is the oldest step in flight:
-        only its rows may be in this step before their result has come."""
+        only its rows may be in this step before their result has come, and none with `steps_ahead`
+        0."""
+        ...
+
+    def depth(self) -> int:
+        """The most steps that may be in flight now: 1 to `ExecutionConfig.max_depth`."""
+        ...
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """A step of this work has taken a pipeline's slowest stage `seconds`."""
         ...
 
     def is_open(self) -> bool:

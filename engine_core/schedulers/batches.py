@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.job import Job
+from engine_core.schedulers.cost_model import StepWork
 from engine_core.schedulers.request import Request
 from workers.contract.messages import SlotInit
 
@@ -19,7 +20,8 @@ class DecodeBatch:
     `scored` are each row's positions whose next prompt token gets its log-probability.
     `updates` are the block-table entries that are new since the request's last step, flat
     (slot, index, block); `after` the newest step whose sampled token a row takes as input.
-    The first `num_decodes` rows are decode rows.
+    The first `num_decodes` rows are decode rows, and `contexts` the sum of their tokens with those
+    before them; `attended` is the number of pairs of a prompt token and one that it attends to.
     """
 
     step: int
@@ -34,6 +36,8 @@ class DecodeBatch:
     after: int = -1
     num_tokens: int = 0
     num_decodes: int = 0
+    contexts: int = 0
+    attended: float = 0.0
 
     def add(self, request: Request, start: int, length: int, samples: bool) -> None:
         """Submit positions [start, start + length) of `request` with this step."""
@@ -42,6 +46,7 @@ class DecodeBatch:
         self.lens.append(length)
         self.samples.append(samples)
         self.num_tokens += length
+        self.attended += length * (start + length / 2)
         targets = request.targets_in(start, start + length)
         self.scored.append(targets)
         self.num_scored += len(targets)
@@ -68,10 +73,16 @@ class DecodeBatch:
         count = len(requests)
         self.num_decodes += count
         self.num_tokens += count
+        self.contexts += sum(starts) + count
         self.requests += requests
         self.lens += [1] * count
         self.samples += [True] * count
         self.scored += [_NOTHING] * count
+
+    @property
+    def work(self) -> StepWork:
+        """What its time depends on."""
+        return StepWork(self.num_tokens, self.attended, self.contexts)
 
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
         """Append `blocks` to the request's table, here and in the workers."""
@@ -95,6 +106,11 @@ class EncodeBatch:
     token_types: npt.NDArray[np.uint8]
     parts: list[tuple[Job, npt.NDArray[np.int32]]]
     token_states: npt.NDArray[np.uint8]
+
+    @property
+    def work(self) -> StepWork:
+        """What its time depends on: a token attends to all of its row."""
+        return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
 
     @property
     def num_vectors(self) -> npt.NDArray[np.int32]:

@@ -75,8 +75,7 @@ def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
     # The new token's own position is not computed yet, so a block is complete one token later.
     if known // kv.block_size > request.registered and request.status is Status.RUNNING:
         request.hashes = kv.hash_blocks(tokens, request.hashes, request.salt)
-        kv.register(request.blocks[request.registered], request.hashes[request.registered])
-        request.registered += 1
+        request.register_blocks(kv, known)
     if token in request.stops:
         return "stop"
     return "length" if known + 1 >= request.max_len else None

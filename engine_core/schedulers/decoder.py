@@ -11,15 +11,16 @@ from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
+from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
+from engine_core.schedulers.micro_batches import MicroBatches
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.step_builder import build_decode_step
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
-
-_MIN_CHUNK = 32
 
 
 class DecoderScheduler:
@@ -31,10 +32,15 @@ class DecoderScheduler:
     its workflow has checked that.
     """
 
-    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
+    def __init__(
+        self, config: ExecutionConfig, num_blocks: int, cost_model: CostModel | None = None
+    ) -> None:
+        self._costs = cost_model or CostModel(starting_coefficients(config.model))
+        self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
+        self._micro_batches = MicroBatches(config, self._step_time)
+        self._ahead = config.steps_ahead > 0
         self.kv = KVCacheManager(num_blocks, config.block_size)
         self._preemptions = self._cached_tokens = self._generated_tokens = 0
-        self._stages = config.num_stages
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
@@ -44,6 +50,7 @@ class DecoderScheduler:
         self._prompts: dict[Request, None] = {}
         # The tokens of `_prompts` that are not submitted; the blocks that waiting requests need.
         self._unsubmitted = 0
+        self._contexts = 0  # positions submitted of the running requests that are no `_prompts`
         self._waiting: WaitingQueue[Request] = WaitingQueue()
         self._waiting_blocks = 0
         self._jobs: dict[JobKey, list[Request]] = {}
@@ -87,14 +94,26 @@ class DecoderScheduler:
 
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
-        self._add_decodes(batch, oldest.step if oldest is not None else -1)
-        budget = self._prefill_budget(batch)
-        budget = self._continue_prompts(batch, budget)
-        self._start_waiting(batch, budget)
+        startable = self._unsubmitted + (self._waiting.num_tokens if self._free_slots else 0)
+        self._micro_batches.decide(len(self._running) - len(self._prompts), startable)
+        ahead_of = oldest.step if oldest is not None and self._ahead else -1
+        # A row of the oldest step keeps the first stage waiting if that step has stages before it:
+        # so it is the choice of last resort until all micro-batches are in flight.
+        full = self._step - ahead_of >= self._micro_batches.count
+        self._add_decodes(batch, ahead_of if full else -1)
+        self._add_prompts(batch)
+        if not batch.requests and not full:
+            self._add_decodes(batch, ahead_of)
         if not batch.requests:
             return None
         self._step += 1
         return batch
+
+    def depth(self) -> int:
+        return self._micro_batches.depth
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
@@ -135,7 +154,6 @@ class DecoderScheduler:
         Its last token is confirmed, or the oldest step samples it and it cannot reach `max_len`. A
         pipeline divides these requests evenly over its micro-batches.
         """
-        limit = -(-(len(self._running) - len(self._prompts)) // self._stages)
         ready = [
             request
             for request in self._running
@@ -153,10 +171,9 @@ class DecoderScheduler:
             for request in ready
             if request.submitted < len(request.blocks) * size or self._grow(batch, request)
         ]
-        limit = min(limit, self._max_tokens)
-        if len(ready) > limit:
-            ready = sorted(ready, key=_last_step)[:limit]
-        batch.add_decodes(ready)
+        rows = self._micro_batches.share(ready, self._contexts)[: self._max_tokens]
+        self._contexts += len(rows)
+        batch.add_decodes(rows)
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step: no
@@ -207,36 +224,29 @@ class DecoderScheduler:
         if request in self._prompts:
             del self._prompts[request]
             self._unsubmitted -= len(request.tokens) - request.submitted
+        else:
+            self._contexts -= request.submitted
         self._free_slots.append(request.slot)
         self.kv.release(request.blocks)
         request.slot = -1
         request.blocks = []
 
-    def _prefill_budget(self, batch: DecodeBatch) -> int:
-        """How many prompt tokens this step may take: one stage takes all that fit; a pipeline
-        divides them evenly over its micro-batches (gLLM's token throttling)."""
-        budget = self._max_tokens - batch.num_tokens
-        if self._stages == 1:
-            return budget
+    def _add_prompts(self, batch: DecodeBatch) -> None:
+        """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
+        order, while slots, blocks and budget last."""
         pending = self._unsubmitted + self._waiting.num_tokens
-        return min(budget, max(_MIN_CHUNK, -(-pending // self._stages)))
-
-    def _continue_prompts(self, batch: DecodeBatch, budget: int) -> int:
-        """Add further chunks of prompts that have begun, oldest first. Returns the budget left."""
+        budget = PromptBudget(self._max_tokens - batch.num_tokens, pending, self._step_time)
         for request in list(self._prompts):
-            if budget == 0:
-                break
-            budget -= self._add_chunk(batch, request, budget)
-        return budget
-
-    def _start_waiting(self, batch: DecodeBatch, budget: int) -> None:
-        """Start waiting requests, in order, while slots, blocks and budget last."""
-        while self._waiting and self._free_slots and budget > 0:
+            if not budget.chunk(request.submitted, len(request.tokens)):
+                return
+            self._add_chunk(batch, request, budget)
+        while self._waiting and self._free_slots:
             request = next(iter(self._waiting))
-            if request.in_flight or not self._claim(batch, request):
+            fits = budget.chunk(0, len(request.tokens)) > 0
+            if not fits or request.in_flight or not self._claim(batch, request):
                 return
             self._leave_queue(request)
-            budget -= self._add_chunk(batch, request, budget)
+            self._add_chunk(batch, request, budget)
 
     def _claim(self, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and the blocks of all its known tokens.
@@ -268,28 +278,20 @@ class DecoderScheduler:
             self._cached_tokens += request.cached
         return True
 
-    def _add_chunk(self, batch: DecodeBatch, request: Request, budget: int) -> int:
-        """Add the next chunk of the request's known tokens; returns its length.
+    def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
+        """Add the next chunk of the request's known tokens.
 
         Its full blocks are registered now: any later request, even in the same step, may read them,
         because each layer writes the keys and values of all rows before it attends.
         """
         start = request.submitted
-        length = min(len(request.tokens) - start, budget)
-        if length <= 0:
-            return 0
+        length = budget.chunk(start, len(request.tokens))
+        budget.take(start, length)
         stop = start + length
         samples = stop == len(request.tokens)
         batch.add(request, start, length, samples)
         self._unsubmitted -= length
         if samples:
             del self._prompts[request]
-        while request.registered < stop // self.kv.block_size:
-            index = request.registered
-            self.kv.register(request.blocks[index], request.hashes[index])
-            request.registered += 1
-        return length
-
-
-def _last_step(request: Request) -> int:
-    return request.last_step
+            self._contexts += stop
+        request.register_blocks(self.kv, stop)

@@ -4,7 +4,7 @@ A job is a struct of arrays; its items are rows, never objects.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +14,13 @@ from engine_core.engine_state import Usage
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import (
     EncodeOutput,
     job_results,
     requests_token_states,
 )
+from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.step_builder import build_encode_step
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
@@ -31,16 +33,23 @@ class EncoderRows:
     not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N].
 
     `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
+    `costs` are the same sums of what each row takes, in tokens of a short row.
     """
 
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
     offsets: list[int] = field(init=False)
+    costs: Sequence[float] = field(init=False)
     cursor: int = 0
 
     def __post_init__(self) -> None:
-        self.offsets = [0, *np.cumsum(self.lens).tolist()]
+        self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
+
+    def weigh(self, attended: float) -> None:
+        """A token that attends to N others takes 1 + `attended` · N."""
+        lens = self.lens.astype(np.float64)
+        self.costs = [0.0, *np.cumsum(lens * (1 + attended * lens)).tolist()]
 
     @property
     def first_tokens(self) -> int:
@@ -52,28 +61,34 @@ class EncoderRows:
         """Rows that are not submitted yet."""
         return len(self.lens) - self.cursor
 
-    def fitting(self, max_tokens: int) -> int:
-        """How many of the next rows fit in `max_tokens`."""
-        end = self.offsets[self.cursor] + max_tokens
-        return bisect_right(self.offsets, end, lo=self.cursor) - 1 - self.cursor
+    def fitting(self, cost: float) -> int:
+        """How many of the next rows take no more than `cost`."""
+        end = self.costs[self.cursor] + cost
+        return bisect_right(self.costs, end, lo=self.cursor) - 1 - self.cursor
 
 
 class PrefillOnlyScheduler:
     """Jobs of the lowest priority value go first; later priorities fill the rest of the step.
 
     Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
-    So a large job never delays a small one by more than a step, and never starves.
+    So a large job never delays a small one by more than a step, and never starves. The steps of a
+    pipeline are filled to a common time: a job is divided by its whole size, never by what is left.
     """
 
-    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
+    def __init__(
+        self, config: ExecutionConfig, num_blocks: int, cost_model: CostModel | None = None
+    ) -> None:
         del num_blocks  # an encoder has no KV cache
-        self._stages = config.num_stages
+        self._depth = config.num_stages + config.steps_ahead
+        self._costs = cost_model or CostModel(starting_coefficients(config.model))
+        self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = max(config.max_step_tokens, config.max_model_len)
         self._waiting: WaitingQueue[Job] = WaitingQueue()
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = 0
+        self._waiting_work = 0.0  # of whole jobs, in units of `EncoderRows.costs`
         self._running_rows = 0
         self._step = 0
 
@@ -85,6 +100,9 @@ class PrefillOnlyScheduler:
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
+        if self._step_time is not None:
+            rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
+        self._waiting_work += rows.costs[-1]
 
     def queued_tokens(self, priority: int | None = None) -> int:
         """The first rows of jobs that have not begun: a job's further rows share steps with it."""
@@ -96,6 +114,7 @@ class PrefillOnlyScheduler:
             self._waiting.remove(job)
             self._waiting_rows -= rows.num_left
             self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
+            self._waiting_work -= rows.costs[-1]
         return job.open_rows
 
     def reset_cache(self) -> None:
@@ -105,14 +124,19 @@ class PrefillOnlyScheduler:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
-        budget = min(self._max_tokens, -(-self._waiting_tokens // self._stages))
-        packer = _Packer(max(budget, 1), self._rows)
+        packer = _Packer(self._budget(), self._rows)
         for equals in self._waiting.groups():
             packer.fill(equals)
         batch = packer.batch(self._step)
         self._step += 1
         self._account(batch)
         return batch
+
+    def depth(self) -> int:
+        return self._depth
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         return self._waiting_tokens < self._max_tokens
@@ -137,6 +161,13 @@ class PrefillOnlyScheduler:
                 outbox.fail_not_finite(job)
                 self.abort(job)
 
+    def _budget(self) -> float:
+        """How much the next step takes, in units of `EncoderRows.costs`."""
+        if self._step_time is None:
+            return self._max_tokens
+        token = self._costs.coefficients.token
+        return min(self._max_tokens, self._step_time.of(self._waiting_work * token) / token)
+
     def _account(self, batch: EncodeBatch) -> None:
         self._waiting_rows -= len(batch.lens)
         self._running_rows += len(batch.lens)
@@ -146,6 +177,7 @@ class PrefillOnlyScheduler:
                 continue
             if rows.num_left == 0:
                 self._waiting.remove(job)
+                self._waiting_work -= rows.costs[-1]
                 del self._rows[job]
             elif numbers[0] == 0:
                 self._waiting.recount(job, 0)
@@ -154,7 +186,7 @@ class PrefillOnlyScheduler:
 class _Packer:
     """Fills one step, slice by slice of the jobs' arrays."""
 
-    def __init__(self, budget: int, rows: Mapping[Job, EncoderRows]) -> None:
+    def __init__(self, budget: float, rows: Mapping[Job, EncoderRows]) -> None:
         self.left = budget
         self._rows = rows
         self._tokens: list[npt.NDArray[np.int32]] = []
@@ -164,14 +196,14 @@ class _Packer:
 
     def fill(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first."""
-        for limit in (self.left // len(jobs), self.left):
+        for limit in (self.left / len(jobs), self.left):
             for job in jobs:
                 if self.left <= 0:
                     return
                 self._add_rows(job, self._rows[job], limit)
 
-    def _add_rows(self, job: Job, rows: EncoderRows, limit: int) -> None:
-        """Add the job's next rows: up to `limit` tokens, and at least one row if it fits the budget
+    def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
+        """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
         left (or if the step is still empty)."""
         count = rows.fitting(min(limit, self.left))
         if count == 0 and rows.num_left and (rows.fitting(self.left) or not self._parts):
@@ -185,7 +217,7 @@ class _Packer:
         self._types.append(rows.token_types[first:last])
         self._lens.append(rows.lens[start:stop])
         self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
-        self.left -= last - first
+        self.left -= rows.costs[stop] - rows.costs[start]
 
     def batch(self, step: int) -> EncodeBatch:
         """The step as flat arrays."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine_core.job import Job
 from engine_core.messages import SamplingParams
-from engine_core.schedulers.kv_cache_manager import BlockHash
+from engine_core.schedulers.kv_cache_manager import BlockHash, KVCacheManager
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 
@@ -99,6 +99,13 @@ class Request:
         if self.params.prompt_logprobs is None:
             return _NOTHING
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
+
+    def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
+        """Its full blocks before position `stop`, whose hashes are known, may be shared from now
+        on."""
+        for index in range(self.registered, stop // kv.block_size):
+            kv.register(self.blocks[index], self.hashes[index])
+            self.registered = index + 1
 
     def slot_init(self) -> SlotInit:
         """What the workers must know before the first step in this slot."""

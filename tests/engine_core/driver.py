@@ -19,16 +19,24 @@ class Driver:
     """A scheduler with a pipeline of simulated stages, iterated by hand."""
 
     def __init__(
-        self, num_blocks: int, stages: int = 1, max_running: int = 8, max_step_tokens: int = 32
+        self,
+        num_blocks: int,
+        stages: int = 1,
+        max_running: int = 8,
+        max_step_tokens: int = 32,
+        steps_ahead: int = 1,
     ) -> None:
         config = execution_config(
-            num_stages=stages, max_running=max_running, max_step_tokens=max_step_tokens
+            num_stages=stages,
+            max_running=max_running,
+            max_step_tokens=max_step_tokens,
+            steps_ahead=steps_ahead,
         )
+        self.max_depth = config.max_depth
         self.scheduler = DecoderScheduler(config, num_blocks)
         self.pipeline = SimulatedPipeline(
             SimulatedModel(num_blocks, config.block_size, max_running)
         )
-        self.depth = config.max_depth
         self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
@@ -55,7 +63,8 @@ class Driver:
         return job
 
     def submit(self) -> bool:
-        if len(self.batches) == self.depth:
+        assert len(self.batches) <= self.max_depth
+        if len(self.batches) >= self.scheduler.depth():
             return False
         batch = self.scheduler.schedule(self.batches[0] if self.batches else None)
         if batch is None:
@@ -95,6 +104,8 @@ class Driver:
         scheduler, waiting = self.scheduler, self.scheduler._waiting
         left = [len(request.tokens) - request.submitted for request in scheduler._prompts]
         assert scheduler._unsubmitted == sum(left)
+        generating = [r.submitted for r in scheduler._running if r not in scheduler._prompts]
+        assert scheduler._contexts == sum(generating)
         counted = [waiting._groups[waiting._priority_of[request]][request] for request in waiting]
         assert waiting.num_tokens == sum(counted)
         assert scheduler._waiting_blocks == sum(map(scheduler.kv.blocks_for, counted))

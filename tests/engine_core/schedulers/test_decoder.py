@@ -56,6 +56,40 @@ def test_a_stop_known_by_count_is_never_submitted_ahead() -> None:
     assert len(driver.submitted) == 1
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_without_ahead_steps_each_step_waits_for_its_tokens(stages: int) -> None:
+    driver = Driver(num_blocks=16, stages=stages, steps_ahead=0)
+    driver.add(1, prompt_of(5), max_tokens=4)
+    assert driver.submit()
+    assert not driver.submit()
+    driver.drain()
+    assert driver.text(1) == reference(prompt_of(5), 4)
+    finished = [batch.after for batch in driver.submitted]
+    assert finished == [-1, 0, 1, 2]
+
+
+def test_the_number_of_micro_batches_follows_the_prompts_that_wait() -> None:
+    """P, P + 2 while prompts wait for rounds of steps, P again; each row once in P + 1 … P + 3."""
+    driver = Driver(num_blocks=600, stages=4, max_running=8, max_step_tokens=8)
+    for job in range(4):
+        driver.add(job, prompt_of(3, seed=job), max_tokens=60)
+    depths: list[int] = []
+    for number in range(60):
+        if number == 10:
+            driver.add(9, prompt_of(200, seed=9), max_tokens=3)
+        while driver.submit():
+            pass
+        depths.append(len(driver.batches))
+        driver.finish()
+    assert max(depths[:10]) <= 5
+    assert max(depths) == 7
+    assert max(depths[-10:]) <= 5
+    driver.drain()
+    assert all(driver.text(job) == reference(prompt_of(3, seed=job), 60) for job in range(4))
+    assert driver.text(9) == reference(prompt_of(200, seed=9), 3)
+    driver.assert_idle()
+
+
 def test_a_stop_token_wastes_one_row_and_nothing_else() -> None:
     prompt = prompt_of(6)
     expected = reference(prompt, 30)
@@ -273,12 +307,13 @@ def test_the_simulation_notices_a_wrong_block() -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
-    """Random arrivals, aborts, budgets, cache sizes and result timings."""
+    """Random arrivals, aborts, budgets, cache sizes, result timings and times of steps."""
     driver = Driver(
         num_blocks=data.draw(st.integers(8, 20)),
         stages=stages,
         max_running=data.draw(st.integers(1, 5)),
         max_step_tokens=data.draw(st.integers(1, 40)),
+        steps_ahead=data.draw(st.integers(0, 1)),
     )
     jobs: dict[int, tuple[Job, list[int], int, frozenset[int]]] = {}
     aborted: set[int] = set()
@@ -296,6 +331,8 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
         elif action == "submit":
             driver.submit()
         elif action == "finish" and driver.batches:
+            seconds = data.draw(st.floats(1e-6, 1e3))
+            driver.scheduler.observe(driver.batches[0].work, seconds)
             driver.finish()
         elif action == "abort" and jobs:
             chosen = data.draw(st.sampled_from(sorted(jobs)))

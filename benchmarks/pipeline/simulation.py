@@ -1,0 +1,142 @@
+"""A discrete-event model of one engine: our scheduler, and stages that take measured times.
+
+Every stage runs steps in submit order, so when a step begins and ends on each stage follows from
+the steps before it alone: nothing has to be simulated in smaller events than steps.
+"""
+
+import random
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.pipeline.loads import Load
+from benchmarks.pipeline.step_times import StepTimes
+from engine_core.job import Job
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.outbox import Outbox
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.schedulers.request import Request
+from workers.contract.messages import GenerateOutput
+
+_TOKEN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """A step, how many might be in flight when it was submitted, and when it began and ended on
+    each stage, in seconds."""
+
+    batch: DecodeBatch
+    depth: int
+    stages: list[tuple[float, float]]
+
+
+@dataclass
+class Run:
+    """What came of a load: all steps in submit order, and the seconds from the first request to the
+    last result."""
+
+    seconds: float = 0.0
+    steps: list[SimulatedStep] = field(default_factory=list[SimulatedStep])
+
+    def bubbles(self) -> list[float]:
+        """The share of each stage's time that it was idle, from its first step's start to its last
+        one's end."""
+        return [self._bubble(stage) for stage in range(len(self.steps[0].stages))]
+
+    def _bubble(self, stage: int) -> float:
+        times = [step.stages[stage] for step in self.steps]
+        busy = sum(end - begin for begin, end in times)
+        return 1 - busy / (times[-1][1] - times[0][0])
+
+
+class SimulatedEngine:
+    """An engine core and its stages; `run` serves a load to its end."""
+
+    def __init__(
+        self,
+        scheduler: DecoderScheduler,
+        times: StepTimes,
+        stage_layers: tuple[int, ...],
+        jitter: float = 0.0,
+    ) -> None:
+        """Each step's time on each stage is off by a random share of about `jitter`."""
+        self._jitter = jitter
+        self._random = random.Random(0)
+        self._scheduler = scheduler
+        self._times = times
+        self._layers = stage_layers
+        self._outbox = Outbox(lambda _: None)
+        self._free = [0.0] * len(stage_layers)
+        self._ends: dict[int, float] = {}
+        self._in_flight: deque[tuple[DecodeBatch, float]] = deque()
+        self._now = 0.0
+        self._run = Run()
+
+    def run(self, requests: list[Load]) -> Run:
+        """Serve these requests, all of which are there at the start."""
+        for number, load in enumerate(requests):
+            self._add(number, load)
+        while True:
+            while self._submit():
+                pass
+            if not self._in_flight:
+                break
+            self._finish()
+        self._run.seconds = self._now
+        return self._run
+
+    def _add(self, number: int, load: Load) -> None:
+        params = SamplingParams(max_tokens=load.output, ignore_eos=True)
+        job = Job(b"client", GenerateJob(number, params=params), 1, 0)
+        # Unlike each other from the first token on: nothing is found in the prefix cache.
+        tokens = array("i", [number]) * load.prompt
+        limit = load.prompt + load.output
+        self._scheduler.add(job, [Request(job, 0, params, tokens, max_len=limit, seed=0)])
+
+    def _submit(self) -> bool:
+        depth = self._scheduler.depth()
+        if len(self._in_flight) >= depth:
+            return False
+        batch = self._scheduler.schedule(self._in_flight[0][0] if self._in_flight else None)
+        if batch is None:
+            return False
+        self._scheduler.build(batch)
+        self._now += self._times.core(batch) / 2
+        begins_ends = self._through_stages(batch)
+        end = begins_ends[-1][1]
+        self._ends[batch.step] = end
+        self._in_flight.append((batch, end + self._times.result_ms / 1e3))
+        self._run.steps.append(SimulatedStep(batch, depth, begins_ends))
+        return True
+
+    def _through_stages(self, batch: DecodeBatch) -> list[tuple[float, float]]:
+        """When the step begins and ends on each stage."""
+        ready = self._now + self._times.launch_ms / 1e3
+        if batch.after >= 0:
+            returned = self._ends[batch.after] + self._times.token_return_ms / 1e3
+            ready = max(ready, returned)
+        hop = self._times.hop(batch)
+        times: list[tuple[float, float]] = []
+        for stage, seconds in enumerate(self._times.stages(batch, self._layers)):
+            begin = max(ready, self._free[stage])
+            end = begin + seconds * max(0.0, self._random.gauss(1.0, self._jitter))
+            self._free[stage] = end
+            times.append((begin, end))
+            ready = end + hop
+        return times
+
+    def _finish(self) -> None:
+        """The core waits for the oldest step, then takes all results that have come."""
+        self._now = max(self._now, self._in_flight[0][1])
+        while self._in_flight and self._in_flight[0][1] <= self._now:
+            batch, _ = self._in_flight.popleft()
+            sampled = sum(batch.samples)
+            tokens = np.full(sampled, _TOKEN, np.int32).tobytes()
+            output = GenerateOutput(batch.step, tokens=tokens)
+            self._scheduler.update(batch, output, self._outbox)
+            self._outbox.take()
+            self._now += self._times.core(batch) / 2

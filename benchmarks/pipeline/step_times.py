@@ -1,0 +1,83 @@
+"""What steps take, as measured: the only thing that a simulated stage knows of its GPU."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine_core.schedulers.batches import DecodeBatch
+
+BUILT_IN = Path(__file__).with_name("h200_llama8b.json")
+
+
+class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of one model on one kind of GPU, in milliseconds.
+
+    Tables are pairs (number, ms), ascending, read by linear interpolation.
+
+    num_layers       what `layers_ms`, `attended_ms` and `context_ms` are for
+    layers_ms        all layers without attention, by tokens of the step
+    attended_ms      attention of prompts: for each pair of a token and one that it attends to
+    context_ms       attention of decode rows: for each token of their contexts
+    head_ms          LM head and sampling, by sampled rows
+    hop_ms           from one stage's last kernel to the next one's first, with `hop_token_ms` for
+                     each token
+    token_return_ms  from the last stage's sampled tokens to the first stage's look-up
+    launch_ms        from the engine core's message to the first kernel of an idle first stage
+    result_ms        from the last kernel to the result in the engine core
+    core_step_ms     the engine core's own time a step, with `core_row_ms` for each row; half of it
+                     before the step is sent
+    """
+
+    name: str
+    num_layers: int
+    layers_ms: list[tuple[float, float]]
+    attended_ms: float
+    context_ms: float
+    head_ms: list[tuple[float, float]]
+    hop_ms: float
+    hop_token_ms: float
+    token_return_ms: float
+    launch_ms: float
+    result_ms: float
+    core_step_ms: float
+    core_row_ms: float
+
+    def stages(self, batch: DecodeBatch, stage_layers: Sequence[int]) -> list[float]:
+        """The step's time on each stage, in seconds."""
+        layers = interpolated(self.layers_ms, batch.num_tokens)
+        layers += self.attended_ms * batch.attended + self.context_ms * batch.contexts
+        times = [layers * count / self.num_layers / 1e3 for count in stage_layers]
+        times[-1] += interpolated(self.head_ms, sum(batch.samples)) / 1e3
+        return times
+
+    def hop(self, batch: DecodeBatch) -> float:
+        """From one stage to the next, in seconds."""
+        return (self.hop_ms + self.hop_token_ms * batch.num_tokens) / 1e3
+
+    def core(self, batch: DecodeBatch) -> float:
+        """The engine core's time for the step, in seconds."""
+        return (self.core_step_ms + self.core_row_ms * len(batch.requests)) / 1e3
+
+
+def read_step_times(path: Path = BUILT_IN) -> StepTimes:
+    """The times in a JSON file; those of an 8B Llama on H200 by default.
+
+    Raises OSError or msgspec.ValidationError.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=StepTimes)
+
+
+def interpolated(table: Sequence[tuple[float, float]], number: float) -> float:
+    """The table's value at `number`; 0 at 0, beyond its ends in proportion to the last entry."""
+    if not number:
+        return 0.0
+    index = bisect_left(table, (number,))
+    if index == 0:
+        return table[0][1]
+    if index == len(table):
+        last, value = table[-1]
+        return value * number / last
+    (low, below), (high, above) = table[index - 1 : index + 1]
+    return below + (above - below) * (number - low) / (high - low)

@@ -1,0 +1,138 @@
+"""What a step costs: seconds on the slowest stage, learnt from the times that the stages report."""
+
+import math
+from typing import NamedTuple
+
+from workers.contract.model_config import ModelConfig
+
+_WEIGHT_BYTES = 2
+_FLOPS, _BYTES_PER_SECOND = 600e12, 4e12
+"""Rates of a large GPU. They only say how the parts of a step compare until steps are measured."""
+
+_FORGET = 0.99
+"""Weight of what is known, after each step: about the last 100 steps count."""
+_STAY = 0.02
+"""Weight of the coefficients as they are, in steps: what the load does not tell apart stays."""
+_OUTLIER = 3.0
+"""Deviations of more than so many usual ones count less, in proportion."""
+_SWEEPS = 2
+_LEAST_FACTOR = 1e-6
+"""Of a coefficient, in units of where it started: positive, so that every work takes time."""
+
+
+class StepWork(NamedTuple):
+    """What makes up a step's time.
+
+    tokens    of all rows
+    attended  pairs of a prompt token and a token that it attends to
+    contexts  tokens that decode rows attend to, over all of them
+    """
+
+    tokens: float
+    attended: float = 0.0
+    contexts: float = 0.0
+
+
+class Coefficients(NamedTuple):
+    """Seconds of a step, and of each unit of its work."""
+
+    step: float
+    token: float
+    attended: float
+    context: float
+
+
+def starting_coefficients(model: ModelConfig) -> Coefficients:
+    """What follows from a model's shape alone: weights are read once a step, tokens and attention
+    are arithmetic, decode rows read their keys and values."""
+    hidden, layers = model.hidden_size, model.num_layers
+    heads = model.num_heads * model.head_dim
+    kv_heads = model.num_kv_heads * model.head_dim
+    weights = layers * hidden * (2 * heads + 2 * kv_heads + 3 * model.intermediate_size)
+    return Coefficients(
+        step=weights * _WEIGHT_BYTES / _BYTES_PER_SECOND,
+        token=2 * weights / _FLOPS,
+        attended=4 * heads * layers / _FLOPS,
+        context=2 * kv_heads * layers * _WEIGHT_BYTES / _BYTES_PER_SECOND,
+    )
+
+
+class CostModel:
+    """A linear model of a step's time, fitted on line.
+
+    Recursive least squares of relative errors over four coefficients, none of them negative, with
+    forgetting; outliers weigh less (Huber). Loads are often collinear (decode steps of one size say
+    nothing about prompts): in directions that the steps do not determine, the coefficients stay.
+    A model that is never told of a step is frozen.
+    """
+
+    def __init__(self, start: Coefficients) -> None:
+        self.coefficients = self._start = start
+        # In units of `start`: the coefficients, and the normal equations of Σ (x · factors - 1)².
+        self._factors = [1.0] * 4
+        self._products = [[0.0] * 4 for _ in range(4)]
+        self._sums = [0.0] * 4
+        self._deviation = 0.0
+        self._measured = False
+
+    def seconds(self, work: StepWork) -> float:
+        """What a step of this work takes."""
+        step, token, attended, context = self.coefficients
+        return step + token * work.tokens + attended * work.attended + context * work.contexts
+
+    def chunk_seconds(self, start: int, length: int) -> float:
+        """What positions [start, start + length) of a prompt add to a step."""
+        _, token, attended, _ = self.coefficients
+        return token * length + attended * length * (start + length / 2)
+
+    def chunk_length(self, start: int, seconds: float) -> int:
+        """How many positions of a prompt from `start` on add so much to a step."""
+        _, token, attended, _ = self.coefficients
+        first = token + attended * start
+        return int(2 * seconds / (first + math.sqrt(first * first + 2 * attended * seconds)))
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """A step of this work has taken `seconds` (above 0) on its slowest stage."""
+        start = self._start
+        values = (1.0, *work)
+        if not self._measured:
+            self._measured = True
+            scale = seconds / sum(c * value for c, value in zip(start, values, strict=True))
+            self._factors = [scale] * 4
+        x = [c * value / seconds for c, value in zip(start, values, strict=True)]
+        error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0
+        self._add(x, self._weight(abs(error)))
+        self._solve()
+        self.coefficients = Coefficients(
+            *(c * factor for c, factor in zip(start, self._factors, strict=True))
+        )
+
+    def _weight(self, error: float) -> float:
+        """How much a step counts that was off by this share of its time."""
+        usual = max(self._deviation, 1e-3)
+        limit = _OUTLIER * usual
+        # A new kind of load is off again and again: the usual deviation then grows until it counts.
+        self._deviation = usual + 0.05 * (min(error, 2 * limit) - usual)
+        return 1.0 if error <= limit else limit / error
+
+    def _add(self, x: list[float], weight: float) -> None:
+        a, b, c, d = x
+        for row, products in enumerate(self._products):
+            value = weight * x[row]
+            products[0] = _FORGET * products[0] + value * a
+            products[1] = _FORGET * products[1] + value * b
+            products[2] = _FORGET * products[2] + value * c
+            products[3] = _FORGET * products[3] + value * d
+            self._sums[row] = _FORGET * self._sums[row] + value
+
+    def _solve(self) -> None:
+        """Coordinate descent from the factors as they are; none negative. A few sweeps a step do,
+        because the next step continues them."""
+        factors, sums = self._factors, self._sums
+        anchors = tuple(factors)
+        for _ in range(_SWEEPS):
+            for row, (a, b, c, d) in enumerate(self._products):
+                own = self._products[row][row]
+                fitted = a * factors[0] + b * factors[1] + c * factors[2] + d * factors[3]
+                wanted = sums[row] - fitted + own * factors[row] + _STAY * anchors[row]
+                factors[row] = max(_LEAST_FACTOR, wanted / (own + _STAY))

@@ -1,0 +1,66 @@
+"""How many micro-batches a pipeline has, which rows are in the next one, and how many steps may be
+in flight."""
+
+from itertools import accumulate
+
+from engine_core.schedulers.prompt_budget import StepTime
+from engine_core.schedulers.request import Request
+from workers.contract.config import ExecutionConfig, max_micro_batches
+
+
+class MicroBatches:
+    """Generating requests are divided evenly over M micro-batches. Each step reads all weights, so
+    M is P, the number of stages, while that takes most of a step. Where prompts wait for whole
+    rounds of steps, arithmetic takes most: then M is up to P + 2, so that no stage runs dry behind
+    a step that takes longer than the others.
+    """
+
+    def __init__(self, config: ExecutionConfig, step_time: StepTime | None) -> None:
+        """A single stage has no `step_time`, and one micro-batch."""
+        self._stages = config.num_stages
+        self._most = max_micro_batches(config.num_stages)
+        self._ahead = config.steps_ahead
+        self._step_time = step_time
+        self.count = config.num_stages
+        self._generating = 0
+
+    @property
+    def depth(self) -> int:
+        """The most steps that may be in flight now: one a micro-batch, and those submitted ahead
+        of a result."""
+        return self.count + self._ahead
+
+    def decide(self, generating: int, prompt_tokens: int) -> None:
+        """Choose M for the next step, while so many requests generate and so many prompt tokens can
+        be computed."""
+        self._generating = generating
+        if self._step_time is not None:
+            rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
+            self.count = min(self._stages + rounds, self._most)
+
+    def share(self, ready: list[Request], contexts: int) -> list[Request]:
+        """The next micro-batch: those of the `ready` requests that have waited longest.
+
+        It takes an even share of the time of all that generate, whose `contexts` are summed: in a
+        cycle of micro-batches the slowest one sets the pace.
+        """
+        if self._step_time is None or not ready:
+            return ready
+        _, token, _, context = self._step_time.cost_model.coefficients
+        share = (token * self._generating + context * contexts) / self.count
+        if token * len(ready) + context * sum(map(_submitted, ready)) <= share:
+            return ready
+        ready = sorted(ready, key=_last_step)
+        times = [token + context * request.submitted for request in ready]
+        ends = accumulate(times)
+        # A row belongs to the share in which more than half of it lies.
+        count = sum(end - time / 2 <= share for end, time in zip(ends, times, strict=True))
+        return ready[: max(count, 1)]
+
+
+def _last_step(request: Request) -> int:
+    return request.last_step
+
+
+def _submitted(request: Request) -> int:
+    return request.submitted

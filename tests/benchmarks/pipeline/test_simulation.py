@@ -1,0 +1,115 @@
+"""The scheduler over a pipeline of simulated stages, with the times of an 8B Llama on H200s."""
+
+import msgspec
+import pytest
+
+from benchmarks.pipeline.loads import Load, load
+from benchmarks.pipeline.simulation import Run, SimulatedEngine
+from benchmarks.pipeline.step_times import StepTimes, read_step_times
+from engine_core.schedulers.cost_model import Coefficients, CostModel
+from engine_core.schedulers.decoder import DecoderScheduler
+from tests.engine_core.configs import execution_config
+
+TIMES = read_step_times()
+NO_HEAD = msgspec.structs.replace(TIMES, head_ms=[(1, 0.0)])
+LAYERS = {1: (32,), 2: (16, 16), 4: (8,) * 4}
+BLOCKS = 8000
+
+
+def cost_model(stages: int) -> CostModel:
+    """The line through TIMES."""
+    share = 1e-3 / stages
+    attended, context = TIMES.attended_ms * share, TIMES.context_ms * share
+    return CostModel(Coefficients(3.6 * share, 0.021 * share, attended, context))
+
+
+def simulated(
+    stages: int, requests: list[Load], times: StepTimes = TIMES, *, ahead: int = 1, jitter=0.0
+) -> Run:
+    config = execution_config(
+        num_stages=stages,
+        max_running=1024,
+        max_step_tokens=8448,
+        block_size=128,
+        steps_ahead=ahead,
+    )
+    scheduler = DecoderScheduler(config, BLOCKS * stages, cost_model(stages))
+    return SimulatedEngine(scheduler, times, LAYERS[stages], jitter).run(requests)
+
+
+def prompt_chunks(run: Run) -> dict[int, list[int]]:
+    """The lengths of each request's chunks, in order."""
+    chunks: dict[int, list[int]] = {}
+    for step in run.steps:
+        batch, decodes = step.batch, step.batch.num_decodes
+        for request, length in zip(batch.requests[decodes:], batch.lens[decodes:], strict=True):
+            chunks.setdefault(request.job.message.id, []).append(length)
+    return chunks
+
+
+def best_equal_time_cut(stages: int, prompt: int) -> float:
+    """Seconds to the first token with the best number of chunks of equal time, nothing between."""
+    costs = cost_model(stages)
+    whole = costs.chunk_seconds(0, prompt)
+    return min(_flow(costs, stages, prompt, whole / count) for count in range(1, 129))
+
+
+def _flow(costs: CostModel, stages: int, prompt: int, seconds: float) -> float:
+    free, start = [0.0] * stages, 0
+    while start < prompt:
+        length = max(1, min(costs.chunk_length(start, seconds), prompt - start))
+        ready = 0.0
+        for stage in range(stages):
+            busy = costs.coefficients.step + costs.chunk_seconds(start, length)
+            ready = free[stage] = max(ready, free[stage]) + busy
+        start += length
+    return free[-1]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) -> None:
+    run = simulated(stages, load("long32k"))
+    assert run.seconds <= 1.1 * best_equal_time_cut(stages, 32_000)
+    (chunks,) = prompt_chunks(run).values()
+    assert sum(chunks) == 32_000
+    assert chunks == sorted(chunks, reverse=True), "the longer the prefix, the shorter the chunk"
+    times = [end - begin for begin, end in (step.stages[0] for step in run.steps)]
+    assert max(times[:-1]) <= 1.1 * min(times[:-1])
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
+    """Half of the skewed load, over stages that are equal but for chance."""
+    requests = load("skew", 0.5)
+    for jitter in (0.0, 0.02):
+        assert max(simulated(stages, requests, NO_HEAD, jitter=jitter).bubbles()) <= 0.05
+    # With the LM head the last stage has more to do than the others; it hardly waits.
+    assert simulated(stages, requests).bubbles()[-1] <= 0.05
+
+
+def test_without_steps_ahead_there_are_more_bubbles() -> None:
+    """The control of the test above, and what `steps_ahead` is for."""
+    requests = load("dec", 0.25)
+    ahead, after = (simulated(4, requests, NO_HEAD, ahead=n).bubbles() for n in (1, 0))
+    assert max(ahead) <= 0.05
+    assert min(after) >= 0.1
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_decode_steps_read_the_weights_for_as_many_rows_as_possible(stages: int) -> None:
+    run = simulated(stages, load("dec", 0.5))
+    steady = run.steps[len(run.steps) // 4 : -len(run.steps) // 4]
+    assert {step.batch.num_decodes for step in steady} == {128 // stages}
+    assert {step.depth for step in steady} == {stages + 1}
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", ["rand", "skew"])
+def test_no_chunk_but_a_prompts_last_is_short(stages: int, name: str) -> None:
+    for chunks in prompt_chunks(simulated(stages, load(name, 0.125))).values():
+        assert all(length >= 512 for length in chunks[:-1])
+
+
+def test_one_stage_takes_all_that_fits() -> None:
+    run = simulated(1, load("long32k"))
+    assert [step.batch.num_tokens for step in run.steps] == [8448, 8448, 8448, 6656]
