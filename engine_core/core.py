@@ -91,7 +91,7 @@ class EngineCore:
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._statistics = Statistics(execution.num_stages, clock())
-        self._reports = StepReports(execution.num_stages, self._statistics)
+        self._reports = StepReports(execution.num_stages, self._statistics, self._scheduler.observe)
         self._cadence = Cadence()
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
         self._sources: list[Pollable] = list(sources)
@@ -137,7 +137,7 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_masks()
             now = self._clock()
-            self._reports.submitted(step, overlapped=bool(self._in_flight))
+            self._reports.submitted(step.step, batch.work, overlapped=bool(self._in_flight))
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:

@@ -55,7 +55,7 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
         ...
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this work has taken a pipeline's slowest stage `seconds`."""
+        """A step of this work has taken the slowest stage `seconds`; 0 if that is unknown."""
         ...
 
     def is_open(self) -> bool:

@@ -17,7 +17,7 @@ _OUTLIER = 3.0
 """Deviations of more than so many usual ones count less, in proportion."""
 _SWEEPS = 2
 _LEAST_FACTOR = 1e-6
-"""Of a coefficient, in units of where it started: positive, so that every work takes time."""
+"""The least coefficient, in units of where it started: so that every work takes time."""
 
 
 class StepWork(NamedTuple):
@@ -28,9 +28,9 @@ class StepWork(NamedTuple):
     contexts  tokens that decode rows attend to, over all of them
     """
 
-    tokens: float
+    tokens: int
     attended: float = 0.0
-    contexts: float = 0.0
+    contexts: int = 0
 
 
 class Coefficients(NamedTuple):
@@ -92,7 +92,9 @@ class CostModel:
         return int(2 * seconds / (first + math.sqrt(first * first + 2 * attended * seconds)))
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this work has taken `seconds` (above 0) on its slowest stage."""
+        """A step of this work has taken `seconds` on the slowest stage; 0 if that is unknown."""
+        if seconds <= 0:
+            return
         start = self._start
         values = (1.0, *work)
         if not self._measured:

@@ -113,7 +113,8 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        self._costs.observe(work, seconds)
+        if self._step_time is not None:
+            self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""

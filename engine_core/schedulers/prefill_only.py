@@ -136,7 +136,8 @@ class PrefillOnlyScheduler:
         return self._depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        self._costs.observe(work, seconds)
+        if self._step_time is not None:
+            self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         return self._waiting_tokens < self._max_tokens

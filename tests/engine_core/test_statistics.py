@@ -2,15 +2,12 @@
 
 from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import GenerateJob, Hello, SamplingParams
+from engine_core.schedulers.cost_model import StepWork
 from engine_core.statistics import Statistics
 from engine_core.step_reports import StepReports
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine
-from workers.contract.messages import EncodeStep, StepTimes
-
-
-def step(number: int, tokens: int = 1) -> EncodeStep:
-    return EncodeStep(step=number, tokens=bytes(4 * tokens), query_lens=bytes(4))
+from workers.contract.messages import StepTimes
 
 
 def times(start_us: int) -> StepTimes:
@@ -24,9 +21,9 @@ def beat(statistics: Statistics, now: float = 0.0) -> Beat:
 
 def test_each_stages_times_are_summed_up() -> None:
     statistics = Statistics(2, 0.0)
-    reports = StepReports(2, statistics)
+    reports = StepReports(2, statistics, lambda *_: None)
     for number in range(3):
-        reports.submitted(step(number, tokens=7), overlapped=number > 0)
+        reports.submitted(number, StepWork(7 + number), overlapped=number > 0)
     for number in range(3):
         reports.reported(0, number, times(1000 + 215 * number))
     reports.reported(1, 0, times(1300))
@@ -35,14 +32,27 @@ def test_each_stages_times_are_summed_up() -> None:
         StageTime(busy_s=600e-6, waiting_s=30e-6, transfer_s=15e-6, idle_s=0.0),
         StageTime(busy_s=400e-6, waiting_s=20e-6, transfer_s=10e-6, idle_s=40e-6),
     ]
-    assert (beat(statistics).steps, beat(statistics).step_tokens) == (3, 21)
+    assert (beat(statistics).steps, beat(statistics).step_tokens) == (3, 24)
+
+
+def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
+    slowest: list[tuple[StepWork, float]] = []
+    reports = StepReports(2, Statistics(2, 0.0), lambda *observed: slowest.append(observed))
+    for number in range(2):
+        reports.submitted(number, StepWork(7 + number), overlapped=False)
+    reports.reported(1, 0, StepTimes(busy_us=300))
+    assert not slowest, "a stage has yet to report"
+    reports.reported(0, 0, StepTimes(busy_us=400, wait_us=900))
+    reports.reported(0, 1, StepTimes(busy_us=100))
+    reports.reported(1, 1, StepTimes(busy_us=200))
+    assert slowest == [(StepWork(7), 400e-6), (StepWork(8), 200e-6)]
 
 
 def test_a_stage_without_requests_is_not_idle() -> None:
     statistics = Statistics(1, 0.0)
-    reports = StepReports(1, statistics)
+    reports = StepReports(1, statistics, lambda *_: None)
     for number, start in enumerate((1000, 900_000)):
-        reports.submitted(step(number), overlapped=False)
+        reports.submitted(number, StepWork(1), overlapped=False)
         reports.reported(0, number, times(start))
     assert beat(statistics).stages[0].idle_s == 0.0
 
