@@ -98,18 +98,3 @@ def test_what_is_no_hang() -> None:
         # Heartbeats that were never read are no reason to stay when the supervisor is gone.
         unwatched.process.kill()
         wait_for(lambda: not any(map(is_alive, parts)), 10)
-
-
-def test_the_stage_that_stands_still_is_named() -> None:
-    with several([("--pipeline-stages", "2", "--stall-timeout", "2")] * 2) as daemons:
-        asked = [Asking(daemon, "/v1/completions", LONG) for daemon in daemons]
-        for stage, daemon in enumerate(daemons):
-            url = daemon.url
-            wait_for(lambda url=url: metric(url, "penstock_engine_running_rows") == 1, 20)
-            os.kill(daemon.part(f"0.worker-{stage}"), signal.SIGSTOP)
-        for stage, daemon in enumerate(daemons):
-            answer = asked[stage].answer(25)
-            assert answer is not None
-            named = f"worker {stage} of {GENERATOR_NAME} stands still: step "
-            assert named in answer.json()["error"]["message"]
-            assert daemon.exit_code(25) == 1

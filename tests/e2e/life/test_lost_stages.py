@@ -1,0 +1,189 @@
+"""Stages of pipelines that are killed or frozen, at random moments of a life under traffic."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
+
+STALL = 2.0
+LATE = {signal.SIGKILL: 2.0, signal.SIGSTOP: STALL + 1.0}
+"""Seconds until what is in flight has failed."""
+GONE = {signal.SIGKILL: 5.0, signal.SIGSTOP: STALL + 5.0}
+"""Seconds until every process has ended."""
+
+COMPLETION = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
+EMBEDDING = {"input": ["Sentence number one", "is longer than the other"] * 4}
+TRAFFIC = {
+    GENERATOR_NAME: [
+        ("/v1/completions", COMPLETION | {"stream": True}),
+        ("/v1/completions", COMPLETION | {"stream": True, "max_tokens": 20}),
+        ("/v1/completions", COMPLETION | {"max_tokens": 60}),
+    ],
+    EMBEDDER_NAME: [("/v1/embeddings", EMBEDDING)] * 3,
+}
+LOSSES = [
+    (1, signal.SIGKILL, GENERATOR_NAME), (1, signal.SIGSTOP, EMBEDDER_NAME),
+    (2, signal.SIGKILL, EMBEDDER_NAME), (2, signal.SIGSTOP, GENERATOR_NAME),
+    (3, signal.SIGKILL, GENERATOR_NAME), (3, signal.SIGSTOP, EMBEDDER_NAME),
+    (4, signal.SIGKILL, GENERATOR_NAME), (4, signal.SIGSTOP, GENERATOR_NAME),
+]  # fmt: skip
+
+
+@dataclass
+class Answer:
+    """What one request got: `status` is None where the connection broke."""
+
+    began: float
+    ended: float = 0.0
+    status: int | None = None
+    lines: list[str] = field(default_factory=list)
+
+    def errors(self) -> list[str]:
+        """The codes and messages of all errors in it."""
+        bodies = [line.removeprefix("data: ") for line in self.lines if line != "data: [DONE]"]
+        found = [json.loads(body).get("error") for body in bodies]
+        return [f"{error['code']}: {error['message']}" for error in found if error is not None]
+
+    def check_ended_once(self) -> None:
+        """One body, or events of which the last alone ends the stream."""
+        if self.lines and self.lines[0].startswith("data: "):
+            assert (self.lines[-1] == "data: [DONE]") != bool(self.errors())
+            assert len(self.errors()) <= 1
+            assert "data: [DONE]" not in self.lines[:-1]
+        elif self.status is not None:
+            assert (self.status == 200) == (not self.errors())
+
+
+class Traffic:
+    """Clients that ask again and again, one a kind of request, until nobody listens."""
+
+    def __init__(self, daemon: Daemon, model: str) -> None:
+        self.answers: list[Answer] = []
+        self._url = daemon.url
+        self._clients = [
+            threading.Thread(target=self._ask, args=request) for request in TRAFFIC[model]
+        ]
+        for client in self._clients:
+            client.start()
+
+    def join(self) -> None:
+        for client in self._clients:
+            client.join(10)
+            assert not client.is_alive()
+
+    def _ask(self, path: str, body: dict[str, object]) -> None:
+        while True:
+            answer = Answer(time.monotonic())
+            try:
+                with httpx.stream("POST", self._url + path, json=body, timeout=60) as response:
+                    answer.lines = list(filter(None, response.iter_lines()))
+                    answer.status = response.status_code
+            except httpx.ConnectError:
+                return
+            except httpx.TransportError:
+                pass
+            answer.ended = time.monotonic()
+            self.answers.append(answer)
+
+
+def pids(daemon: Daemon) -> list[int]:
+    return [daemon.pid] + [pid for part in daemon.children().values() for pid in part]
+
+
+@contextmanager
+def starting(model: str, stages: int) -> Generator[Daemon]:
+    folder, words = str(demo_models()[model]), ("--threads", "1", "--stall-timeout", f"{STALL:g}")
+    daemon = Daemon(folder, "--served-model-name", "m", "--pipeline-stages", str(stages), *words)
+    try:
+        yield daemon
+    finally:
+        daemon.end()
+
+
+@pytest.mark.parametrize(("stages", "number", "model"), LOSSES)
+def test_what_is_in_flight_fails_at_once_and_everything_ends(
+    stages: int, number: signal.Signals, model: str
+) -> None:
+    drawn = random.Random(f"{stages} {number}")
+    with starting(model, stages) as daemon:
+        daemon.wait_ready()
+        processes, victim = pids(daemon), drawn.randrange(stages)
+        traffic = Traffic(daemon, model)
+        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2, 20)
+        time.sleep(drawn.random())
+        os.kill(daemon.part(f"0.worker-{victim}"), number)
+        lost = time.monotonic()
+        code = daemon.exit_code(30)
+        wait_for(lambda: not any(map(is_alive, processes)), 10)
+        assert time.monotonic() - lost < GONE[number]
+        traffic.join()
+    assert code == 1
+    how = "has gone" if number == signal.SIGKILL else "stands still: step "
+    check_answers(traffic.answers, lost, LATE[number], f"worker {victim} of m {how}")
+
+
+def check_answers(answers: list[Answer], lost: float, late: float, why: str) -> None:
+    """Every request ends once and in time; those in flight name the stage that was lost."""
+    failed = [answer for answer in answers if answer.began < lost and answer.errors()]
+    assert failed
+    for answer in failed:
+        (error,) = answer.errors()
+        assert error.startswith("engine_dead: the engine stopped: " + why)
+        assert lost < answer.ended < lost + late
+    for answer in answers:
+        answer.check_ended_once()
+        if answer.began < lost:
+            assert answer.status in (200, 500)
+        else:
+            assert answer.status in (200, 500, 503, None)
+            assert answer.ended - answer.began < late
+
+
+def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
+    words = ("--pipeline-stages", "2", "--threads", "1", "--drain-timeout", "120")
+    with running(*words, "--stall-timeout", f"{STALL:g}") as daemon:
+        processes = pids(daemon)
+        finishing = Asking(daemon, "/v1/completions", COMPLETION | {"model": GENERATOR_NAME})
+        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 1, 20)
+        os.kill(daemon.part("1.worker-1"), signal.SIGSTOP)
+        asked = time.monotonic()
+        answer = Asking(daemon, "/v1/embeddings", EMBEDDING).answer(10)
+        assert answer is not None
+        assert time.monotonic() - asked < LATE[signal.SIGSTOP]
+        assert answer.status_code == 500
+        assert f"worker 1 of {EMBEDDER_NAME} stands still: " in answer.json()["error"]["message"]
+        refused = httpx.post(f"{daemon.url}/v1/embeddings", json=EMBEDDING)
+        assert refused.status_code == 503
+        finished = finishing.answer(120)
+        assert finished is not None
+        assert finished.status_code == 200
+        assert daemon.exit_code(10) == 1
+        assert not any(map(is_alive, processes))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stage_that_is_killed_while_it_starts_ends_the_daemon_with_one_line(seed: int) -> None:
+    drawn = random.Random(seed)
+    victim = drawn.randrange(2)
+    with starting(GENERATOR_NAME, 2) as daemon:
+        wait_for(lambda: len(daemon.children().get("workers", [])) == 2, 20)
+        processes = pids(daemon)
+        time.sleep(drawn.uniform(0, 2))
+        os.kill(daemon.part(f"0.worker-{victim}"), signal.SIGKILL)
+        killed = time.monotonic()
+        assert daemon.exit_code(10) == 1
+        assert time.monotonic() - killed < GONE[signal.SIGKILL]
+        assert not any(map(is_alive, processes))
+    said = f"penstock: error: the worker {victim} of m was killed by SIGKILL while starting\n"
+    assert [line for line in daemon.log if " INFO " not in line] == [said]
