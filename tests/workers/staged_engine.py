@@ -64,6 +64,7 @@ class DecoderRunner:
 
     def __init__(self, stages: Stages, mutate: Mutation = unchanged) -> None:
         self.stages = stages
+        self.most_in_flight = 0
         self._mutate = mutate
         self._steps: deque[_Step] = deque()
         self._masks: dict[int, StepMask] = {}
@@ -75,6 +76,7 @@ class DecoderRunner:
     def submit(self, step: StepInput) -> None:
         assert isinstance(step, DecodeStep)
         self._steps.append(_Step(self._mutate(step)))
+        self.most_in_flight = max(self.most_in_flight, len(self._steps))
         self._run_first_stage()
 
     def submit_mask(self, mask: StepMask) -> None:

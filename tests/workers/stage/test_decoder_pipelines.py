@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.grammars import GRAMMARS
 from tests.engine_core.masked_driver import STOPS, TOKENIZER
@@ -114,14 +115,21 @@ def differences(engine: Engine, alone: Texts) -> int:
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("stages", "micro_batches"), [(1, 1), *[(p, p + more) for p in (2, 3, 4) for more in range(3)]]
+)
 def test_every_text_is_that_of_one_stage(
-    folder: Path, alone: Texts, stages: int, ahead: int
+    folder: Path, alone: Texts, stages: int, micro_batches: int, ahead: int
 ) -> None:
     runner = DecoderRunner(Stages(folder, num_stages=stages, backend="naive"))
     engine = engine_over(runner, folder, num_stages=stages, steps_ahead=ahead)
+    scheduler = engine.core._scheduler
+    assert isinstance(scheduler, DecoderScheduler)
+    decided = scheduler._micro_batches
+    decided._stages = decided._most = micro_batches
     assert differences(engine, alone) == 0
-    usage = engine.core._scheduler.usage()
+    assert runner.most_in_flight == decided.depth == micro_batches + ahead
+    usage = scheduler.usage()
     assert usage.preemptions > 0
     assert usage.cached_tokens > 0
     assert usage.kv_blocks_used == 0
