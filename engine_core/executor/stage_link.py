@@ -16,6 +16,7 @@ from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.executor.capacity import kv_blocks
 from engine_core.executor.losses import Losses
+from engine_core.executor.partition import stage_shares
 from engine_core.executor.watch import StageWatch
 from engine_core.transport import Pollable, is_readable, open_router
 from workers.contract.messages import (
@@ -32,7 +33,6 @@ from workers.contract.messages import (
     WorkerLoaded,
     WorkerReady,
 )
-from workers.contract.share import even_split, shares_of
 
 log = logging.getLogger(__name__)
 StartMessage = WorkerConnected | WorkerLoaded | WorkerReady
@@ -63,9 +63,9 @@ class StageLink:
     def start(self) -> Capacity:
         """Wait for every stage, give each its share, wait until all have loaded, size the KV cache,
         wait until all are ready."""
-        for _ in self._stages:
-            self._await(WorkerConnected)
-        for stage, share in zip(self._stages, shares_of(self._stage_layers()), strict=True):
+        connected = [self._await(WorkerConnected) for _ in self._stages]
+        shares = stage_shares(self._execution, connected)
+        for stage, share in zip(self._stages, shares, strict=True):
             self._send(share, [stage])
         loaded = [self._await(WorkerLoaded) for _ in self._stages]
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
@@ -110,13 +110,6 @@ class StageLink:
         """Close the sockets; the supervisor ends the processes."""
         self._losses.close()
         self.results.close(0)
-
-    def _stage_layers(self) -> tuple[int, ...]:
-        """How many layers each stage gets."""
-        execution = self._execution
-        if execution.stage_layers:
-            return execution.stage_layers
-        return even_split(execution.model.num_layers, execution.num_stages)
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""

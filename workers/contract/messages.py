@@ -200,10 +200,40 @@ class ClassifyOutput(FinishedStep, frozen=True, kw_only=True, tag="classify"):
 StepOutput = GenerateOutput | EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 
+class PartCosts(msgspec.Struct, array_like=True, frozen=True):
+    """What one part of a model costs a stage.
+
+    decode        seconds that it takes in a step of decode rows; 0 for an encoder
+    prompts       seconds that it takes in a step of prompts, or of whole texts
+    weight_bytes  bytes of its weights
+    """
+
+    decode: float
+    prompts: float
+    weight_bytes: int
+
+
+class StageCosts(msgspec.Struct, array_like=True, frozen=True):
+    """What the parts of a model cost on one stage's device, measured before the layers are divided.
+
+    layer           one layer
+    embedding       what the first stage computes besides its layers
+    head            what the last stage does: final norm, logits, sampling or pooling
+    kv_block_bytes  bytes of a block of KV cache in one layer; 0 for an encoder
+    """
+
+    layer: PartCosts
+    embedding: PartCosts
+    head: PartCosts
+    kv_block_bytes: int
+
+
 class WorkerConnected(msgspec.Struct, array_like=True, frozen=True, tag="connected"):
-    """The stage's process is up, and waits for its `Share` of the layers."""
+    """The stage is connected to its neighbours, and waits for its `Share` of the layers. `costs`
+    are given where these are to be divided by measurement, and are large enough for it."""
 
     stage: int
+    costs: StageCosts | None = None
 
 
 class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
@@ -218,13 +248,13 @@ class WorkerLoaded(msgspec.Struct, array_like=True, frozen=True, tag="loaded"):
 
 
 class AllocateKV(msgspec.Struct, array_like=True, frozen=True, tag="allocate"):
-    """The engine's answer to every stage's `WorkerLoaded`: allocate, connect, warm up, report."""
+    """The engine's answer to every stage's `WorkerLoaded`: allocate, warm up, report."""
 
     num_blocks: int
 
 
 class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
-    """The stage has allocated, connected to its neighbours and run one step of every shape."""
+    """The stage has allocated and run one step of every shape."""
 
     stage: int
 

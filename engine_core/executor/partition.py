@@ -1,0 +1,185 @@
+"""Chooses how many layers each stage of a pipeline gets, from what its workers measured.
+
+A pipeline is as fast as its slowest stage. The last one also has the LM head, which takes as long
+as some layers when decoding and next to nothing when reading prompts: no partition is even in both.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from statistics import median
+
+from workers.contract.config import ExecutionConfig
+from workers.contract.messages import PartCosts, StageCosts, WorkerConnected
+from workers.contract.share import Share, even_split, shares_of
+
+log = logging.getLogger(__name__)
+
+DECODE_WEIGHT = 3
+"""How much decoding weighs against prompts: the time that it takes where as many tokens are
+generated as are read, in steps of 64 rows (8B Llama, one H200)."""
+
+LEAST_GAIN = 1.02
+"""Less is within the noise of a measurement, and another start would choose otherwise."""
+
+ALIKE = 1.1
+"""Stages whose times differ by no more than this factor are taken for equal devices."""
+
+LEAST_BLOCKS = 0.9
+"""The part of the even split's KV blocks that a partition must keep."""
+
+_OTHER_BYTES = 3 << 30
+"""An estimate of what a GPU holds beside weights and KV cache; it is measured after loading."""
+
+PartTime = Callable[[PartCosts], float]
+
+_decode: PartTime = attrgetter("decode")
+_prompts: PartTime = attrgetter("prompts")
+
+
+def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected]) -> list[Share]:
+    """Each stage's share of the layers: as a person asks, or else by what the stages measured; an
+    even one where they measured nothing. Logs it if there are several.
+
+    Raises ModelConfigError if there are more stages than layers.
+    """
+    in_order = sorted(connected, key=lambda message: message.stage)
+    costs = [message.costs for message in in_order if message.costs is not None]
+    if execution.stage_layers:
+        layers = execution.stage_layers
+    elif len(costs) == len(connected):
+        layers = choose_layers(execution, costs)
+    else:
+        layers = even_split(execution.model.num_layers, len(connected))
+    if len(layers) > 1:
+        _log_partition(layers, costs)
+    return shares_of(layers)
+
+
+def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tuple[int, ...]:
+    """How many layers each stage gets, where `costs` has one entry a stage.
+
+    The choice has the least slowest stage, by a time in which decoding weighs `DECODE_WEIGHT` times
+    as much as prompts. The even split stays unless another is faster by `LEAST_GAIN`; one that
+    leaves fewer than `LEAST_BLOCKS` of its KV blocks is not considered.
+
+    Raises ModelConfigError as `stage_shares` does.
+    """
+    even = even_split(execution.model.num_layers, len(costs))
+    costs = _of_equal_devices(costs)
+    time = _weighted_time(costs, even)
+    best = _least_slowest(costs, time, _most_layers(execution, costs, even), sum(even))
+    slowest, least = (max(_seconds(costs, layers, time)) for layers in (even, best))
+    return best if slowest >= LEAST_GAIN * least else even
+
+
+def _log_partition(stage_layers: Sequence[int], costs: Sequence[StageCosts]) -> None:
+    """One line: the layers of each stage and, where `costs` are known, for which part of the
+    slowest stage's time each is expected to be busy."""
+    layers = ", ".join(map(str, stage_layers))
+    if not costs:
+        log.info("layers by stage: %s", layers)
+        return
+    shares: list[str] = []
+    for kind, time in (("decoding", _decode), ("prompts", _prompts)):
+        seconds = _seconds(_of_equal_devices(costs), stage_layers, time)
+        if slowest := max(seconds):
+            busy = ", ".join(f"{own / slowest:.0%}" for own in seconds)
+            shares.append(f"{kind} {busy}")
+    log.info("layers by stage: %s; expected to be busy: %s", layers, "; ".join(shares))
+
+
+def _of_equal_devices(costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
+    """The median of all stages for each, if their devices are alike: noise then moves no layer."""
+    for time in (_decode, _prompts):
+        times = [time(stage.layer) for stage in costs]
+        if max(times) > ALIKE * min(times):
+            return costs
+    typical = StageCosts(
+        layer=_typical([stage.layer for stage in costs]),
+        embedding=_typical([stage.embedding for stage in costs]),
+        head=_typical([stage.head for stage in costs]),
+        kv_block_bytes=costs[0].kv_block_bytes,
+    )
+    return [typical] * len(costs)
+
+
+def _typical(parts: Sequence[PartCosts]) -> PartCosts:
+    decode, prompts = median(map(_decode, parts)), median(map(_prompts, parts))
+    return PartCosts(decode, prompts, parts[0].weight_bytes)
+
+
+def _seconds(
+    costs: Sequence[StageCosts], stage_layers: Sequence[int], time: PartTime
+) -> list[float]:
+    """What each stage takes: the sum of its parts' `time`."""
+    each = zip(costs, stage_layers, strict=True)
+    seconds = [layers * time(stage.layer) for stage, layers in each]
+    seconds[0] += time(costs[0].embedding)
+    seconds[-1] += time(costs[-1].head)
+    return seconds
+
+
+def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime:
+    """A part's time for decoding and for prompts in one number: each counts as a part of what the
+    even split takes for it over all stages."""
+    decode, prompts = (sum(_seconds(costs, even, time)) for time in (_decode, _prompts))
+    decode_unit = DECODE_WEIGHT / decode if decode else 0.0
+    return lambda part: decode_unit * part.decode + part.prompts / prompts
+
+
+def _least_slowest(
+    costs: Sequence[StageCosts], time: PartTime, most: Sequence[int], num_layers: int
+) -> tuple[int, ...]:
+    """The partition whose slowest stage is the fastest, stage s having `most[s]` layers or fewer.
+
+    One layer after another goes to the stage that ends first with it; of equal ones to a middle
+    stage, then to the first. This is optimal, because a stage's time only rises with its layers.
+    """
+    stages = range(len(costs))
+    by_preference = [*stages[1:-1], stages[0], stages[-1]]
+    fixed, layers = _seconds(costs, [0 for _ in stages], time), [1 for _ in stages]
+
+    def time_with_one_more(stage: int) -> float:
+        return fixed[stage] + (layers[stage] + 1) * time(costs[stage].layer)
+
+    for _ in range(num_layers - len(stages)):
+        open_stages = [stage for stage in by_preference if layers[stage] < most[stage]]
+        layers[min(open_stages, key=time_with_one_more)] += 1
+    return tuple(layers)
+
+
+def _most_layers(
+    execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int]
+) -> list[int]:
+    """The most layers with which each stage still has room for `LEAST_BLOCKS` of the KV blocks of
+    the even split; at least that split's."""
+    num_layers = sum(even)
+    if not costs[0].kv_block_bytes:
+        return [num_layers for _ in even]
+    stages = range(len(even))
+    even_blocks = min(_blocks(execution, costs, stage, even[stage]) for stage in stages)
+
+    def has_room(stage: int, layers: int) -> bool:
+        return _blocks(execution, costs, stage, layers) >= max(LEAST_BLOCKS * even_blocks, 1)
+
+    return [
+        max([even[stage], *(n for n in range(even[stage], num_layers) if has_room(stage, n))])
+        for stage in stages
+    ]
+
+
+def _blocks(
+    execution: ExecutionConfig, costs: Sequence[StageCosts], stage: int, layers: int
+) -> int:
+    """An estimate of the blocks of KV cache for which a stage with so many layers has room, up to
+    those that could ever be used."""
+    cost, usable = costs[stage], -(-execution.max_model_len // execution.block_size)
+    budget = execution.kv_cache_bytes
+    if execution.memory_share_bytes:
+        weights = layers * cost.layer.weight_bytes
+        weights += cost.embedding.weight_bytes if stage == 0 else 0
+        weights += cost.head.weight_bytes if stage == len(costs) - 1 else 0
+        held = weights + execution.activation_ring_bytes + _OTHER_BYTES
+        budget = max(0, execution.memory_share_bytes - held)
+    return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)
