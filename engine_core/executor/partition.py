@@ -52,7 +52,7 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     else:
         layers = even_split(execution.model.num_layers, len(connected))
     if len(layers) > 1:
-        _log_partition(layers, costs)
+        _log_partition(execution, layers, costs)
     return shares_of(layers)
 
 
@@ -66,14 +66,16 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     Raises ModelConfigError as `stage_shares` does.
     """
     even = even_split(execution.model.num_layers, len(costs))
-    costs = _of_equal_devices(costs)
+    costs = _of_equal_devices(execution, costs)
     time = _weighted_time(costs, even)
     best = _least_slowest(costs, time, _most_layers(execution, costs, even), sum(even))
     slowest, least = (max(_seconds(costs, layers, time)) for layers in (even, best))
     return best if slowest >= LEAST_GAIN * least else even
 
 
-def _log_partition(stage_layers: Sequence[int], costs: Sequence[StageCosts]) -> None:
+def _log_partition(
+    execution: ExecutionConfig, stage_layers: Sequence[int], costs: Sequence[StageCosts]
+) -> None:
     """One line: the layers of each stage and, where `costs` are known, for which part of the
     slowest stage's time each is expected to be busy."""
     layers = ", ".join(map(str, stage_layers))
@@ -82,18 +84,21 @@ def _log_partition(stage_layers: Sequence[int], costs: Sequence[StageCosts]) -> 
         return
     shares: list[str] = []
     for kind, time in (("decoding", _decode), ("prompts", _prompts)):
-        seconds = _seconds(_of_equal_devices(costs), stage_layers, time)
+        seconds = _seconds(_of_equal_devices(execution, costs), stage_layers, time)
         if slowest := max(seconds):
             busy = ", ".join(f"{own / slowest:.0%}" for own in seconds)
             shares.append(f"{kind} {busy}")
     log.info("layers by stage: %s; expected to be busy: %s", layers, "; ".join(shares))
 
 
-def _of_equal_devices(costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
-    """The median of all stages for each, if their devices are alike: noise then moves no layer."""
+def _of_equal_devices(
+    execution: ExecutionConfig, costs: Sequence[StageCosts]
+) -> Sequence[StageCosts]:
+    """The median of all stages for each, if they share a device or theirs are alike: noise then
+    moves no layer."""
     for time in (_decode, _prompts):
         times = [time(stage.layer) for stage in costs]
-        if max(times) > ALIKE * min(times):
+        if len(set(execution.devices)) > 1 and max(times) > ALIKE * min(times):
             return costs
     typical = StageCosts(
         layer=_typical([stage.layer for stage in costs]),

@@ -73,12 +73,13 @@ class WorkerGroup:
         self._context.term()
         self._folder.cleanup()
 
-    def hand_out_shares(self) -> None:
-        """Wait for every stage, and give it its share of the layers."""
+    def hand_out_shares(self) -> list[WorkerConnected]:
+        """Wait for every stage, and give it its share of the layers; returns what each said."""
         connected = [self.receive() for _ in self.processes]
         assert all(isinstance(message, WorkerConnected) for message in connected), connected
         for stage in range(len(self.processes)):
             self.send(stage, share_of(msgspec.structs.replace(self._config, stage=stage)))
+        return [message for message in connected if isinstance(message, WorkerConnected)]
 
     def get_ready(self, num_blocks: int) -> list[WorkerLoaded]:
         """Bring every stage to where it takes steps; returns what each said of itself."""

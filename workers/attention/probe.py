@@ -10,6 +10,7 @@ import torch
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.messages import EncodeStep
+from workers.device.timing import queued_milliseconds
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray, StepRows
@@ -28,10 +29,6 @@ _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
     "short texts": [(0, 32)] * 320,
 }
-_REPEATS = 5
-_HEAD_START = 8
-"""Matrix products of 0.14 TFLOP each that keep the GPU busy for some milliseconds."""
-
 _MAX_REASON = 400
 """Characters of an error message; a compiler's can fill pages."""
 
@@ -74,7 +71,7 @@ class Probe:
                 attend = self.attend(backend, step)
                 if not bool(attend().isfinite().all()):
                     raise ProbeError(f"{kind}: not finite")
-                times[kind] = _milliseconds(attend, self._device)
+                times[kind] = queued_milliseconds(attend, self._device)
         except ProbeError:
             raise
         except Exception as error:
@@ -135,21 +132,3 @@ class Probe:
 def _pages(contexts: IntArray, block_size: int) -> IntArray:
     """How many blocks each context takes."""
     return -(-contexts // block_size)
-
-
-def _milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """The device's time for one run, the mean of several consecutive runs.
-
-    The runs are queued while the device is busy with matrix products, so that the time to launch
-    them, which differs by library, is not measured: on a server it is hidden as well.
-    """
-    square = torch.ones((4096, 4096), dtype=torch.float16, device=device)
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(_HEAD_START):
-        torch.mm(square, square)
-    start.record()
-    for _ in range(_REPEATS):
-        run()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) / _REPEATS

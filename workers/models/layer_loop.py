@@ -25,11 +25,19 @@ def forward(
     """
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
-    for index, layer in enumerate(model.layers[:last]):
-        qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
-        hidden = layer.after_attention(hidden, attention.attend(index, qkv))
+    for index in range(last):
+        hidden = run_layer(model, index, hidden, attention)
     qkv = attention.rotate_and_cache(last, model.layers[last].qkv(hidden))
     return finish_last_layer(model, hidden, qkv, attention)
+
+
+def run_layer(
+    model: StageModel, index: int, hidden: torch.Tensor, attention: StepAttention
+) -> torch.Tensor:
+    """One layer of all tokens: [T', hidden_size] -> the same shape; `hidden` may be overwritten."""
+    layer = model.layers[index]
+    qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
+    return layer.after_attention(hidden, attention.attend(index, qkv))
 
 
 def finish_last_layer(

@@ -26,7 +26,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         self._model = model
         head_counts = (config.model.num_heads, config.model.num_kv_heads)
         self._attention = StageAttention(backend, head_counts, (), model.rotary)
-        self._head = _head(config, model)
+        self._head = encoder_head(config, model)
 
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
@@ -42,7 +42,8 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
             self.run_alone(message)
 
 
-def _head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
+def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
+    """The end of the last stage, by the task."""
     match config.task:
         case "embed":
             return EmbedHead(config.model.pooling)

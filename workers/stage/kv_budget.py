@@ -17,13 +17,14 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep, SlotInit
+from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import TokenSampling
 from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.memory import GIB, DeviceMemoryError, explained
+from workers.stage.warm_up_steps import blocks_of, step_of_rows
 
 
 def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
@@ -61,35 +62,13 @@ def largest_step(config: ExecutionConfig) -> DecodeStep:
     """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
     which take the most memory."""
     lens = _row_lens_of_largest_step(config)
-    blocks = _blocks(lens, config)
-    slots = np.arange(len(lens), dtype=np.int32)
-    firsts = np.cumsum(blocks) - blocks
-    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
-    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
-    return DecodeStep(
-        step=0,
-        tokens=bytes(4 * lens.sum()),
-        query_lens=lens.tobytes(),
-        slots=slots.tobytes(),
-        starts=bytes(4 * len(lens)),
-        sample=b"\1" * len(lens),
-        block_updates=table.tobytes(),
-        inits=[
-            SlotInit(
-                slot=slot,
-                prompt_len=length,
-                seed=slot,
-                sampling=TokenSampling(top_p=0.9, presence_penalty=0.1),
-                known_tokens=bytes(4 * length),
-            )
-            for slot, length in enumerate(lens.tolist())
-        ],
-    )
+    costly = TokenSampling(top_p=0.9, presence_penalty=0.1)
+    return step_of_rows(lens, np.zeros_like(lens), config.block_size, costly)
 
 
 def blocks_of_largest_step(config: ExecutionConfig) -> int:
     """Blocks that `largest_step` writes."""
-    return int(_blocks(_row_lens_of_largest_step(config), config).sum())
+    return int(blocks_of(_row_lens_of_largest_step(config), config.block_size).sum())
 
 
 def _row_lens_of_largest_step(config: ExecutionConfig) -> npt.NDArray[np.int32]:
@@ -99,10 +78,6 @@ def _row_lens_of_largest_step(config: ExecutionConfig) -> npt.NDArray[np.int32]:
     lens = np.full(rows, each, np.int32)
     lens[:over] += 1
     return lens
-
-
-def _blocks(lens: npt.NDArray[np.int32], config: ExecutionConfig) -> npt.NDArray[np.int32]:
-    return -(-lens // config.block_size)
 
 
 def _graph_bytes(config: ExecutionConfig, runner: DecodeRunner) -> int:

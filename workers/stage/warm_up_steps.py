@@ -1,13 +1,14 @@
-"""The steps that warm a stage up: together they take every path."""
+"""Steps without a request: those that warm a stage up, and others by which it is measured."""
 
 import numpy as np
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.token_sampling import GREEDY, TokenSampling
+from workers.step.rows import IntArray
 
 MAX_TOKENS = 64
-"""Tokens of the longest step: enough to take every path."""
+"""Tokens of the longest step that warms up: enough to take every path."""
 
 
 def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
@@ -64,6 +65,43 @@ def step_of_first_tokens(rows: int) -> DecodeStep:
         block_updates=updates.tobytes(),
         inits=[SlotInit(slot=slot, prompt_len=1, seed=0, sampling=GREEDY) for slot in range(rows)],
     )
+
+
+def step_of_rows(
+    query_lens: IntArray, cached: IntArray, block_size: int, sampling: TokenSampling
+) -> DecodeStep:
+    """Rows of `query_lens` tokens behind `cached` ones, int32[R] each, all of which sample. Row r
+    is in slot r, and its blocks follow those of row r - 1."""
+    contexts = cached + query_lens
+    blocks = blocks_of(contexts, block_size)
+    slots = np.arange(len(query_lens), dtype=np.int32)
+    firsts = np.cumsum(blocks) - blocks
+    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
+    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
+    return DecodeStep(
+        step=0,
+        tokens=_zeros(int(query_lens.sum())),
+        query_lens=query_lens.tobytes(),
+        slots=slots.tobytes(),
+        starts=cached.tobytes(),
+        sample=b"\1" * len(slots),
+        block_updates=table.tobytes(),
+        inits=[
+            SlotInit(
+                slot=slot,
+                prompt_len=context,
+                seed=slot,
+                sampling=sampling,
+                known_tokens=_zeros(context) if sampling.penalised else b"",
+            )
+            for slot, context in enumerate(contexts.tolist())
+        ],
+    )
+
+
+def blocks_of(contexts: IntArray, block_size: int) -> IntArray:
+    """How many blocks each context takes."""
+    return -(-contexts // block_size)
 
 
 def _int32(*values: int) -> bytes:

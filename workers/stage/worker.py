@@ -16,6 +16,7 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.families import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
+    StageCosts,
     WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
@@ -93,11 +94,11 @@ def _serve(
     if execution.device_type == "cuda":
         torch.cuda.set_device(config.local_device)
     links = connect(config, partial(_end_process, execution, config.stage))
-    engine.send(WorkerConnected(config.stage))
+    backend = select_backend(execution.attention_backend, attention_needs(execution))
+    engine.send(WorkerConnected(config.stage, _costs(config, backend)))
     share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config, share)
-    backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(_announcement(config, loaded, backend))
     num_blocks = _answer(engine, AllocateKV).num_blocks
     needed = num_blocks * _block_bytes(execution, loaded.model)
@@ -122,6 +123,19 @@ def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
     if not isinstance(message, kind):
         raise TypeError(f"expected {kind.__name__}, not {type(message).__name__}")
     return message
+
+
+def _costs(config: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
+    """What the parts of the model cost here, if the layers are to be divided by it."""
+    if config.execution.num_stages == 1 or config.execution.stage_layers:
+        return None
+    from workers.stage.stage_costs import measured_costs  # noqa: PLC0415
+
+    with explained("timing one layer", "use a smaller model"):
+        costs = measured_costs(config, backend)
+    if costs is not None:
+        release_cached()
+    return costs
 
 
 # Sampling, CUDA graphs and the decoder's runner are imported for generators alone, so that an

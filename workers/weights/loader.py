@@ -57,7 +57,8 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         fill_randomly(weights)
     else:
         checkpoint = Checkpoint(Path(config.model.path), model.canonical_name)
-        whole = _whole_model(config)
+        (all_layers,) = shares_of([config.model.num_layers])
+        whole = outline(config, all_layers)
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
         checkpoint.check_copies(model.copies())
         checkpoint.read(weights, WeightProgress(worker.stage, weight_bytes).add)
@@ -66,11 +67,10 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
-def _whole_model(config: ExecutionConfig) -> StageModel:
-    """The whole model as one stage, without memory: its weights are those that any stage reads."""
+def outline(config: ExecutionConfig, share: Share) -> StageModel:
+    """A share of the model without memory: what its weights are called, and their shapes."""
     device = torch.device("meta")
     architecture = model_class(config.model.architecture)
-    (share,) = shares_of([config.model.num_layers])
     with device:
         return architecture(config.model, share, Placement(device, TORCH_DTYPES[config.dtype]))
 

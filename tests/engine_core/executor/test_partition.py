@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,8 +31,10 @@ def costs(
     )
 
 
-def execution(num_layers: int = LAYERS, **changes: object) -> ExecutionConfig:
+def execution(num_layers: int = LAYERS, **changes: Any) -> ExecutionConfig:
+    """Of stages on GPUs of their own."""
     model = msgspec.structs.replace(MODEL, num_layers=num_layers)
+    changes.setdefault("devices", ("cuda:0", "cuda:1"))
     return execution_config(model=model, **changes)
 
 
@@ -111,6 +114,12 @@ def test_noise_of_equal_devices_moves_no_layer() -> None:
     for noise in (0.95, 0.98, 1.0, 1.04):
         stages = [costs(), costs(decode=noise, prompts=noise), costs(decode=1.01), costs()]
         assert chosen(stages) == (8, 9, 8, 7)
+
+
+def test_stages_of_one_device_differ_by_noise_alone() -> None:
+    stages = [costs(decode=noise, prompts=noise) for noise in (1.0, 1.7, 0.6, 1.1)]
+    assert choose_layers(execution(devices=("cpu",) * 4), stages) == (8, 9, 8, 7)
+    assert chosen(stages) != (8, 9, 8, 7)
 
 
 def test_a_partition_that_costs_many_blocks_is_not_taken() -> None:

@@ -1,0 +1,126 @@
+"""What the parts of a model cost, measured before its layers are divided."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.checkpoints import (
+    save_bert,
+    save_llama,
+    save_masked_lm,
+    with_execution,
+    worker_config,
+)
+from tests.workers.worker_group import WorkerGroup
+from workers.attention.backend_selection import select_backend
+from workers.contract.config import Task, WorkerConfig
+from workers.contract.messages import StageCosts, WorkerLoaded
+from workers.stage.model_runner import attention_needs
+from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
+
+WIDE: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3}
+SECONDS = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def measured(config: WorkerConfig) -> StageCosts | None:
+    """As a worker of two stages measures it."""
+    config = with_execution(config, devices=("cpu", "cpu"))
+    backend = select_backend("auto", attention_needs(config.execution))
+    with torch.inference_mode():
+        return measured_costs(config, backend)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_decoder_is_measured_for_decoding_and_prompts(tmp_path: Path, tied: bool) -> None:
+    model = save_llama(tmp_path, **WIDE, vocab_size=50_000, tie_word_embeddings=tied)
+    (tmp_path / "model.safetensors").unlink()  # made-up weights need none
+    started = time.monotonic()
+    costs = measured(worker_config(tmp_path))
+    assert time.monotonic() - started < SECONDS
+    assert costs is not None
+    layer, table = model.model.layers[0], model.model.embed_tokens.weight.nbytes
+    assert costs.layer.weight_bytes == sum(weight.nbytes for weight in layer.parameters())
+    assert costs.embedding.weight_bytes == table
+    assert costs.head.weight_bytes == table + model.model.norm.weight.nbytes
+    assert costs.kv_block_bytes == 2 * 4 * 2 * 128 * 4
+    for part in (costs.layer, costs.embedding, costs.head):
+        assert part.decode > 0
+        assert part.prompts > 0
+    # The head multiplies each row by 26 million numbers, the layer by two million.
+    assert costs.head.decode > costs.layer.decode > costs.embedding.decode
+
+
+def test_the_head_of_a_classifier_is_small(tmp_path: Path) -> None:
+    save_bert(tmp_path, labels=2, **WIDE)
+    costs = measured(worker_config(tmp_path, task="classify"))
+    assert costs is not None
+    assert costs.layer.prompts > costs.head.prompts > 0
+    assert (costs.layer.decode, costs.head.decode, costs.kv_block_bytes) == (0, 0, 0)
+    assert costs.head.weight_bytes == 4 * (512 * 512 + 512 + 2 * 512 + 2)
+
+
+def test_an_embedder_has_no_weights_in_its_head(tmp_path: Path) -> None:
+    save_bert(tmp_path, **WIDE)
+    costs = measured(worker_config(tmp_path, task="embed"))
+    assert costs is not None
+    assert costs.layer.prompts > costs.head.prompts > 0
+    assert costs.head.weight_bytes == 0
+
+
+def test_the_head_of_splade_is_an_lm_head_over_all_tokens(tmp_path: Path) -> None:
+    save_masked_lm(tmp_path, **WIDE, vocab_size=50_000)
+    costs = measured(worker_config(tmp_path, task="embed_sparse"))
+    assert costs is not None
+    assert costs.head.prompts > costs.layer.prompts
+
+
+@pytest.mark.parametrize("task", ["generate", "embed"])
+def test_layers_that_are_launched_for_longer_than_they_run_are_not_measured(
+    tmp_path: Path, task: Task
+) -> None:
+    save = save_llama if task == "generate" else save_bert
+    save(tmp_path)
+    started = time.monotonic()
+    assert measured(worker_config(tmp_path, task=task)) is None
+    assert time.monotonic() - started < 0.3
+
+
+def test_a_layer_of_the_least_size_is_measured(tmp_path: Path) -> None:
+    size = 512
+    save_llama(tmp_path, hidden_size=size, intermediate_size=256, num_key_value_heads=4)
+    weights = 4 * size * size + 3 * size * 256 + 2 * size
+    assert weights > LEAST_LAYER_WEIGHTS
+    costs = measured(worker_config(tmp_path, dtype="bfloat16"))
+    assert costs is not None
+    assert costs.layer.weight_bytes == 2 * weights
+
+
+@pytest.mark.parametrize(("stage_layers", "measures"), [((), True), ((2, 1), False)])
+def test_a_pipeline_is_measured_unless_a_person_divides_its_layers(
+    tmp_path: Path, stage_layers: tuple[int, ...], measures: bool
+) -> None:
+    save_llama(tmp_path, **WIDE)
+    config = with_execution(worker_config(tmp_path), stage_layers=stage_layers)
+    with WorkerGroup(config, 2) as group:
+        costs = [message.costs for message in group.hand_out_shares()]
+        loaded = [group.receive() for _ in costs]
+        assert [own is not None for own in costs] == [measures] * 2
+        assert all(isinstance(message, WorkerLoaded) for message in loaded)
+        for stage in (0, 1):
+            said = [line for line in group.log(stage) if "measured in" in line]
+            assert len(said) == measures
+
+
+def test_one_stage_measures_nothing(tmp_path: Path) -> None:
+    save_llama(tmp_path, **WIDE)
+    with WorkerGroup(worker_config(tmp_path), 1) as group:
+        (message,) = group.hand_out_shares()
+        assert message.costs is None

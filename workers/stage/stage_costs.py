@@ -1,0 +1,206 @@
+"""What the parts of a model cost on a stage's device: one made-up layer, the embedding and the head
+are timed before any weights are loaded, and the layers are divided by it
+(`engine_core/executor/partition.py`)."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from workers.attention.base import AttentionBackend, LayerCache
+from workers.attention.kv_cache import KVCache, kv_block_bytes
+from workers.attention.stage_attention import StageAttention
+from workers.contract.config import Device, ExecutionConfig, WorkerConfig
+from workers.contract.messages import EncodeStep, PartCosts, StageCosts
+from workers.contract.share import Share
+from workers.contract.token_sampling import TokenSampling
+from workers.device.timing import seconds_of
+from workers.layers.placement import Placement
+from workers.models.base import StageModel
+from workers.models.layer_loop import run_layer
+from workers.models.model_class import model_class
+from workers.stage.encode_runner import encoder_head
+from workers.stage.warm_up_steps import blocks_of, step_of_rows
+from workers.step.packed_step import PackedStep
+from workers.step.rows import IntArray
+from workers.step.slot_table import SlotTable
+from workers.weights.loader import TORCH_DTYPES, outline
+
+LEAST_LAYER_WEIGHTS = 1 << 20
+"""A layer with fewer weights takes as long as it takes to launch it, on any device."""
+
+DECODE_ROWS, DECODE_CONTEXT = 64, 256
+"""The most rows of the decode step that is timed, and the most tokens of each one's context."""
+
+PROMPT_TOKENS: dict[Device, int] = {"cpu": 64, "cuda": 2048}
+"""The most tokens of the step of prompts."""
+
+PROMPT_LEN = 512
+"""The most tokens of one of its prompts."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _Parts(NamedTuple):
+    """The work of one step, part by part: each call does it once, or queues it."""
+
+    layer: Callable[[], object]
+    embedding: Callable[[], object]
+    head: Callable[[], object]
+
+
+def measured_costs(worker: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
+    """Times one layer with random weights, the embedding and the head on the stage's device; None
+    for layers that are too small. Takes a few tenths of a second, besides what kernels take to
+    compile."""
+    started, execution = time.monotonic(), worker.execution
+    placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype])
+    weights = _part_weights(execution)
+    if weights.layer < LEAST_LAYER_WEIGHTS:
+        return None
+    model = _made_up_model(execution, placement)
+    block_bytes = 0
+    if execution.task == "generate":
+        decode, prompts = _decoder_seconds(execution, model, backend, placement)
+        block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
+    else:
+        prompts = _encoder_seconds(execution, model, backend, placement.device)
+        decode = [0.0 for _ in prompts]
+    sizes = [count * placement.dtype.itemsize for count in weights]
+    layer, embedding, head = map(PartCosts, decode, prompts, sizes)
+    costs = StageCosts(layer, embedding, head, block_bytes)
+    _log(costs, time.monotonic() - started)
+    return costs
+
+
+def _log(costs: StageCosts, seconds: float) -> None:
+    parts = ", ".join(
+        f"{name} {1e6 * part.decode:.0f} + {1e6 * part.prompts:.0f} µs"
+        for name, part in (
+            ("a layer", costs.layer),
+            ("embedding", costs.embedding),
+            ("head", costs.head),
+        )
+    )
+    _logger.info("decode step + step of prompts: %s; measured in %.1f s", parts, seconds)
+
+
+class _PartWeights(NamedTuple):
+    """How many numbers each part has."""
+
+    layer: int
+    embedding: int
+    head: int
+
+
+def _part_weights(execution: ExecutionConfig) -> _PartWeights:
+    """From shares of one layer, without memory. A tied embedding counts at both ends: each of them
+    loads it."""
+
+    def count(*, first: bool, last: bool) -> int:
+        weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
+        return sum(weight.numel() for weight in weights.values())
+
+    layer = count(first=False, last=False)
+    return _PartWeights(
+        layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
+    )
+
+
+def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
+    """The whole model, but of one layer. How many bits change decides how much power a GPU draws,
+    and so how fast it is: the weights are random. An embedding is only looked up: it stays as it
+    is, unless the head shares it."""
+    architecture = model_class(execution.model.architecture)
+    model = architecture(execution.model, Share(0, 1, first=True, last=True), placement)
+    multiplied = outline(execution, Share(0, 1, first=False, last=True)).weights().keys()
+    _fill([weight for name, weight in model.weights().items() if name in multiplied])
+    model.pack()
+    return model
+
+
+def _fill(tensors: Iterable[torch.Tensor]) -> None:
+    """Random numbers, the same few over and over: on a CPU, drawing them all would take seconds."""
+    for tensor in tensors:
+        flat = tensor.view(-1)
+        numbers = 0.02 * torch.randn(1 << 12, dtype=tensor.dtype, device=tensor.device)
+        whole = len(flat) // len(numbers) * len(numbers)
+        flat[:whole].view(-1, len(numbers)).copy_(numbers)
+        flat[whole:].copy_(numbers[: len(flat) - whole])
+
+
+def _encoder_seconds(
+    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, device: torch.device
+) -> list[float]:
+    """The time of each part in a step of texts."""
+    lens = _prompt_lens(execution)
+    message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
+    step = PackedStep.of(message, device)
+    attention = _attention(execution, model, backend, ()).packed(step)
+    hidden, head = model.embed(step), encoder_head(execution, model)
+    parts = _Parts(
+        layer=lambda: run_layer(model, 0, hidden, attention),
+        embedding=lambda: model.embed(step),
+        head=lambda: head(step, model.final_norm(hidden)),
+    )
+    return [seconds_of(part, device) for part in parts]
+
+
+def _decoder_seconds(
+    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, placement: Placement
+) -> tuple[list[float], list[float]]:
+    """The time of each part in a decode step, and in a step of prompts."""
+    # Encoders need none of these.
+    from workers.heads.generate import GenerateHead  # noqa: PLC0415
+    from workers.sampling.sampling_table import SamplingTable  # noqa: PLC0415
+    from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
+
+    device, size, prompts = placement.device, execution.block_size, _prompt_lens(execution)
+    rows = min(DECODE_ROWS, -(-execution.max_running // execution.num_stages))
+    contexts = np.full(rows, min(DECODE_CONTEXT, execution.max_model_len), np.int32)
+    ones = np.ones_like(contexts)
+    blocks = [blocks_of(lens, size) for lens in (contexts, prompts)]
+    num_blocks, max_blocks = (max(map(of, blocks)) for of in (np.sum, np.max))
+    max_rows = max(len(contexts), len(prompts))
+    slots = SlotTable(max_rows, int(max_blocks), size, int(num_blocks), device)
+    table = SamplingTable(max_rows, execution.model.vocab_size, device)
+    cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
+    _fill([cache[0].keys, cache[0].values])
+    stage = _attention(execution, model, backend, cache)
+    builder = DecodeInputBuilder(slots, table, device, first=True)
+    head = GenerateHead(model, slots, table)
+
+    def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
+        batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
+        step, requested = batch.tensors, batch.requested
+        hidden, last, attention = model.embed(step), requested.last_tokens, stage.paged(step)
+        own = hidden if last is None else hidden.index_select(0, last.indices)
+        parts = _Parts(
+            layer=lambda: run_layer(model, 0, hidden, attention),
+            embedding=lambda: model.embed(step),
+            head=lambda: head(requested, model.final_norm(own)),
+        )
+        return [seconds_of(part, device) for part in parts]
+
+    return seconds(ones, contexts - ones), seconds(prompts, np.zeros_like(prompts))
+
+
+def _prompt_lens(execution: ExecutionConfig) -> IntArray:
+    """The tokens of each prompt of a step, int32[R], the last one shorter."""
+    tokens = min(PROMPT_TOKENS[execution.device_type], execution.max_step_tokens)
+    longest = min(PROMPT_LEN, execution.max_model_len)
+    whole, rest = divmod(tokens, longest)
+    return np.array([longest] * whole + [rest] * bool(rest), np.int32)
+
+
+def _attention(
+    execution: ExecutionConfig,
+    model: StageModel,
+    backend: AttentionBackend,
+    caches: Sequence[LayerCache],
+) -> StageAttention:
+    head_counts = execution.model.num_heads, execution.model.num_kv_heads
+    return StageAttention(backend, head_counts, caches, model.rotary)
