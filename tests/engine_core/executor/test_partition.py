@@ -125,7 +125,7 @@ def test_stages_of_one_device_differ_by_noise_alone() -> None:
 def test_a_partition_that_costs_many_blocks_is_not_taken() -> None:
     """Nine layers for eight leave eight ninths of the blocks."""
     stages = [costs(kv_block_bytes=1 << 19)] * 4
-    share = execution(memory_share_bytes=120 * GIB, max_model_len=131_072, max_running=1024)
+    share = execution(memory_shares=(120 * GIB,) * 4, max_model_len=131_072, max_running=1024)
     assert choose_layers(share, stages) == (8, 8, 8, 8)
     assert choose_layers(share, stages[:2]) == (17, 15)
     size = execution(kv_cache_bytes=64 * GIB, max_model_len=131_072, max_running=1024)
@@ -135,13 +135,13 @@ def test_a_partition_that_costs_many_blocks_is_not_taken() -> None:
 
 def test_blocks_that_nobody_can_use_are_not_missed() -> None:
     stages = [costs(kv_block_bytes=1 << 19)] * 4
-    share = execution(memory_share_bytes=120 * GIB, max_model_len=512, max_running=64)
+    share = execution(memory_shares=(120 * GIB,) * 4, max_model_len=512, max_running=64)
     assert choose_layers(share, stages) == (8, 9, 8, 7)
 
 
 def test_where_nothing_fits_the_split_is_even() -> None:
     stages = [costs(kv_block_bytes=1 << 19)] * 2
-    assert choose_layers(execution(memory_share_bytes=1 * GIB), stages) == (16, 16)
+    assert choose_layers(execution(memory_shares=(1 * GIB,) * 2), stages) == (16, 16)
 
 
 def test_as_many_stages_as_layers() -> None:
