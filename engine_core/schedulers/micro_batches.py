@@ -7,6 +7,10 @@ from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.request import Request
 from workers.contract.config import ExecutionConfig, max_micro_batches
 
+_UNEVEN = 0.02
+"""Micro-batches of one size whose times differ by less are left as they are: workers are fastest at
+some sizes, and contexts grow."""
+
 
 class MicroBatches:
     """Generating requests are divided evenly over M micro-batches. Each step reads all weights, so
@@ -48,19 +52,16 @@ class MicroBatches:
             return ready
         _, token, _, context = self._step_time.cost_model.coefficients
         share = (token * self._generating + context * contexts) / self.count
-        if token * len(ready) + context * sum(map(_submitted, ready)) <= share:
-            return ready
-        ready = sorted(ready, key=_last_step)
+        even = -(-self._generating // self.count)
+        if len(ready) > even:
+            ready = sorted(ready, key=_last_step)
         times = [token + context * request.submitted for request in ready]
-        ends = accumulate(times)
+        if len(ready) >= even and abs(sum(times[:even]) / share - 1) < _UNEVEN:
+            return ready[:even]
         # A row belongs to the share in which more than half of it lies.
-        count = sum(end - time / 2 <= share for end, time in zip(ends, times, strict=True))
-        return ready[: max(count, 1)]
+        middles = (end - time / 2 for end, time in zip(accumulate(times), times, strict=True))
+        return ready[: max(1, sum(middle <= share for middle in middles))]
 
 
 def _last_step(request: Request) -> int:
     return request.last_step
-
-
-def _submitted(request: Request) -> int:
-    return request.submitted

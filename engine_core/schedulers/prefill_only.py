@@ -4,8 +4,9 @@ A job is a struct of arrays; its items are rows, never objects.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 
+_MOST_MISFITS = 32
+
 
 @dataclass(slots=True, eq=False)
 class EncoderRows:
@@ -40,7 +43,7 @@ class EncoderRows:
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
     offsets: list[int] = field(init=False)
-    costs: Sequence[float] = field(init=False)
+    costs: list[int] = field(init=False)
     cursor: int = 0
 
     def __post_init__(self) -> None:
@@ -48,8 +51,8 @@ class EncoderRows:
 
     def weigh(self, attended: float) -> None:
         """A token that attends to N others takes 1 + `attended` · N."""
-        lens = self.lens.astype(np.float64)
-        self.costs = [0.0, *np.cumsum(lens * (1 + attended * lens)).tolist()]
+        costs = [int(tokens * (1 + attended * tokens)) for tokens in self.lens.tolist()]
+        self.costs = list(accumulate(costs, initial=0))
 
     @property
     def first_tokens(self) -> int:
@@ -88,7 +91,7 @@ class PrefillOnlyScheduler:
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = 0
-        self._waiting_work = 0.0  # of whole jobs, in units of `EncoderRows.costs`
+        self._waiting_work = 0  # of whole jobs, in units of `EncoderRows.costs`
         self._running_rows = 0
         self._step = 0
 
@@ -189,6 +192,7 @@ class _Packer:
 
     def __init__(self, budget: float, rows: Mapping[Job, EncoderRows]) -> None:
         self.left = budget
+        self._misfits = 0
         self._rows = rows
         self._tokens: list[npt.NDArray[np.int32]] = []
         self._types: list[npt.NDArray[np.uint8]] = []
@@ -196,10 +200,11 @@ class _Packer:
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
     def fill(self, jobs: Collection[Job]) -> None:
-        """Give every job an even share of the budget left, then the remainder to the first."""
+        """Give every job an even share of the budget left, then the remainder to the first. Ends
+        once many did not fit: thousands may wait."""
         for limit in (self.left / len(jobs), self.left):
             for job in jobs:
-                if self.left <= 0:
+                if self.left <= 0 or self._misfits == _MOST_MISFITS:
                     return
                 self._add_rows(job, self._rows[job], limit)
 
@@ -210,6 +215,7 @@ class _Packer:
         if count == 0 and rows.num_left and (rows.fitting(self.left) or not self._parts):
             count = 1
         if count == 0:
+            self._misfits += rows.num_left > 0
             return
         start, stop = rows.cursor, rows.cursor + count
         rows.cursor = stop

@@ -10,23 +10,32 @@ from hypothesis import strategies as st
 from engine_core.job import Job
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
+from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from tests.engine_core.configs import execution_config
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EmbedOutput
 
 A = b"a"
+BGE_BASE = Coefficients(step=1e-4, token=4e-7, attended=8e-11, context=0.0)
 
 
 class Steps:
     """A scheduler whose steps run at once; `order` has (job, row) as they were submitted."""
 
-    def __init__(self, max_step_tokens: int = 32) -> None:
-        config = execution_config(max_model_len=16, max_step_tokens=max_step_tokens)
-        self.scheduler = PrefillOnlyScheduler(config, 0)
+    def __init__(self, max_step_tokens: int = 32, stages: int = 1, max_model_len: int = 16) -> None:
+        config = execution_config(
+            num_stages=stages,
+            task="embed",
+            max_model_len=max_model_len,
+            max_step_tokens=max_step_tokens,
+        )
+        self.costs = CostModel(BGE_BASE)
+        self.scheduler = PrefillOnlyScheduler(config, 0, self.costs)
         self.outbox = Outbox(lambda job: None)
         self.order: list[list[tuple[int, int]]] = []
         self.jobs: dict[int, Job] = {}
+        self.works: list[StepWork] = []
 
     def add(self, job_id: int, lens: list[int], priority: int = 0) -> None:
         message = EncodeJob(job_id, ids=[b""] * len(lens), priority=priority)
@@ -43,6 +52,7 @@ class Steps:
             [(job.message.id, row) for job, rows in batch.parts for row in rows.tolist()]
         )
         assert sum(batch.lens) == len(batch.tokens)
+        self.works.append(batch.work)
         pooled = np.zeros((len(batch.lens), 2), np.float32)
         output = EmbedOutput(batch.step, vectors=pooled.tobytes())
         self.scheduler.update(batch, output, self.outbox)
@@ -120,6 +130,29 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
         assert sum(jobs[job][0][row] for job, row in rows) <= 32
     usage = steps.scheduler.usage()
     assert (usage.running, usage.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("lens", [[512] * 700, [64, 512] * 350, [32] * 9000])
+def test_the_steps_of_a_pipeline_take_equal_time_to_the_last(stages: int, lens: list[int]) -> None:
+    steps = Steps(max_step_tokens=16_384, stages=stages, max_model_len=512)
+    steps.add(1, lens)
+    steps.drain()
+    times = [steps.costs.seconds(work) for work in steps.works]
+    assert max(times[:-1]) <= 1.1 * min(times[:-1])
+    assert len(times) >= 4 * stages, "the stages take turns"
+    assert max(work.tokens for work in steps.works) <= 16_384
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_many_small_jobs_end_without_a_tail_of_tiny_steps(stages: int) -> None:
+    steps = Steps(max_step_tokens=16_384, stages=stages, max_model_len=512)
+    for job in range(2000):
+        steps.add(job, [32])
+    steps.drain()
+    assert all(work.tokens >= 512 for work in steps.works[:-1])
+    assert len(steps.works) <= 16 * stages
+    assert (steps.scheduler._waiting_work, steps.scheduler._waiting_rows) == (0, 0)
 
 
 @settings(max_examples=100, deadline=None)
