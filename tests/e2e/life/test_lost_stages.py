@@ -134,20 +134,18 @@ def test_what_is_in_flight_fails_at_once_and_everything_ends(
 
 
 def check_answers(answers: list[Answer], lost: float, late: float, why: str) -> None:
-    """Every request ends once and in time; those in flight name the stage that was lost."""
-    failed = [answer for answer in answers if answer.began < lost and answer.errors()]
+    """Every request ends once and in time; what was in flight names the stage that was lost."""
+    errors = [error for answer in answers for error in answer.errors()]
+    failed = [error for error in errors if error.startswith("engine_dead: the engine stopped: ")]
     assert failed
-    for answer in failed:
-        (error,) = answer.errors()
-        assert error.startswith("engine_dead: the engine stopped: " + why)
-        assert lost < answer.ended < lost + late
+    assert all(why in error for error in failed)
     for answer in answers:
         answer.check_ended_once()
+        if answer.errors():
+            assert lost < answer.ended < max(lost, answer.began) + late
         if answer.began < lost:
-            assert answer.status in (200, 500)
-        else:
-            assert answer.status in (200, 500, 503, None)
-            assert answer.ended - answer.began < late
+            # One that had not reached the daemon then gets 503.
+            assert answer.status in (200, 500, 503)
 
 
 def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
