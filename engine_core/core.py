@@ -28,19 +28,19 @@ from engine_core.messages import (
     Abort,
     EncodeJob,
     EndRow,
-    EngineInfo,
     GenerateJob,
     Hello,
     ResetCache,
     ToCore,
+    Trace,
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
 from engine_core.statistics import Statistics
 from engine_core.step_reports import StepReports
+from engine_core.tracer import Tracer
 from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
-from workers.contract.config import ExecutionConfig
 from workers.contract.messages import StageReport, StepOutput
 
 _RECEIVE_SECONDS = 1e-3
@@ -70,7 +70,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         execution = config.execution
-        self._info = _engine_info(execution, workflow, capacity)
+        self._info = workflow.engine_info(execution, capacity)
         self._last_stage = execution.num_stages - 1
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
@@ -91,7 +91,10 @@ class EngineCore:
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._statistics = Statistics(execution.num_stages, clock())
-        self._reports = StepReports(execution.num_stages, self._statistics, self._scheduler.observe)
+        self._tracer = Tracer()
+        self._reports = StepReports(
+            execution.num_stages, self._statistics, self._tracer, self._scheduler.observe
+        )
         self._cadence = Cadence()
         sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
         self._sources: list[Pollable] = list(sources)
@@ -137,7 +140,7 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_masks()
             now = self._clock()
-            self._reports.submitted(step.step, batch.work, overlapped=bool(self._in_flight))
+            self._reports.submitted(step, batch.work, overlapped=bool(self._in_flight))
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
@@ -213,6 +216,8 @@ class EngineCore:
                     self._abort((client, job_id))
             case ResetCache():
                 self._scheduler.reset_cache()
+            case Trace(seconds=seconds):
+                self._tracer.start(client, seconds, self._clock())
             case Hello():
                 self._known_clients.add(client)
                 self._clients.send(client, self._info)
@@ -287,14 +292,6 @@ class EngineCore:
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):
                 self._client_gone(client)
-
-
-def _engine_info(config: ExecutionConfig, workflow: Workflow, capacity: Capacity) -> EngineInfo:
-    return EngineInfo(
-        task=workflow.task,
-        max_model_len=config.max_model_len,
-        vocab_size=config.model.vocab_size,
-        vector_size=workflow.vector_size(config.model),
-        kv_tokens=capacity.num_blocks * config.block_size,
-        weight_bytes=capacity.weight_bytes,
-    )
+        for client, steps in self._tracer.take(now):
+            if not self._clients.send(client, steps):
+                self._tracer.forget(client)

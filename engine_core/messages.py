@@ -12,7 +12,7 @@ import msgspec
 
 from engine_core.engine_state import Beat
 from workers.contract.config import Task
-from workers.contract.messages import Logprobs
+from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
@@ -145,6 +145,39 @@ class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"
     """Forget every cached prefix that no running row uses: later prompts are computed anew."""
 
 
+MAX_TRACE_SECONDS = 60.0
+
+
+class Trace(msgspec.Struct, array_like=True, frozen=True, tag="trace"):
+    """Send the times of all steps that end in the next `seconds`, at most MAX_TRACE_SECONDS. The
+    answer is a `TracedSteps` a second."""
+
+    seconds: float
+
+
+class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A step that every stage has done, in these `times` by stage.
+
+    `prompt_tokens` of its tokens are not those of decode rows; `context_tokens` is the sum of its
+    rows' lengths up to then. `overlapped`: it was submitted while another step was in flight.
+    """
+
+    step: int
+    rows: int
+    tokens: int
+    prompt_tokens: int
+    context_tokens: int
+    overlapped: bool
+    times: list[StepTimes]
+
+
+class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
+    """Steps since the last such message; `over` if there are no more to come."""
+
+    steps: list[TracedStep]
+    over: bool
+
+
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
     vocabulary for sparse vectors."""
@@ -254,5 +287,5 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     failed: list[Failed] = []
 
 
-ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache
+ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
 FromCore = EngineInfo | Outputs | Beat

@@ -1,22 +1,24 @@
-"""What each stage reports of each step: from the loop to the statistics and the scheduler."""
+"""What each stage reports of each step: for the statistics, the scheduler and traces."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.statistics import Statistics
-from workers.contract.messages import StepTimes
+from engine_core.tracer import Tracer
+from workers.contract.messages import StepInput, StepTimes
 
 
 @dataclass(slots=True)
 class _Submitted:
-    """A step that `unreported` stages have yet to report; the slowest of the others took it
-    `slowest_us`. `overlapped`: it was submitted while another one was in flight."""
+    """A step that `unreported` stages have yet to report: the others' `times`, by stage.
+    `overlapped`: it was submitted while another one was in flight."""
 
+    step: StepInput
     work: StepWork
     overlapped: bool
+    times: list[StepTimes]
     unreported: int
-    slowest_us: int = 0
 
 
 class StepReports:
@@ -27,25 +29,29 @@ class StepReports:
         self,
         num_stages: int,
         statistics: Statistics,
+        tracer: Tracer,
         observe: Callable[[StepWork, float], None],
     ) -> None:
         """`observe` gets each step's work, and the seconds that it took the slowest stage."""
         self._num_stages = num_stages
         self._observe = observe
         self._statistics = statistics
+        self._tracer = tracer
         self._steps: dict[int, _Submitted] = {}
 
-    def submitted(self, step: int, work: StepWork, *, overlapped: bool) -> None:
+    def submitted(self, step: StepInput, work: StepWork, *, overlapped: bool) -> None:
         """A step has been submitted."""
-        self._steps[step] = _Submitted(work, overlapped, self._num_stages)
+        unknown = [StepTimes()] * self._num_stages
+        self._steps[step.step] = _Submitted(step, work, overlapped, unknown, self._num_stages)
         self._statistics.step_submitted(work.tokens)
 
-    def reported(self, stage: int, step: int, times: StepTimes) -> None:
-        """A stage has done its part of a step."""
-        submitted = self._steps[step]
-        self._statistics.step_reported(stage, times, overlapped=submitted.overlapped)
-        submitted.unreported -= 1
-        submitted.slowest_us = max(submitted.slowest_us, times.busy_us)
-        if not submitted.unreported:
-            del self._steps[step]
-            self._observe(submitted.work, submitted.slowest_us / 1e6)
+    def reported(self, stage: int, number: int, times: StepTimes) -> None:
+        """A stage has done its part of step `number`."""
+        step = self._steps[number]
+        self._statistics.step_reported(stage, times, overlapped=step.overlapped)
+        step.times[stage] = times
+        step.unreported -= 1
+        if not step.unreported:
+            del self._steps[number]
+            self._observe(step.work, max(times.busy_us for times in step.times) / 1e6)
+            self._tracer.record(step.step, step.times, overlapped=step.overlapped)

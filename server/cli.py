@@ -1,4 +1,4 @@
-"""The command line: `penstock serve`, `penstock config` and `penstock bench`."""
+"""The command line: `penstock serve`, `config`, `trace` and `bench`."""
 
 import argparse
 import sys
@@ -21,6 +21,7 @@ from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
 from server.settings.setting_names import SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
+from server.trace.command import TraceError, add_trace
 
 _EXAMPLES = """\
 examples:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)
-    except START_ERRORS as error:
+    except (*START_ERRORS, TraceError) as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -161,6 +162,8 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
         )
     )
+    trace = "write what the stages of a running daemon do to a file that Perfetto shows"
+    add_trace(commands.add_parser("trace", help=trace, formatter_class=_HelpFormatter))
     bench = commands.add_parser(
         "bench",
         help="measure speed and compare it with vLLM's figures and our goals",

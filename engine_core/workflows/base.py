@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from engine_core.executor.base import Capacity
 from engine_core.job import Job, RefusalError
-from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text
@@ -85,6 +86,17 @@ class Workflow:
             if operation not in self.operations:
                 reason = f"this model does not {operation} (its task: {self.task})"
                 raise RefusalError("invalid_request", reason)
+
+    def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
+        """What a ready engine tells its clients of its model."""
+        return EngineInfo(
+            task=self.task,
+            max_model_len=config.max_model_len,
+            vocab_size=config.model.vocab_size,
+            vector_size=self.vector_size(config.model),
+            kv_tokens=capacity.num_blocks * config.block_size,
+            weight_bytes=capacity.weight_bytes,
+        )
 
 
 def _required_by(message: GenerateJob | EncodeJob) -> list[Operation]:

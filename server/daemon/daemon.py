@@ -14,6 +14,7 @@ from pathlib import Path
 
 from server.daemon.build_config import build_config
 from server.daemon.child_commands import daemon_parts
+from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
@@ -108,11 +109,14 @@ def _private_folder() -> Generator[Path]:
     Raises StartError if it cannot be made, or the names of its sockets would be too long.
     """
     with _room_for("make a folder for sockets"):
-        folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
             raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
-        yield folder
+        with _room_for(f"write to {folder}"):
+            announcement = announce(folder)
+        with announcement:
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 from engine_core.core import EngineCore
 from engine_core.engine_state import Beat
 from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.messages import EngineInfo, FromCore, Outputs, ToCore
+from engine_core.messages import EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
@@ -43,10 +43,10 @@ class FakeClients:
 
     def __init__(self) -> None:
         self.arrivals = open_event(self, 1)
-        self.sent: dict[bytes, list[FromCore]] = {}
+        self.sent: dict[bytes, list[FromCore | TracedSteps]] = {}
         self.gone: set[bytes] = set()
         self._arrivals: deque[tuple[bytes, bytes]] = deque()
-        self._decoder = msgspec.msgpack.Decoder(FromCore)
+        self._decoder = msgspec.msgpack.Decoder(FromCore | TracedSteps)
 
     def put(self, client: bytes, message: ToCore) -> None:
         self._arrivals.append((client, msgspec.msgpack.encode(message)))
@@ -65,7 +65,7 @@ class FakeClients:
         return [message for message in self.sent.get(client, []) if isinstance(message, Outputs)]
 
     def beats(self, client: bytes) -> list[Beat | EngineInfo]:
-        return [m for m in self.sent.get(client, []) if not isinstance(m, Outputs)]
+        return [m for m in self.sent.get(client, []) if isinstance(m, Beat | EngineInfo)]
 
 
 class FakeExecutor:

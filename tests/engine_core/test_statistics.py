@@ -1,13 +1,28 @@
 """What a core counts of its steps and stages."""
 
+from collections.abc import Callable
+
 from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import GenerateJob, Hello, SamplingParams
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.statistics import Statistics
 from engine_core.step_reports import StepReports
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tracer import Tracer
 from tests.engine_core.fake_transport import Engine
-from workers.contract.messages import StepTimes
+from workers.contract.messages import EncodeStep, StepTimes
+
+
+def step(number: int) -> EncodeStep:
+    return EncodeStep(step=number, tokens=bytes(4), query_lens=bytes(4))
+
+
+def reports_of(
+    num_stages: int,
+    statistics: Statistics,
+    observe: Callable[[StepWork, float], None] = lambda *_: None,
+) -> StepReports:
+    return StepReports(num_stages, statistics, Tracer(), observe)
 
 
 def times(start_us: int) -> StepTimes:
@@ -21,9 +36,9 @@ def beat(statistics: Statistics, now: float = 0.0) -> Beat:
 
 def test_each_stages_times_are_summed_up() -> None:
     statistics = Statistics(2, 0.0)
-    reports = StepReports(2, statistics, lambda *_: None)
+    reports = reports_of(2, statistics)
     for number in range(3):
-        reports.submitted(number, StepWork(7 + number), overlapped=number > 0)
+        reports.submitted(step(number), StepWork(7 + number), overlapped=number > 0)
     for number in range(3):
         reports.reported(0, number, times(1000 + 215 * number))
     reports.reported(1, 0, times(1300))
@@ -37,9 +52,9 @@ def test_each_stages_times_are_summed_up() -> None:
 
 def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
     slowest: list[tuple[StepWork, float]] = []
-    reports = StepReports(2, Statistics(2, 0.0), lambda *observed: slowest.append(observed))
+    reports = reports_of(2, Statistics(2, 0.0), lambda *observed: slowest.append(observed))
     for number in range(2):
-        reports.submitted(number, StepWork(7 + number), overlapped=False)
+        reports.submitted(step(number), StepWork(7 + number), overlapped=False)
     reports.reported(1, 0, StepTimes(busy_us=300))
     assert not slowest, "a stage has yet to report"
     reports.reported(0, 0, StepTimes(busy_us=400, wait_us=900))
@@ -50,9 +65,9 @@ def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
 
 def test_a_stage_without_requests_is_not_idle() -> None:
     statistics = Statistics(1, 0.0)
-    reports = StepReports(1, statistics, lambda *_: None)
+    reports = reports_of(1, statistics)
     for number, start in enumerate((1000, 900_000)):
-        reports.submitted(number, StepWork(1), overlapped=False)
+        reports.submitted(step(number), StepWork(1), overlapped=False)
         reports.reported(0, number, times(start))
     assert beat(statistics).stages[0].idle_s == 0.0
 

@@ -120,8 +120,8 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     order, without gaps.
 
     start_us     when the stage began the step: its earlier work was done, and this step had been
-                 launched. By the host's monotonic clock, which all processes share; 0 if unknown.
-                 On CUDA with an error below 100 µs
+                 launched. By the host's monotonic clock, which all processes share (on CUDA with an
+                 error below 100 µs); 0 if unknown
     idle_us      time before that for which the device had nothing to do; -1 where that is not
                  measured
     wait_us      then, until the activations of the stage before had come, or on the first stage
