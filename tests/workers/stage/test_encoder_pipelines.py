@@ -9,12 +9,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.messages import EncodeJob
+from engine_core.messages import (
+    DenseVectors,
+    EncodedRows,
+    EncodeJob,
+    Scores,
+    SparseVectors,
+    TokenStates,
+)
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.test_core import A
 from tests.engine_core.tokenization.test_tokenizer_threads import TEMPLATE, raw_tokenizer
-from tests.workers.checkpoints import save_bert, save_masked_lm
+from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.staged_engine import EncoderRunner, Visit, one_thread, serve
 from tests.workers.stages import EncoderStages
 from workers.contract.checkpoint_config import read_model_config
@@ -31,6 +38,7 @@ SAVES: dict[Task, Callable[[Path], Any]] = {
 
 Numbers = dict[int, tuple[list[int], np.ndarray]]
 """By job: its finished rows in order, and all their results, one after the other."""
+NOTHING: tuple[list[int], np.ndarray] = ([], np.empty(0, np.float32))
 
 
 def traffic(task: Task) -> list[Visit]:
@@ -86,18 +94,36 @@ def answers(
     for outputs in engine.clients.outputs(A):
         assert not outputs.failed
         for part in outputs.encoded:
-            job, rows, data = msgspec.structs.astuple(part)[:3]
-            before, numbers = found.get(job, ([], np.empty(0, np.float32)))
-            more = np.frombuffer(rows, np.int32).tolist()
-            found[job] = (before + more, np.append(numbers, np.frombuffer(data, np.float32)))
+            before, numbers = found.get(part.job, NOTHING)
+            rows = np.frombuffer(part.rows, np.int32).tolist()
+            found[part.job] = (before + rows, np.append(numbers, numbers_of(part)))
     return found
+
+
+def numbers_of(part: EncodedRows) -> np.ndarray:
+    """Sparse vectors as dense ones: a number may be zero, or as good as zero."""
+    match part:
+        case SparseVectors():
+            counts = np.frombuffer(part.counts, np.int32)
+            entries = np.frombuffer(part.entries, np.float32).reshape(-1, 2)
+            dense = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
+            dense[np.repeat(np.arange(len(counts)), counts), entries[:, 0].astype(int)] = entries[
+                :, 1
+            ]
+            return dense.reshape(-1)
+        case Scores():
+            return np.frombuffer(part.logits, np.float32)
+        case TokenStates():
+            return np.frombuffer(part.states, np.float32)
+        case DenseVectors():
+            return np.frombuffer(part.vectors, np.float32)
 
 
 def differences(found: Numbers, alone: Numbers, visits: list[Visit]) -> int:
     """How many jobs have other results than alone. An aborted one has the first of them."""
     wrong = 0
     for visit in visits:
-        rows, numbers = found.get(visit.job.id, ([], np.empty(0, np.float32)))
+        rows, numbers = found.get(visit.job.id, NOTHING)
         all_rows, all_numbers = alone[visit.job.id]
         complete = visit.leaves is not None or rows == all_rows
         same = np.allclose(numbers, all_numbers[: len(numbers)], atol=1e-5, rtol=0)
