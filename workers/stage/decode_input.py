@@ -60,13 +60,14 @@ class DecodeInputBuilder:
         self._first = first
 
     def build(self, message: DecodeStep) -> DecodeInput:
-        """Apply the message's slot changes and make the step's tensors on the device."""
+        """Apply the message's slot changes and make the step's tensors on the device. Tokens of -1
+        are not looked up yet: they may still be on their way."""
         self._slots.update(message.block_updates)
         rows = StepRows.of(message)
         tokens = np.frombuffer(message.tokens, np.int32)
         graph = self.graphs.select(rows) if self.graphs else None
         if graph is None:
-            step = PagedStep.of(rows, tokens, self._slots, resolve=self._first)
+            step = PagedStep.of(rows, tokens, self._slots, look_up=self._first)
         else:
             graph.inputs.load(tokens, self._slots.kv_indices(rows), rows)
             step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)

@@ -72,6 +72,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
             return graph.run(hidden)
         if graph is not None:
             return graph.run(step, hidden, batch.last_tokens)
+        step.resolve(self.slots)
         attention = self._attention.paged(step, batch.last_tokens)
         return forward(self._model, step, hidden, attention)
 

@@ -30,14 +30,12 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
         super().__init__(runner, links, results)
         self._decode_runner, self._inbox, self._tokens = runner, inbox, tokens
 
-    def run(self, message: DecodeStep) -> None:
+    def _receive(self, message: DecodeStep) -> torch.Tensor | None:
         if self._tokens is not None:
-            self._timer.begin()
             self._tokens.prepare(message)
         elif self._links.tokens is not None and self._decode_runner.first:
-            self._timer.begin()
             self._links.tokens.wait_for(message.after)
-        super().run(message)
+        return super()._receive(message)
 
     def _run_head(
         self, message: DecodeStep, batch: DecodeInput, hidden: torch.Tensor

@@ -33,6 +33,8 @@ class PagedStep:
     query_starts   int32[R + 1]
     context_lens   int32[R]   cached tokens + this step's
     query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
+    token_slots    int32[T]   each token's slot, if some of them are -1 and must be looked up; else
+                   None
     """
 
     tokens: torch.Tensor
@@ -44,13 +46,14 @@ class PagedStep:
     context_lens: torch.Tensor
     query_lens: IntArray
     contexts: IntArray
+    token_slots: torch.Tensor | None = None
 
     @classmethod
     def of(
-        cls, rows: StepRows, tokens: IntArray, table: SlotTable, *, resolve: bool = True
+        cls, rows: StepRows, tokens: IntArray, table: SlotTable, *, look_up: bool = True
     ) -> Self:
-        """Everything from the host, in one copy: `tokens` int32[T], which `table` replaces where
-        they are -1, unless `resolve` is false."""
+        """Everything from the host, in one copy: `tokens` int32[T]. With `look_up`, -1 stands for
+        the newest token of the row's slot, and `resolve` has to be called."""
         device = table.device
         padded = padded_count(rows.total, device)
         arrays = [
@@ -61,14 +64,18 @@ class PagedStep:
             rows.starts,
             rows.contexts,
         ]
-        if resolve := resolve and bool((tokens < 0).any()):
+        if look_up and (tokens < 0).any():
             arrays.append(rows.token_slots)
         ids, positions, kv_indices, slots, starts, lens, *token_slots = to_device(arrays, device)
-        if resolve:
-            table.resolve(token_slots[0], ids[: rows.total], ids[: rows.total])
         tables = table.device_tables
         own = rows.query_lens, rows.contexts
-        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own)
+        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own, *token_slots)
+
+    def resolve(self, table: SlotTable) -> None:
+        """Look up the tokens that are -1."""
+        if self.token_slots is not None:
+            own = self.tokens[: len(self.token_slots)]
+            table.resolve(self.token_slots, own, own)
 
     @classmethod
     def over(cls, inputs: TokenInputs, rows: StepRows, table: SlotTable) -> Self:
