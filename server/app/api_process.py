@@ -86,6 +86,9 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
 
 def listening_sockets(listener: socket.socket) -> list[socket.socket]:
     """`listener`, several times: the loop accepts a connection of each in every turn."""
+    # A copy blocks as the original does, and that is a property of the socket, which all API
+    # processes share: another one's `accept` would wait in the kernel.
+    listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
 
 

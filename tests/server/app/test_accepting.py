@@ -1,6 +1,7 @@
 """A burst of connections is accepted in few turns of a busy loop."""
 
 import asyncio
+import os
 import socket
 
 import uvloop
@@ -38,3 +39,13 @@ def test_several_connections_are_accepted_in_a_turn() -> None:
         turns.append(uvloop.run(turns_to_accept(listeners)))
     one_a_turn, several_a_turn = turns
     assert several_a_turn < one_a_turn / 4
+
+
+def test_none_of_them_blocks_at_any_time() -> None:
+    """Other processes accept from the same socket meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        os.set_blocking(listener.fileno(), False)  # as another process has set it
+        copies = listening_sockets(listener)
+        assert not any(map(os.get_blocking, [copy.fileno() for copy in copies]))
+        for copy in copies:
+            copy.close()
