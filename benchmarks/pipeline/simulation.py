@@ -61,10 +61,14 @@ class SimulatedEngine:
         scheduler: DecoderScheduler,
         times: StepTimes,
         stage_layers: tuple[int, ...],
+        *,
         jitter: float = 0.0,
+        learns: bool = False,
     ) -> None:
-        """Each step's time on each stage is off by a random share of about `jitter`."""
+        """Each step's time on each stage is off by a random share of about `jitter`. The scheduler
+        `learns` what steps cost from their times, or its cost model stays frozen."""
         self._jitter = jitter
+        self._learns = learns
         self._random = random.Random(0)
         self._scheduler = scheduler
         self._times = times
@@ -139,4 +143,7 @@ class SimulatedEngine:
             output = GenerateOutput(batch.step, tokens=tokens)
             self._scheduler.update(batch, output, self._outbox)
             self._outbox.take()
+            if self._learns:
+                times = self._run.steps[batch.step].stages
+                self._scheduler.observe(batch.work, max(end - begin for begin, end in times))
             self._now += self._times.core(batch) / 2

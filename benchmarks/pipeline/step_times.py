@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.cost_model import Coefficients
 
 BUILT_IN = Path(__file__).with_name("h200_llama8b.json")
 
@@ -51,6 +52,18 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         times = [layers * count / self.num_layers / 1e3 for count in stage_layers]
         times[-1] += interpolated(self.head_ms, sum(batch.samples)) / 1e3
         return times
+
+    def coefficients(self, stage_layers: Sequence[int]) -> Coefficients:
+        """What a scheduler knows of the slowest stage once it has seen many steps: the line through
+        the table, from its first entry with the slope of its last two."""
+        share = max(stage_layers) / self.num_layers / 1e3
+        (low, below), (high, above) = self.layers_ms[-2:]
+        return Coefficients(
+            step=self.layers_ms[0][1] * share,
+            token=(above - below) / (high - low) * share,
+            attended=self.attended_ms * share,
+            context=self.context_ms * share,
+        )
 
     def hop(self, batch: DecodeBatch) -> float:
         """From one stage to the next, in seconds."""

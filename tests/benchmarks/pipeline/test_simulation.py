@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from benchmarks.pipeline.loads import Load, load
+from benchmarks.pipeline.loads import CASES, Load, load
 from benchmarks.pipeline.simulation import Run, SimulatedEngine
 from benchmarks.pipeline.step_times import StepTimes, read_step_times
-from engine_core.schedulers.cost_model import Coefficients, CostModel
+from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.configs import execution_config
 
@@ -17,10 +17,8 @@ BLOCKS = 8000
 
 
 def cost_model(stages: int) -> CostModel:
-    """The line through TIMES."""
-    share = 1e-3 / stages
-    attended, context = TIMES.attended_ms * share, TIMES.context_ms * share
-    return CostModel(Coefficients(3.6 * share, 0.021 * share, attended, context))
+    """What the scheduler of so many stages has learnt, frozen."""
+    return CostModel(TIMES.coefficients(LAYERS[stages]))
 
 
 def simulated(
@@ -34,7 +32,7 @@ def simulated(
         steps_ahead=ahead,
     )
     scheduler = DecoderScheduler(config, BLOCKS * stages, cost_model(stages))
-    return SimulatedEngine(scheduler, times, LAYERS[stages], jitter).run(requests)
+    return SimulatedEngine(scheduler, times, LAYERS[stages], jitter=jitter).run(requests)
 
 
 def prompt_chunks(run: Run) -> dict[int, list[int]]:
@@ -68,7 +66,7 @@ def _flow(costs: CostModel, stages: int, prompt: int, seconds: float) -> float:
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) -> None:
-    run = simulated(stages, load("long32k"))
+    run = simulated(stages, load(CASES["long32k"]))
     assert run.seconds <= 1.1 * best_equal_time_cut(stages, 32_000)
     (chunks,) = prompt_chunks(run).values()
     assert sum(chunks) == 32_000
@@ -80,7 +78,7 @@ def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
     """Half of the skewed load, over stages that are equal but for chance."""
-    requests = load("skew", 0.5)
+    requests = load(CASES["skew"], 0.5)
     for jitter in (0.0, 0.02):
         assert max(simulated(stages, requests, NO_HEAD, jitter=jitter).bubbles()) <= 0.05
     # With the LM head the last stage has more to do than the others; it hardly waits.
@@ -89,7 +87,7 @@ def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
 
 def test_without_steps_ahead_there_are_more_bubbles() -> None:
     """The control of the test above, and what `steps_ahead` is for."""
-    requests = load("dec", 0.25)
+    requests = load(CASES["dec"], 0.25)
     ahead, after = (simulated(4, requests, NO_HEAD, ahead=n).bubbles() for n in (1, 0))
     assert max(ahead) <= 0.05
     assert min(after) >= 0.1
@@ -97,7 +95,7 @@ def test_without_steps_ahead_there_are_more_bubbles() -> None:
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_decode_steps_read_the_weights_for_as_many_rows_as_possible(stages: int) -> None:
-    run = simulated(stages, load("dec", 0.5))
+    run = simulated(stages, load(CASES["dec"], 0.5))
     steady = run.steps[len(run.steps) // 4 : -len(run.steps) // 4]
     assert {step.batch.num_decodes for step in steady} == {128 // stages}
     assert {step.depth for step in steady} == {stages + 1}
@@ -106,10 +104,10 @@ def test_decode_steps_read_the_weights_for_as_many_rows_as_possible(stages: int)
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("name", ["rand", "skew"])
 def test_no_chunk_but_a_prompts_last_is_short(stages: int, name: str) -> None:
-    for chunks in prompt_chunks(simulated(stages, load(name, 0.125))).values():
+    for chunks in prompt_chunks(simulated(stages, load(CASES[name], 0.125))).values():
         assert all(length >= 512 for length in chunks[:-1])
 
 
 def test_one_stage_takes_all_that_fits() -> None:
-    run = simulated(1, load("long32k"))
+    run = simulated(1, load(CASES["long32k"]))
     assert [step.batch.num_tokens for step in run.steps] == [8448, 8448, 8448, 6656]

@@ -1,0 +1,68 @@
+"""The planner's command: what it prints and what it refuses."""
+
+import sys
+
+import msgspec
+import pytest
+
+from benchmarks import pipeline_model
+from benchmarks.pipeline.step_times import interpolated, read_step_times
+
+
+def printed(monkeypatch, capsys, *options: str) -> list[list[str]]:
+    monkeypatch.setattr(sys, "argv", ["pipeline_model", *options])
+    pipeline_model.main()
+    lines = capsys.readouterr().out.splitlines()
+    return [line.split() for line in lines[3:]]
+
+
+def test_a_line_for_each_case_and_number_of_stages(monkeypatch, capsys) -> None:
+    lines = printed(monkeypatch, capsys, "--case", "long32k", "one", "--stages", "1", "2")
+    assert [line[:2] for line in lines] == [
+        ["long32k", "1"],
+        ["long32k", "2"],
+        ["one", "1"],
+        ["one", "2"],
+    ]
+    # A long prompt gains from a second stage; one sequence that decodes does not.
+    assert float(lines[1][5]) < 0.6 * float(lines[0][5])
+    assert float(lines[3][5]) < float(lines[2][5])
+
+
+def test_measured_times_replace_the_built_in_ones(monkeypatch, capsys, tmp_path) -> None:
+    times = read_step_times()
+    slower = [(tokens, 2 * ms) for tokens, ms in times.layers_ms]
+    file = tmp_path / "times.json"
+    file.write_bytes(msgspec.json.encode(msgspec.structs.replace(times, layers_ms=slower)))
+    options = ("--case", "one", "--stages", "1")
+    (before,) = printed(monkeypatch, capsys, *options)
+    (after,) = printed(monkeypatch, capsys, *options, "--times", str(file))
+    assert 1.7 < float(before[5]) / float(after[5]) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--stages", "3", "--stage-layers", "16,16"), "--stage-layers"),
+        (("--stages", "64"), "--pipeline-stages"),
+        (("--times", "/nowhere.json"), "/nowhere.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(monkeypatch, options, named) -> None:
+    monkeypatch.setattr(sys, "argv", ["pipeline_model", *options])
+    with pytest.raises(SystemExit) as refused:
+        pipeline_model.main()
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_tables_are_read_between_their_entries() -> None:
+    table = [(2, 10.0), (4, 30.0)]
+    assert [interpolated(table, n) for n in (0, 1, 2, 3, 4, 8)] == [
+        0.0,
+        10.0,
+        10.0,
+        20.0,
+        30.0,
+        60.0,
+    ]
