@@ -12,7 +12,8 @@ import msgspec
 import zmq
 
 import workers
-from tests.workers.checkpoints import share_of, with_execution
+from engine_core.executor.partition import stage_shares
+from tests.workers.checkpoints import with_execution
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -28,6 +29,7 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.multicast import NO_MULTICAST
+from workers.contract.share import Share
 
 TIMEOUT_MS = 60_000
 
@@ -50,6 +52,7 @@ class WorkerGroup:
             rendezvous=f"{self._folder.name}/rendezvous",
         )
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.shares: list[Share] = []
         self.reports: list[StageReport] = []
 
     def __enter__(self) -> "WorkerGroup":
@@ -74,12 +77,17 @@ class WorkerGroup:
         self._folder.cleanup()
 
     def hand_out_shares(self) -> list[WorkerConnected]:
-        """Wait for every stage, and give it its share of the layers; returns what each said."""
-        connected = [self.receive() for _ in self.processes]
-        assert all(isinstance(message, WorkerConnected) for message in connected), connected
-        for stage in range(len(self.processes)):
-            self.send(stage, share_of(msgspec.structs.replace(self._config, stage=stage)))
-        return [message for message in connected if isinstance(message, WorkerConnected)]
+        """Wait for every stage, and give it its share of the layers as an engine core does; returns
+        what each said."""
+        connected: list[WorkerConnected] = []
+        for _ in self.processes:
+            message = self.receive()
+            assert isinstance(message, WorkerConnected), message
+            connected.append(message)
+        self.shares = stage_shares(self._config.execution, connected)
+        for stage, share in enumerate(self.shares):
+            self.send(stage, share)
+        return connected
 
     def get_ready(self, num_blocks: int) -> list[WorkerLoaded]:
         """Bring every stage to where it takes steps; returns what each said of itself."""

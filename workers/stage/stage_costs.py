@@ -123,10 +123,11 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
 
 
 def _fill(tensors: Iterable[torch.Tensor]) -> None:
-    """Random numbers, the same few over and over: on a CPU, drawing them all would take seconds."""
+    """Random numbers, the same 65,537 over and over, so that rows differ: on a CPU, drawing them
+    all would take seconds."""
     for tensor in tensors:
         flat = tensor.view(-1)
-        numbers = 0.02 * torch.randn(1 << 12, dtype=tensor.dtype, device=tensor.device)
+        numbers = 0.02 * torch.randn((1 << 16) + 1, dtype=tensor.dtype, device=tensor.device)
         whole = len(flat) // len(numbers) * len(numbers)
         flat[:whole].view(-1, len(numbers)).copy_(numbers)
         flat[whole:].copy_(numbers[: len(flat) - whole])
@@ -140,7 +141,7 @@ def _encoder_seconds(
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
     step = PackedStep.of(message, device)
     attention = _attention(execution, model, backend, ()).packed(step)
-    hidden, head = model.embed(step), encoder_head(execution, model)
+    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
     parts = _Parts(
         layer=lambda: run_layer(model, 0, hidden, attention),
         embedding=lambda: model.embed(step),
@@ -176,7 +177,8 @@ def _decoder_seconds(
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
         step, requested = batch.tensors, batch.requested
-        hidden, last, attention = model.embed(step), requested.last_tokens, stage.paged(step)
+        hidden, attention = torch.randn_like(model.embed(step)), stage.paged(step)
+        last = requested.last_tokens
         own = hidden if last is None else hidden.index_select(0, last.indices)
         parts = _Parts(
             layer=lambda: run_layer(model, 0, hidden, attention),

@@ -69,10 +69,8 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:
     """A share of the model without memory: what its weights are called, and their shapes."""
-    device = torch.device("meta")
-    architecture = model_class(config.model.architecture)
-    with device:
-        return architecture(config.model, share, Placement(device, TORCH_DTYPES[config.dtype]))
+    placement = Placement(torch.device("meta"), TORCH_DTYPES[config.dtype])
+    return model_class(config.model.architecture)(config.model, share, placement)
 
 
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:

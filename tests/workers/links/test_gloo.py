@@ -66,12 +66,16 @@ def test_generation_is_the_same_over_any_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-def test_vectors_are_the_same_over_two_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage_layers", [(2, 2), (1, 3)])
+def test_vectors_are_the_same_over_two_processes(
+    tmp_path: Path, stage_layers: tuple[int, ...]
+) -> None:
     save_bert(tmp_path)
     steps = [encoder_step([[5] * 17, [6, 7, 8]]), encoder_step([[9]])]
     one = EncoderStages(tmp_path, task="embed", backend="naive")
     expected = [one.run(step) for step in steps]
-    with WorkerGroup(naive_config(tmp_path, "embed"), 2) as group:
+    own = with_execution(naive_config(tmp_path, "embed"), stage_layers=stage_layers)
+    with WorkerGroup(own, 2) as group:
         loaded = group.get_ready(0)
         assert [(stage.kv_block_bytes, stage.kv_budget_bytes) for stage in loaded] == [(0, 0)] * 2
         for step in steps:

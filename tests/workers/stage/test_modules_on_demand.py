@@ -1,4 +1,4 @@
-"""An encoder's worker imports nothing that only generators use."""
+"""What a worker does not import."""
 
 import subprocess
 import sys
@@ -16,16 +16,37 @@ select_backend("auto", AttentionNeeds(False, "cpu", torch.float32, 4, 4, 32, 16)
 print(*sys.modules, sep="\\n")
 """
 
+OUTLINE = """
+import sys
+from tests.engine_core.configs import execution_config
+from workers.contract.share import shares_of
+from workers.weights.loader import outline
+(share,) = shares_of([2])
+before = set(sys.modules)
+assert outline(execution_config(), share).rotary is not None
+print(*(set(sys.modules) - before), sep="\\n")
+"""
+
 
 def test_an_encoder_starts_without_sampling_graphs_and_kernels() -> None:
+    loaded = modules_of(PROGRAM)
+    assert "workers.stage.encode_runner" in loaded
+    needless = ("workers.graphs", "workers.kernels", "workers.sampling", "triton", "llguidance")
+    assert not loaded & {*needless, "workers.stage.decode_runner", "workers.heads.generate"}
+
+
+def test_the_outline_of_a_model_computes_nothing() -> None:
+    """The first operation on the device `meta` would import torch's compiler."""
+    assert len(modules_of(OUTLINE)) < 50
+
+
+def modules_of(program: str) -> set[str]:
+    """What a program prints."""
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         cwd=Path(workers.__file__).parent.parent,
         capture_output=True,
         text=True,
         check=True,
     )
-    loaded = set(ran.stdout.split())
-    assert "workers.stage.encode_runner" in loaded
-    needless = ("workers.graphs", "workers.kernels", "workers.sampling", "triton", "llguidance")
-    assert not loaded & {*needless, "workers.stage.decode_runner", "workers.heads.generate"}
+    return set(ran.stdout.split())

@@ -14,10 +14,13 @@ from tests.workers.checkpoints import (
     with_execution,
     worker_config,
 )
+from tests.workers.stages import EncoderStages
+from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import StageCosts, WorkerLoaded
+from workers.contract.messages import EmbedSparseOutput, StageCosts, WorkerLoaded
+from workers.contract.share import shares_of
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
 
@@ -117,6 +120,23 @@ def test_a_pipeline_is_measured_unless_a_person_divides_its_layers(
         for stage in (0, 1):
             said = [line for line in group.log(stage) if "measured in" in line]
             assert len(said) == measures
+
+
+def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
+    """It multiplies each token by ten million numbers, a layer by two million."""
+    task: Task = "embed_sparse"
+    save_masked_lm(tmp_path, **(WIDE | {"num_hidden_layers": 4}), vocab_size=20_000)
+    step = encoder_step([[5] * 17, [6, 7, 8]])
+    expected = EncoderStages(tmp_path, task=task, backend="naive").run(step)
+    config = with_execution(worker_config(tmp_path, task=task), attention_backend="naive")
+    with WorkerGroup(config, 2) as group:
+        group.get_ready(0)
+        assert group.shares == shares_of([3, 1])
+        group.submit(step)
+        result = group.output()
+        assert isinstance(result, EmbedSparseOutput)
+        assert isinstance(expected, EmbedSparseOutput)
+        assert (result.entries, result.counts) == (expected.entries, expected.counts)
 
 
 def test_one_stage_measures_nothing(tmp_path: Path) -> None:
