@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -76,14 +77,19 @@ def _line(
 ) -> Iterator[str]:
     yield f"{case.name:9}"
     yield f"{len(layers):6}"
-    even = len(set(layers)) == 1
-    yield f" {f'{len(layers)} x {layers[0]}' if even else ','.join(map(str, layers)):20}"
+    yield f" {_written(layers):20}"
     yield f"{_result(case, requests, run.seconds):>15}"
     bubbles = run.bubbles()
     yield f"{max(bubbles):9.1%}"
     yield f"{min(bubbles):9.1%}"
     yield f"{len(run.steps):6}"
     yield f"{max(step.depth for step in run.steps):6}"
+
+
+def _written(layers: tuple[int, ...]) -> str:
+    """`4 x 8`, or `9, 2 x 8, 7`."""
+    runs = [(count, len(list(run))) for count, run in groupby(layers)]
+    return ", ".join(f"{size} x {count}" if size > 1 else f"{count}" for count, size in runs)
 
 
 def _result(case: GenerationCase, requests: list[Load], seconds: float) -> str:
