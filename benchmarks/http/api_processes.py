@@ -105,7 +105,7 @@ def _wait_ready(url: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{url}/health/ready"):
+            with urllib.request.urlopen(f"{url}/health/ready", timeout=_START_SECONDS):
                 return
         except urllib.error.URLError:
             time.sleep(0.05)
