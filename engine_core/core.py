@@ -140,7 +140,7 @@ class EngineCore:
             self._executor.submit(step)
             self._submit_masks()
             now = self._clock()
-            self._reports.submitted(step, batch.work, overlapped=bool(self._in_flight))
+            self._reports.submitted(step, batch.work)
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
@@ -267,6 +267,8 @@ class EngineCore:
     def _job_ended(self, job: Job) -> None:
         del self._jobs[job.key]
         self._budget.release(job)
+        if not self._jobs:
+            self._reports.drained()
 
     def _client_gone(self, client: bytes) -> None:
         self._known_clients.discard(client)

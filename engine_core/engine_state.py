@@ -61,7 +61,7 @@ class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         EngineMetric(
             "counter",
             "idle_seconds",
-            "Time that the stage had no step, though another step was in flight.",
+            "Time that the stage had no step, though there were requests.",
         ),
     ]
 

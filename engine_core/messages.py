@@ -159,7 +159,7 @@ class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """A step that every stage has done, in these `times` by stage.
 
     `prompt_tokens` of its tokens are not those of decode rows; `context_tokens` is the sum of its
-    rows' lengths up to then. `overlapped`: it was submitted while another step was in flight.
+    rows' lengths up to then. `continued`: there was a job ever since the step before was submitted.
     """
 
     step: int
@@ -167,7 +167,7 @@ class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     tokens: int
     prompt_tokens: int
     context_tokens: int
-    overlapped: bool
+    continued: bool
     times: list[StepTimes]
 
 

@@ -11,11 +11,11 @@ class _StageCounter:
         self._busy = self._waiting = self._transfer = self._idle = 0
         self._end: int | None = None
 
-    def add(self, times: StepTimes, *, overlapped: bool) -> None:
+    def add(self, times: StepTimes, *, continued: bool) -> None:
         self._busy += times.busy_us
         self._waiting += times.wait_us
         self._transfer += times.transfer_us
-        if overlapped and self._end is not None:
+        if continued and self._end is not None:
             self._idle += max(times.start_us - self._end, 0)
         self._end = times.end_us
 
@@ -45,11 +45,11 @@ class Statistics:
         self._steps += 1
         self._step_tokens += tokens
 
-    def step_reported(self, stage: int, times: StepTimes, *, overlapped: bool) -> None:
+    def step_reported(self, stage: int, times: StepTimes, *, continued: bool) -> None:
         """A stage has done its part of a step. The time for which it had no step before counts as
-        idle if the step was submitted while another one was in flight (`overlapped`): otherwise the
-        engine had nothing to do."""
-        self._stages[stage].add(times, overlapped=overlapped)
+        idle if there was a job all that time (`continued`): otherwise the engine had nothing to
+        do."""
+        self._stages[stage].add(times, continued=continued)
 
     def step_finished(self, now: float) -> None:
         """The results of a step have come."""

@@ -12,11 +12,11 @@ from workers.contract.messages import StepInput, StepTimes
 @dataclass(slots=True)
 class _Submitted:
     """A step that `unreported` stages have yet to report: the others' `times`, by stage.
-    `overlapped`: it was submitted while another one was in flight."""
+    `continued`: there was a job ever since the step before it was submitted."""
 
     step: StepInput
     work: StepWork
-    overlapped: bool
+    continued: bool
     times: list[StepTimes]
     unreported: int
 
@@ -38,20 +38,26 @@ class StepReports:
         self._statistics = statistics
         self._tracer = tracer
         self._steps: dict[int, _Submitted] = {}
+        self._drained = True
 
-    def submitted(self, step: StepInput, work: StepWork, *, overlapped: bool) -> None:
+    def drained(self) -> None:
+        """There is no job: until the next step stages have nothing to do, and are not idle."""
+        self._drained = True
+
+    def submitted(self, step: StepInput, work: StepWork) -> None:
         """A step has been submitted."""
+        continued, self._drained = not self._drained, False
         unknown = [StepTimes()] * self._num_stages
-        self._steps[step.step] = _Submitted(step, work, overlapped, unknown, self._num_stages)
+        self._steps[step.step] = _Submitted(step, work, continued, unknown, self._num_stages)
         self._statistics.step_submitted(work.tokens)
 
     def reported(self, stage: int, number: int, times: StepTimes) -> None:
         """A stage has done its part of step `number`."""
         step = self._steps[number]
-        self._statistics.step_reported(stage, times, overlapped=step.overlapped)
+        self._statistics.step_reported(stage, times, continued=step.continued)
         step.times[stage] = times
         step.unreported -= 1
         if not step.unreported:
             del self._steps[number]
             self._observe(step.work, max(times.busy_us for times in step.times) / 1e6)
-            self._tracer.record(step.step, step.times, overlapped=step.overlapped)
+            self._tracer.record(step.step, step.times, continued=step.continued)

@@ -22,10 +22,10 @@ class Tracer:
         """A client wants the steps of the next `seconds`."""
         self._ends[client] = now + min(max(seconds, 0.0), MAX_TRACE_SECONDS)
 
-    def record(self, step: StepInput, times: Sequence[StepTimes], *, overlapped: bool) -> None:
+    def record(self, step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> None:
         """Every stage has reported the step: `times` are in their order."""
         if self._ends and len(self._steps) < _MOST_STEPS:
-            self._steps.append(_traced(step, times, overlapped=overlapped))
+            self._steps.append(_traced(step, times, continued=continued))
 
     def take(self, now: float) -> Iterator[tuple[bytes, TracedSteps]]:
         """What to send to each client; those whose time is over get their last message."""
@@ -40,7 +40,7 @@ class Tracer:
         self._ends.pop(client, None)
 
 
-def _traced(step: StepInput, times: Sequence[StepTimes], *, overlapped: bool) -> TracedStep:
+def _traced(step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> TracedStep:
     lens = np.frombuffer(step.query_lens, np.int32)
     tokens = int(lens.sum())
     decode_rows = earlier = 0
@@ -54,6 +54,6 @@ def _traced(step: StepInput, times: Sequence[StepTimes], *, overlapped: bool) ->
         tokens=tokens,
         prompt_tokens=tokens - decode_rows,
         context_tokens=earlier + tokens,
-        overlapped=overlapped,
+        continued=continued,
         times=list(times),
     )

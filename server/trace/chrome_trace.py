@@ -53,9 +53,7 @@ def _track(process: int, stage: int, steps: Sequence[TracedStep]) -> Iterator[di
     end: int | None = None
     for step in steps:
         times = step.times[stage]
-        for name, start, duration in _slices(
-            kind_of(step), times, end if step.overlapped else None
-        ):
+        for name, start, duration in _slices(kind_of(step), times, end if step.continued else None):
             yield {
                 "ph": "X",
                 "name": name,

@@ -38,7 +38,7 @@ def test_each_stages_times_are_summed_up() -> None:
     statistics = Statistics(2, 0.0)
     reports = reports_of(2, statistics)
     for number in range(3):
-        reports.submitted(step(number), StepWork(7 + number), overlapped=number > 0)
+        reports.submitted(step(number), StepWork(7 + number))
     for number in range(3):
         reports.reported(0, number, times(1000 + 215 * number))
     reports.reported(1, 0, times(1300))
@@ -54,7 +54,7 @@ def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
     slowest: list[tuple[StepWork, float]] = []
     reports = reports_of(2, Statistics(2, 0.0), lambda *observed: slowest.append(observed))
     for number in range(2):
-        reports.submitted(step(number), StepWork(7 + number), overlapped=False)
+        reports.submitted(step(number), StepWork(7 + number))
     reports.reported(1, 0, StepTimes(busy_us=300))
     assert not slowest, "a stage has yet to report"
     reports.reported(0, 0, StepTimes(busy_us=400, wait_us=900))
@@ -67,9 +67,19 @@ def test_a_stage_without_requests_is_not_idle() -> None:
     statistics = Statistics(1, 0.0)
     reports = reports_of(1, statistics)
     for number, start in enumerate((1000, 900_000)):
-        reports.submitted(step(number), StepWork(1), overlapped=False)
+        reports.submitted(step(number), StepWork(1))
         reports.reported(0, number, times(start))
+        reports.drained()
     assert beat(statistics).stages[0].idle_s == 0.0
+
+
+def test_a_stage_with_requests_is_idle_between_steps_one_at_a_time() -> None:
+    statistics = Statistics(1, 0.0)
+    reports = reports_of(1, statistics)
+    for number, start in enumerate((1000, 2000)):
+        reports.submitted(step(number), StepWork(1))
+        reports.reported(0, number, times(start))
+    assert beat(statistics).stages[0].idle_s == (2000 - 1215) / 1e6
 
 
 def test_the_last_steps_age() -> None:

@@ -73,13 +73,13 @@ def step(number: int) -> EncodeStep:
 
 def test_nothing_is_kept_for_nobody() -> None:
     tracer = Tracer()
-    tracer.record(step(0), [StepTimes()], overlapped=False)
+    tracer.record(step(0), [StepTimes()], continued=False)
     tracer.start(A, 5.0, now=1.0)
-    tracer.record(step(1), [StepTimes()], overlapped=False)
+    tracer.record(step(1), [StepTimes()], continued=False)
     ((client, message),) = tracer.take(2.0)
     assert (client, [step.step for step in message.steps]) == (A, [1])
     tracer.forget(A)
-    tracer.record(step(2), [StepTimes()], overlapped=False)
+    tracer.record(step(2), [StepTimes()], continued=False)
     assert list(tracer.take(3.0)) == []
     assert tracer._steps == []
 
@@ -88,7 +88,7 @@ def test_seconds_and_steps_are_bounded() -> None:
     tracer = Tracer()
     tracer.start(A, 1e9, now=0.0)
     for number in range(10_050):
-        tracer.record(step(number), [StepTimes()], overlapped=False)
+        tracer.record(step(number), [StepTimes()], continued=False)
     ((_, first),) = tracer.take(1.0)
     assert len(first.steps) == 10_000
     assert not first.over

@@ -100,7 +100,8 @@ def test_cases_of_a_pipeline_on_one_engine(
             shares = [figures[f"stage_{stage}_{name}_share"] for name in STAGE_SHARES]
             assert min(shares) >= 0
             assert sum(shares) == pytest.approx(1)
-            assert 0 < figures[f"stage_{stage}_seconds"] <= figures["seconds"]
+            # All but what comes before a stage's first step and after its last.
+            assert 0.5 < figures[f"stage_{stage}_seconds"] / figures["seconds"] <= 1
         busy = min(figures["stage_0_busy_share"], figures["stage_1_busy_share"])
         assert figures["bubble_share"] == pytest.approx(1 - busy)
     said = capsys.readouterr().out

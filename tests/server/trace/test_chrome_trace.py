@@ -15,7 +15,7 @@ def traced(
     *,
     tokens: int = 4,
     prompt_tokens: int = 0,
-    ahead: bool = True,
+    continued: bool = True,
 ) -> TracedStep:
     return TracedStep(
         step=step,
@@ -23,7 +23,7 @@ def traced(
         tokens=tokens,
         prompt_tokens=prompt_tokens,
         context_tokens=100,
-        overlapped=ahead,
+        continued=continued,
         times=times,
     )
 
@@ -36,7 +36,7 @@ STEPS = [
     traced(7, [times(1000, 0, 300, 20), times(900, 450, 310, 5)], tokens=30, prompt_tokens=30),
     traced(8, [times(1320, 0, 200, 20), times(1665, 0, 200, 0)], tokens=34, prompt_tokens=30),
     traced(9, [times(1600, 0, 50, 20), times(1865, 10, 60, 5)]),
-    traced(10, [times(9000, 0, 50, 20), times(9000, 90, 60, 5)], ahead=False),
+    traced(10, [times(9000, 0, 50, 20), times(9000, 90, 60, 5)], continued=False),
 ]
 
 

@@ -26,7 +26,7 @@ def traced(number: int, start_us: int) -> TracedStep:
         tokens=1,
         prompt_tokens=0,
         context_tokens=9,
-        overlapped=True,
+        continued=True,
         times=[StepTimes(start_us=start_us, busy_us=5)],
     )
 
