@@ -52,7 +52,9 @@ async def running(
     options = EngineOptions(**own | common)
     limits = Limits(max_queue_seconds=0)
     model = set_up_model("model", lesson.folder, options, limits, f"{directory}/0")
-    execution = msgspec.structs.replace(model.execution, devices=devices, **changes)
+    shares = model.execution.memory_shares * len(devices)
+    changes |= {"devices": devices, "memory_shares": shares}
+    execution = msgspec.structs.replace(model.execution, **changes)
     engine = msgspec.structs.replace(model.engine, execution=execution)
     async with running_model(msgspec.structs.replace(model, engine=engine), directory) as started:
         yield started

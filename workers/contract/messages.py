@@ -218,7 +218,8 @@ class StageCosts(msgspec.Struct, array_like=True, frozen=True):
 
     layer           one layer
     embedding       what the first stage computes besides its layers
-    head            what the last stage does: final norm, logits, sampling or pooling
+    head            what the last stage does: final norm, logits, sampling or pooling, less what its
+                    last layer saves
     kv_block_bytes  bytes of a block of KV cache in one layer; 0 for an encoder
     """
 

@@ -9,8 +9,9 @@ import torch
 _RUNS = 3
 
 _QUEUED_RUNS = 5
-_HEAD_START = 8
-"""Matrix products of 0.14 TFLOP each that keep the GPU busy for some milliseconds."""
+_HEAD_START = 64
+"""Matrix products of 0.14 TFLOP each that keep the GPU busy for ten milliseconds and more: for
+longer than it takes to launch the runs, each of which may be a dozen kernels."""
 
 _CPU_RUNS, _CPU_SECONDS = 8, 0.15
 """The most runs on a CPU; none begins after so many seconds."""

@@ -20,7 +20,7 @@ from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
-from workers.models.layer_loop import run_layer
+from workers.models.layer_loop import forward, run_layer
 from workers.models.model_class import model_class
 from workers.stage.encode_runner import encoder_head
 from workers.stage.warm_up_steps import blocks_of, step_of_rows
@@ -178,14 +178,16 @@ def _decoder_seconds(
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
         step, requested = batch.tensors, batch.requested
         hidden, attention = torch.randn_like(model.embed(step)), stage.paged(step)
-        last = requested.last_tokens
-        own = hidden if last is None else hidden.index_select(0, last.indices)
+        at_the_end = stage.paged(step, lambda: requested.last_tokens)
         parts = _Parts(
             layer=lambda: run_layer(model, 0, hidden, attention),
             embedding=lambda: model.embed(step),
-            head=lambda: head(requested, model.final_norm(own)),
+            head=lambda: head(requested, forward(model, step, hidden, at_the_end)),
         )
-        return [seconds_of(part, device) for part in parts]
+        layer, embedding, last_layer_and_head = (seconds_of(part, device) for part in parts)
+        # The last layer computes less than the others: after its keys and values, only what the
+        # last tokens of prompts need.
+        return [layer, embedding, last_layer_and_head - layer]
 
     return seconds(ones, contexts - ones), seconds(prompts, np.zeros_like(prompts))
 
