@@ -32,6 +32,9 @@ from workers.weights.loader import TORCH_DTYPES, outline
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
 
+MOST_CPU_WEIGHTS = 1 << 27
+"""A CPU would take seconds to make up more than this for a layer and the head."""
+
 DECODE_ROWS, DECODE_CONTEXT = 64, 256
 """The most rows of the decode step that is timed, and the most tokens of each one's context."""
 
@@ -54,12 +57,13 @@ class _Parts(NamedTuple):
 
 def measured_costs(worker: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
     """Times one layer with random weights, the embedding and the head on the stage's device; None
-    for layers that are too small. Takes a few tenths of a second, besides what kernels take to
-    compile."""
+    for layers that are too small, and on a CPU also for those that are too large. Takes a few
+    tenths of a second, besides what kernels take to compile."""
     started, execution = time.monotonic(), worker.execution
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype])
     weights = _part_weights(execution)
-    if weights.layer < LEAST_LAYER_WEIGHTS:
+    on_cpu, multiplied = placement.device.type == "cpu", weights.layer + weights.head
+    if weights.layer < LEAST_LAYER_WEIGHTS or (on_cpu and multiplied > MOST_CPU_WEIGHTS):
         return None
     model = _made_up_model(execution, placement)
     block_bytes = 0

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -93,6 +94,16 @@ def test_layers_that_are_launched_for_longer_than_they_run_are_not_measured(
     save(tmp_path)
     started = time.monotonic()
     assert measured(worker_config(tmp_path, task=task)) is None
+    assert time.monotonic() - started < 0.3
+
+
+def test_what_a_cpu_would_take_seconds_to_make_up_is_not_measured(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    config = worker_config(tmp_path)
+    shape = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
+    model = msgspec.structs.replace(config.execution.model, **shape)
+    started = time.monotonic()
+    assert measured(with_execution(config, model=model)) is None
     assert time.monotonic() - started < 0.3
 
 
