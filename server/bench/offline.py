@@ -12,12 +12,11 @@ import numpy as np
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
-from engine_core.engine_state import Beat
 from engine_core.messages import RowOutput, SamplingParams
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import EncodeCase, OfflineCase
+from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
-from server.bench.results.stage_shares import stage_figures
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
@@ -28,8 +27,6 @@ _SEQUENCES_A_JOB = 1024
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
 _WARM_UP_OUTPUTS = 16
-_BEAT_POLL_SECONDS = 0.02
-_MISSED_BEATS_SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -68,12 +65,12 @@ class OfflineRunner:
         """
         prompts = offline_prompts(case)
         self._client.reset_cache()
-        before = await _next_beat(self._client)
+        before = await next_beat(self._client)
         if isinstance(case, EncodeCase):
             figures = await _timed(case, _Sequences(self._client, prompts))
         else:
             figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
-        return figures | _counted(before, await _next_beat(self._client), figures["seconds"])
+        return figures | counted(before, await next_beat(self._client), figures["seconds"])
 
 
 async def _timed(case: OfflineCase, work: "_Sequences | _Continuations") -> Figures:
@@ -194,30 +191,3 @@ async def _together(jobs: Sequence[Coroutine[object, object, None]]) -> None:
                 group.create_task(job)
     except* (BenchError, EngineError) as errors:
         raise errors.exceptions[0] from None
-
-
-async def _next_beat(client: EngineClient) -> Beat:
-    """The engine's next heartbeat: the counters after everything that has been received so far.
-
-    Raises BenchError if none comes.
-    """
-    last, deadline = client.beat, time.monotonic() + _MISSED_BEATS_SECONDS
-    while client.beat is last or client.beat is None:
-        if client.dead or time.monotonic() > deadline:
-            raise BenchError("the engine is silent")
-        await asyncio.sleep(_BEAT_POLL_SECONDS)
-    return client.beat
-
-
-def _counted(before: Beat, after: Beat, seconds: float) -> Figures:
-    """What the engine counted between two heartbeats."""
-    steps, first, last = after.steps - before.steps, before.stages[-1], after.stages[-1]
-    busy, idle = last.busy_s - first.busy_s, last.idle_s - first.idle_s
-    return {
-        "steps": steps,
-        "idle_share": idle / (idle + busy) if busy else 0.0,
-        "step_mean_ms": seconds / steps * 1e3,
-        "cached_tokens": after.usage.cached_tokens - before.usage.cached_tokens,
-        "preemptions": after.usage.preemptions - before.usage.preemptions,
-        **stage_figures(before.stages, after.stages),
-    }

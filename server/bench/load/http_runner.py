@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine_core.client.engine_client import EngineClient
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.cases.dummy_models import tokenizer_for, write_model
 from server.bench.cases.random_prompts import SEED, single_token_words, texts_of
@@ -17,6 +18,7 @@ from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenera
 from server.bench.load.clients import connected_clients
 from server.bench.load.http_client import Address, HTTPClient
 from server.bench.load.load_generator import ClientLoad, ClientResult, figures_of
+from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
@@ -81,7 +83,12 @@ async def started_server(
             # A connection must not wait in the queue of a socket that nobody here accepts from.
             listener.close()
             await running.until(_ready(address), START_SECONDS)
-            yield HTTPRunner(address, shape.name, tokenizer, clients, model)
+            engine = EngineClient(model.engine.client_endpoint)
+            try:
+                await engine.start()
+                yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
+            finally:
+                engine.close()
 
 
 def _server_config(model: ServedModel, api_workers: int) -> ServerConfig:
@@ -129,7 +136,8 @@ async def running_server(
 
 class HTTPRunner:
     """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths, with
-    so many `clients`."""
+    so many `clients`. Where the server was started here, its `model` and a client of its `engine`
+    add what the engine counts."""
 
     def __init__(
         self,
@@ -138,8 +146,10 @@ class HTTPRunner:
         tokenizer: Tokenizer,
         clients: int = 1,
         model: ServedModel | None = None,
+        engine: EngineClient | None = None,
     ) -> None:
         self.model = model
+        self._engine = engine
         self._clients = clients
         self._address, self._name, self._tokenizer = address, name, tokenizer
         self._words = single_token_words(tokenizer)
@@ -155,7 +165,11 @@ class HTTPRunner:
 
         Raises BenchError if any request fails.
         """
-        return await self._run(case, str(run))
+        if self._engine is None:
+            return await self._run(case, str(run))
+        before = await next_beat(self._engine)
+        figures = await self._run(case, str(run))
+        return figures | counted(before, await next_beat(self._engine), figures["seconds"])
 
     async def _run(self, case: HTTPCase, run: str) -> Figures:
         load = self._load(case, self._requests(case, f"{SEED} {case.name} {run}"))

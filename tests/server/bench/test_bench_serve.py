@@ -98,6 +98,7 @@ def test_a_daemon_of_its_own(
     assert code == 0, report["error"]
     assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
     assert report["engine"]["devices"] == ["cpu", "cpu"]
+    assert 0 < report["figures"]["bubble_share"] < 1
     assert report["notes"][1:] == [
         "on shape tiny instead of " + report["shape"],
         "on a CPU",
