@@ -50,10 +50,11 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _track(process: int, stage: int, steps: Sequence[TracedStep]) -> Iterator[dict[str, Any]]:
-    end: int | None = None
+    end = 0
     for step in steps:
-        times = step.times[stage]
-        for name, start, duration in _slices(kind_of(step), times, end if step.continued else None):
+        for name, begun, ended in _slices(step, step.times[stage], end):
+            # A step may seem to begin before the end of the one before: see `StepTimes`.
+            start, end = max(begun, end), max(ended, end)
             yield {
                 "ph": "X",
                 "name": name,
@@ -61,24 +62,24 @@ def _track(process: int, stage: int, steps: Sequence[TracedStep]) -> Iterator[di
                 "pid": process,
                 "tid": stage,
                 "ts": start,
-                "dur": duration,
+                "dur": end - start,
                 "cname": _COLOURS[name],
                 "args": _arguments(step),
             }
-        end = times.end_us
 
 
-def _slices(kind: str, times: StepTimes, end: int | None) -> Iterator[tuple[str, int, int]]:
-    """Name, start and duration of what a stage did for one step, one after another, without gaps.
-    The stage was idle since the `end` of its step before; None where it had no requests."""
-    if end is not None and times.start_us > end:
-        yield "idle", end, times.start_us - end
+def _slices(step: TracedStep, times: StepTimes, end: int) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of what a stage did for one step, one after another. It was idle since
+    the `end` of its step before (0 if this is its first), unless there were no requests then."""
+    if end and step.continued and times.start_us > end:
+        yield "idle", end, times.start_us
     arrived = times.start_us + times.wait_us
     if times.wait_us:
-        yield "waiting", times.start_us, times.wait_us
-    yield kind, arrived, times.busy_us
+        yield "waiting", times.start_us, arrived
+    computed = arrived + times.busy_us
+    yield kind_of(step), arrived, computed
     if times.transfer_us:
-        yield "transfer", arrived + times.busy_us, times.transfer_us
+        yield "transfer", computed, times.end_us
 
 
 def _arguments(step: TracedStep) -> dict[str, int]:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import torch
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError, GenerateStream
-from engine_core.messages import RowOutput, SamplingParams
+from engine_core.client.trace_client import trace_engines
+from engine_core.messages import RowOutput, SamplingParams, TracedStep
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits
@@ -34,6 +36,7 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two C
 SAME_GPU, BOTH_GPUS, SECOND_GPU = ("cuda:0", "cuda:0"), ("cuda:0", "cuda:1"), ("cuda:1",)
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 WIDTH = 8
+CLOCKS_ERROR_US = 100
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,36 @@ def test_a_stage_on_the_second_gpu(lesson: Lesson, tmp_path: Path) -> None:
 @pytest.mark.parametrize("transport", ["peer-memory", "nccl"])
 def test_a_stage_on_each_gpu(lesson: Lesson, tmp_path: Path, transport: str) -> None:
     check(lesson, tmp_path, BOTH_GPUS, transport=transport)
+
+
+@pytest.mark.parametrize(
+    "devices", [SAME_GPU, pytest.param(BOTH_GPUS, marks=TWO_GPUS)], ids=["one GPU", "two GPUs"]
+)
+def test_the_stages_times_line_up(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]
+) -> None:
+    """What a stage had computed comes to the next one later, by clocks that were compared."""
+    if devices == SAME_GPU:
+        monkeypatch.setenv(OVERLAPPING, "1")
+
+    async def ask() -> list[TracedStep]:
+        async with running(lesson, tmp_path, devices) as engine:
+            endpoints = {"model": engine.model.engine.client_endpoint}
+            trace = asyncio.create_task(asyncio.to_thread(trace_engines, endpoints, 4.0))
+            await asyncio.sleep(0.2)
+            await compared(engine.client, lesson)
+            return (await trace)["model"]
+
+    steps = asyncio.run(asyncio.wait_for(ask(), 180))
+    assert len(steps) >= len(lesson.references[0].tokens)
+    for stage in range(2):
+        times = [step.times[stage] for step in steps]
+        assert all(t.busy_us > 0 and t.idle_us >= 0 and t.wait_us >= 0 for t in times)
+        gaps = [after.start_us - before.end_us for before, after in pairwise(times)]
+        assert min(gaps) >= -CLOCKS_ERROR_US
+    for first, second in (step.times for step in steps):
+        computed = first.end_us - first.transfer_us
+        assert second.start_us + second.wait_us >= computed - CLOCKS_ERROR_US
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -120,8 +120,9 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     order, without gaps.
 
     start_us     when the stage began the step: its earlier work was done, and this step had been
-                 launched. By the host's monotonic clock, which all processes share (on CUDA with an
-                 error below 100 µs); 0 if unknown
+                 launched. By the host's monotonic clock, which all processes share; 0 if unknown.
+                 On CUDA with an error below 100 µs, so a step may seem to begin before the end of
+                 the one before
     idle_us      time before that for which the device had nothing to do; -1 where that is not
                  measured
     wait_us      then, until the activations of the stage before had come, or on the first stage

@@ -100,7 +100,6 @@ class DeviceTimes:
     def __init__(self, clock: EventClock) -> None:
         self._clock = clock
         self._end: float | None = None  # of the step before, on the device's clock
-        self._end_us = 0  # the same on the host's
 
     def wait(self, marks: DeviceMarks) -> StepTimes:
         """Wait until the device has come to the last mark; the step's times."""
@@ -108,17 +107,14 @@ class DeviceTimes:
             (marks.begun, marks.arrived, marks.computed, marks.sent)
         )
         idle = 0.0 if self._end is None else begun - self._end
-        times = StepTimes(
-            # The clocks' comparison is corrected now and then, but steps never overlap.
-            start_us=max(round(begun + self._clock.lead), self._end_us),
+        self._end = sent
+        return StepTimes(
+            start_us=round(begun + self._clock.lead),
             idle_us=round(idle),
             wait_us=round(arrived - begun),
             busy_us=round(computed - arrived),
             transfer_us=round(sent - computed),
         )
-        self._end = sent
-        self._end_us = times.end_us
-        return times
 
 
 def _recorded_event() -> torch.cuda.Event:

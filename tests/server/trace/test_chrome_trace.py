@@ -80,6 +80,18 @@ def test_a_stages_slices_are_what_it_did() -> None:
     assert idle == [(1540, 60, 9)]
 
 
+def test_a_step_that_seems_to_begin_before_the_end_of_the_one_before() -> None:
+    steps = [traced(1, [times(1000, 0, 300, 20)]), traced(2, [times(1310, 5, 200, 20)])]
+    track = slices(events({"a": steps}, a=["cuda:0"]), 0)
+    assert [(s["name"], s["ts"], s["dur"]) for s in track] == [
+        ("decode", 1000, 300),
+        ("transfer", 1300, 20),
+        ("waiting", 1320, 0),
+        ("decode", 1320, 195),
+        ("transfer", 1515, 20),
+    ]
+
+
 def test_slices_of_a_track_do_not_overlap_and_kinds_have_colours_of_their_own() -> None:
     found = events({"a": STEPS}, a=["cpu", "cpu"])
     for stage in (0, 1):
