@@ -49,7 +49,7 @@ class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         EngineMetric(
             "counter",
             "waiting_seconds",
-            "Time that a stage with a step waited for the stage before, or for sampled tokens.",
+            "Time that a stage with a step waited for the stage before, for tokens or for a mask.",
         ),
     ]
     transfer_s: Annotated[

@@ -49,5 +49,6 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
         if not message.masked:
             return None
-        bits = self._inbox.take_mask(message.step).bits
+        with self._timer.pausing():
+            bits = self._inbox.take_mask(message.step).bits
         return TokenMask.from_bytes(message.masked, bits, self._decode_runner.device)

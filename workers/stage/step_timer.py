@@ -5,6 +5,8 @@ are computed; they are sent on. The times follow from these marks.
 """
 
 import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +21,16 @@ class StepTimer(Protocol):
     is made, or in the device's queue. No mark waits for the device."""
 
     def begin(self) -> None:
-        """The step begins, unless it has already."""
+        """The step is prepared, and begins."""
         ...
 
     def arrived(self) -> None:
-        """What the stage waits for is there, and the step's own work is launched."""
+        """What the stage waits for is there."""
+        ...
+
+    def pausing(self) -> AbstractContextManager[None]:
+        """Where the block waits in the midst of the computations: for a mask. The stage counts as
+        waiting once it has done what it was given before."""
         ...
 
     def computed(self) -> None:
@@ -35,37 +42,41 @@ class HostTimer:
     """For computations that are done when they return: the CPU's."""
 
     def __init__(self) -> None:
-        self._begun: int | None = None
-        self._arrived = self._computed = 0
+        self._begun = self._arrived = self._computed = self._paused = 0
 
     def begin(self) -> None:
-        if self._begun is None:
-            self._begun = time.monotonic_ns()
+        self._begun, self._paused = time.monotonic_ns(), 0
 
     def arrived(self) -> None:
         self._arrived = time.monotonic_ns()
+
+    @contextmanager
+    def pausing(self) -> Generator[None]:
+        since = time.monotonic_ns()
+        yield
+        self._paused += time.monotonic_ns() - since
 
     def computed(self) -> None:
         self._computed = time.monotonic_ns()
 
     def sent(self) -> StepTimes:
         """The last mark: the step's times."""
-        sent, begun = time.monotonic_ns(), self._begun or 0
-        self._begun = None
+        sent = time.monotonic_ns()
         return StepTimes(
-            start_us=begun // 1000,
-            wait_us=(self._arrived - begun) // 1000,
-            busy_us=(self._computed - self._arrived) // 1000,
+            start_us=self._begun // 1000,
+            wait_us=(self._arrived - self._begun + self._paused) // 1000,
+            busy_us=(self._computed - self._arrived - self._paused) // 1000,
             transfer_us=(sent - self._computed) // 1000,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMarks:
-    """A step's marks in its stream."""
+    """A step's marks in its stream; the `pauses` are pairs, one event after another."""
 
     begun: torch.cuda.Event
     arrived: torch.cuda.Event
+    pauses: tuple[torch.cuda.Event, ...]
     computed: torch.cuda.Event
     sent: torch.cuda.Event
 
@@ -74,24 +85,29 @@ class DeviceTimer:
     """For computations that are queued on the current CUDA stream."""
 
     def __init__(self) -> None:
-        self._begun: torch.cuda.Event | None = None
-        self._arrived = self._computed = torch.cuda.Event(enable_timing=True)
+        self._begun = self._arrived = self._computed = torch.cuda.Event(enable_timing=True)
+        self._pauses: list[torch.cuda.Event] = []
 
     def begin(self) -> None:
-        if self._begun is None:
-            self._begun = _recorded_event()
+        self._begun = _recorded_event()
+        self._pauses.clear()
 
     def arrived(self) -> None:
         self._arrived = _recorded_event()
+
+    @contextmanager
+    def pausing(self) -> Generator[None]:
+        self._pauses.append(_recorded_event())
+        yield
+        self._pauses.append(_recorded_event())
 
     def computed(self) -> None:
         self._computed = _recorded_event()
 
     def sent(self) -> DeviceMarks:
         """The last mark, and those before."""
-        begun = self._begun or self._arrived
-        self._begun = None
-        return DeviceMarks(begun, self._arrived, self._computed, _recorded_event())
+        pauses = tuple(self._pauses)
+        return DeviceMarks(self._begun, self._arrived, pauses, self._computed, _recorded_event())
 
 
 class DeviceTimes:
@@ -103,16 +119,17 @@ class DeviceTimes:
 
     def wait(self, marks: DeviceMarks) -> StepTimes:
         """Wait until the device has come to the last mark; the step's times."""
-        begun, arrived, computed, sent = self._clock.wait(
-            (marks.begun, marks.arrived, marks.computed, marks.sent)
+        begun, arrived, *pauses, computed, sent = self._clock.wait(
+            (marks.begun, marks.arrived, *marks.pauses, marks.computed, marks.sent)
         )
+        paused = sum(pauses[1::2]) - sum(pauses[::2])
         idle = 0.0 if self._end is None else begun - self._end
         self._end = sent
         return StepTimes(
             start_us=round(begun + self._clock.lead),
             idle_us=round(idle),
-            wait_us=round(arrived - begun),
-            busy_us=round(computed - arrived),
+            wait_us=round(arrived - begun + paused),
+            busy_us=round(computed - arrived - paused),
             transfer_us=round(sent - computed),
         )
 

@@ -13,7 +13,6 @@ def test_a_step_on_the_host_waits_computes_and_sends() -> None:
     before = time.monotonic_ns() // 1000
     timer.begin()
     time.sleep(0.01)
-    timer.begin()  # has begun already
     timer.arrived()
     time.sleep(0.02)
     timer.computed()
@@ -29,12 +28,20 @@ def test_a_step_on_the_host_waits_computes_and_sends() -> None:
 
 
 def marks(
-    host: Host, begun: float, arrived: float, computed: float, sent: float, late_us: float = 0.0
+    host: Host,
+    begun: float,
+    arrived: float,
+    computed: float,
+    sent: float,
+    *,
+    pauses: tuple[float, ...] = (),
+    late_us: float = 0.0,
 ) -> DeviceMarks:
     """Marks at `begun` and so many microseconds after it; a thread wakes up late after the last."""
     return DeviceMarks(
         begun=host.event(begun),
         arrived=host.event(begun + arrived),
+        pauses=tuple(host.event(begun + us) for us in pauses),
         computed=host.event(begun + computed),
         sent=host.event(begun + sent, late_us),
     )
@@ -59,3 +66,22 @@ def test_a_late_thread_is_wrong_only_until_one_is_in_time() -> None:
     for number in range(1, 4):
         step = times.wait(marks(host, 9e6 + 1010 * number, 0, 1000, 1000))
         assert (step.start_us, step.idle_us) == (9_000_000 + 1010 * number, 10)
+
+
+def test_a_wait_for_a_mask_is_not_busy() -> None:
+    host = Host()
+    times = DeviceTimes(EventClock(host.ns))
+    of_step = times.wait(marks(host, 9e6, 20, 520, 550, pauses=(300, 310, 400, 490)))
+    assert (of_step.wait_us, of_step.busy_us, of_step.transfer_us) == (120, 400, 30)
+    timer = HostTimer()
+    for paused in (True, False):
+        timer.begin()
+        timer.arrived()
+        if paused:
+            with timer.pausing():
+                time.sleep(0.02)
+        time.sleep(0.01)
+        timer.computed()
+        of_step = timer.sent()
+        assert (of_step.wait_us >= 20_000) == paused
+        assert of_step.busy_us >= 10_000
