@@ -31,7 +31,7 @@ def traced(step: int) -> TracedStep:
         tokens=8,
         prompt_tokens=(0, 0, 3, 8)[step % 4],
         context_tokens=100,
-        overlapped=True,
+        continued=True,
         times=[
             StepTimes(start_us=start, wait_us=0, busy_us=900, transfer_us=100),
             StepTimes(start_us=start + 600 + step % 2 * 100, wait_us=400, busy_us=500),
