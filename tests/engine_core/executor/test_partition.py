@@ -21,12 +21,12 @@ LAYERS = 32  # of an 8B Llama
 def costs(
     *, decode: float = 1.0, prompts: float = 1.0, head: float = 2.4, kv_block_bytes: int = 0
 ) -> StageCosts:
-    """An 8B Llama's. Times in those of a layer: the head weighs 2.4 layers when decoding, and
-    nothing when reading prompts."""
+    """An 8B Llama's. Times in those of a layer: the head weighs 2.4 layers when decoding; when
+    reading prompts it takes less than the last layer saves, which computes their last tokens."""
     return StageCosts(
         layer=PartCosts(decode, prompts, 436_224_000),
         embedding=PartCosts(0.01, 0.01, 1_050_673_152),
-        head=PartCosts(head * decode, 0.05, 1_050_681_344),
+        head=PartCosts(head * decode, -0.6 * prompts, 1_050_681_344),
         kv_block_bytes=kv_block_bytes,
     )
 
@@ -59,11 +59,11 @@ def test_no_other_partition_has_a_faster_slowest_stage(num_stages: int, head: fl
     def time(layers: Sequence[int]) -> float:
         weighted = ((3, "decode"), (1, "prompts"))
         # What all stages take is the same in any partition: the units are those of the even split.
-        units = {"decode": 12 + head + 0.01, "prompts": 12 + 0.06}
+        units = {"decode": 12 + head + 0.01, "prompts": 12 + 0.01 - 0.6}
         return max(
             sum(
                 weight * (count + (s == 0) * 0.01 + (s == num_stages - 1) * end) / units[kind]
-                for (weight, kind), end in zip(weighted, (head, 0.05), strict=True)
+                for (weight, kind), end in zip(weighted, (head, -0.6), strict=True)
             )
             for s, count in enumerate(layers)
         )
@@ -105,9 +105,9 @@ def test_a_slow_device_gets_fewer_layers() -> None:
 
 
 def test_a_gain_under_two_percent_is_none() -> None:
-    """17 and 15 layers are better than 16 and 16 once the head weighs more than one."""
+    """17 and 15 layers gain little over 16 and 16 if the head weighs little."""
     assert chosen([costs(head=1.4)] * 2) == (16, 16)
-    assert chosen([costs(head=2.0)] * 2) == (17, 15)
+    assert chosen([costs(head=2.2)] * 2) == (17, 15)
 
 
 def test_noise_of_equal_devices_moves_no_layer() -> None:
@@ -160,7 +160,7 @@ def test_the_log_names_layers_and_busy_shares(caplog: pytest.LogCaptureFixture) 
     shares = stage_shares(execution(), connected([costs(head=2.4)] * 2))
     assert shares == shares_of([17, 15])
     assert caplog.messages == [
-        "layers by stage: 17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 88%"
+        "layers by stage: 17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 85%"
     ]
 
 
