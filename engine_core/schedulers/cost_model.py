@@ -68,10 +68,9 @@ class CostModel:
 
     def __init__(self, start: Coefficients) -> None:
         self.coefficients = self._start = start
-        # In units of `start`: the coefficients, and the normal equations of Σ (x · factors - 1)².
-        self._factors = [1.0] * 4
-        self._products = [[0.0] * 4 for _ in range(4)]
-        self._sums = [0.0] * 4
+        self._factors = [1.0] * 4  # the coefficients, in units of `start`
+        # Apart, so that hours of decoding do not outweigh what prompts have shown.
+        self._prompts, self._decodes = _Equations(), _Equations()
         self._deviation = 0.0
         self._measured = False
 
@@ -103,7 +102,8 @@ class CostModel:
             self._factors = [scale] * 4
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]
         error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0
-        self._add(x, self._weight(abs(error)))
+        equations = self._prompts if work.attended else self._decodes
+        equations.add(x, self._weight(abs(error)))
         self._solve()
         self.coefficients = Coefficients(
             *(c * factor for c, factor in zip(start, self._factors, strict=True))
@@ -117,24 +117,35 @@ class CostModel:
         self._deviation = usual + 0.05 * (min(error, 2 * limit) - usual)
         return 1.0 if error <= limit else limit / error
 
-    def _add(self, x: list[float], weight: float) -> None:
-        a, b, c, d = x
-        for row, products in enumerate(self._products):
-            value = weight * x[row]
-            products[0] = _FORGET * products[0] + value * a
-            products[1] = _FORGET * products[1] + value * b
-            products[2] = _FORGET * products[2] + value * c
-            products[3] = _FORGET * products[3] + value * d
-            self._sums[row] = _FORGET * self._sums[row] + value
-
     def _solve(self) -> None:
         """Coordinate descent from the factors as they are; none negative. A few sweeps a step do,
         because the next step continues them."""
-        factors, sums = self._factors, self._sums
-        anchors = tuple(factors)
+        factors, anchors = self._factors, tuple(self._factors)
+        both = zip(self._prompts.rows, self._decodes.rows, strict=True)
+        rows = [[p + d for p, d in zip(*pair, strict=True)] for pair in both]
         for _ in range(_SWEEPS):
-            for row, (a, b, c, d) in enumerate(self._products):
-                own = self._products[row][row]
-                fitted = a * factors[0] + b * factors[1] + c * factors[2] + d * factors[3]
-                wanted = sums[row] - fitted + own * factors[row] + _STAY * anchors[row]
-                factors[row] = max(_LEAST_FACTOR, wanted / (own + _STAY))
+            for index, row in enumerate(rows):
+                a, b, c, d, wanted = row
+                own = row[index]
+                wanted -= a * factors[0] + b * factors[1] + c * factors[2] + d * factors[3]
+                wanted += own * factors[index] + _STAY * anchors[index]
+                factors[index] = max(_LEAST_FACTOR, wanted / (own + _STAY))
+
+
+class _Equations:
+    """The normal equations of Σ weight · (x · factors - 1)² over steps, a row [x xᵀ | x] each; the
+    earlier a step, the less it weighs."""
+
+    def __init__(self) -> None:
+        self.rows = [[0.0] * 5 for _ in range(4)]
+
+    def add(self, x: list[float], weight: float) -> None:
+        """Another step."""
+        a, b, c, d = x
+        for row, value in zip(self.rows, x, strict=True):
+            weighted = weight * value
+            row[0] = _FORGET * row[0] + weighted * a
+            row[1] = _FORGET * row[1] + weighted * b
+            row[2] = _FORGET * row[2] + weighted * c
+            row[3] = _FORGET * row[3] + weighted * d
+            row[4] = _FORGET * row[4] + weighted

@@ -32,9 +32,10 @@ from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
 class Way:
     """One way to run a model; its text must not depend on it.
 
-    `depth` is the number of steps in flight: with more than `stages`, a step is launched before the
-    result of the one before is read, and takes its tokens from the slots. `arrivals` requests come
-    a turn. Too few `num_blocks` for all that run mean preemption.
+    `depth` is the most steps in flight, where the scheduler allows so many: with more than `stages`
+    and a step ahead, a step is launched before the result of the one before is read, and takes its
+    tokens from the slots. `arrivals` requests come a turn. Too few `num_blocks` for all that run
+    mean preemption.
     """
 
     stages: int = 1
@@ -43,6 +44,7 @@ class Way:
     backend: str = "auto"
     graphs: bool = False
     depth: int = 1
+    steps_ahead: int = 1
     block_size: int = 16
     num_blocks: int = 1600
     max_running: int = 64
@@ -85,8 +87,8 @@ class _Launched(NamedTuple):
 class InlineEngine:
     """A decoder.
 
-    `graph_steps` counts those of its `steps` that were replayed from CUDA graphs. `scored` holds
-    what was reported of each prompt's own tokens, in pieces.
+    `graph_steps` counts those of its `steps` that were replayed from CUDA graphs; at most `deepest`
+    were in flight. `scored` holds what was reported of each prompt's own tokens, in pieces.
     """
 
     def __init__(
@@ -111,7 +113,9 @@ class InlineEngine:
             max_running=way.max_running,
             max_step_tokens=way.max_step_tokens,
             block_size=way.block_size,
+            steps_ahead=way.steps_ahead,
         )
+        self.deepest = 0
         self.scheduler = DecoderScheduler(engine, way.num_blocks)
         self._processor = DecoderProcessor(engine, way.num_blocks)
         self._mutate = mutate
@@ -128,11 +132,12 @@ class InlineEngine:
         while waiting or self._open_jobs:
             for _ in range(min(self.way.arrivals, len(waiting))):
                 self._admit(*waiting.popleft(), params)
-            while len(in_flight) < self.way.depth:
+            while len(in_flight) < min(self.way.depth, self.scheduler.depth()):
                 launched = self._launch(in_flight[0].batch if in_flight else None)
                 if launched is None:
                     break
                 in_flight.append(launched)
+            self.deepest = max(self.deepest, len(in_flight))
             self._finish(in_flight.popleft(), judge)
         assert not in_flight
 

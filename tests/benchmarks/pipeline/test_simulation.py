@@ -22,7 +22,13 @@ def cost_model(stages: int) -> CostModel:
 
 
 def simulated(
-    stages: int, requests: list[Load], times: StepTimes = TIMES, *, ahead: int = 1, jitter=0.0
+    stages: int,
+    requests: list[Load],
+    times: StepTimes = TIMES,
+    *,
+    ahead: int = 1,
+    jitter: float = 0.0,
+    learner: CostModel | None = None,
 ) -> Run:
     config = execution_config(
         num_stages=stages,
@@ -31,8 +37,12 @@ def simulated(
         block_size=128,
         steps_ahead=ahead,
     )
-    scheduler = DecoderScheduler(config, BLOCKS * stages, cost_model(stages))
-    return SimulatedEngine(scheduler, times, LAYERS[stages], jitter=jitter).run(requests)
+    costs = learner or cost_model(stages)
+    scheduler = DecoderScheduler(config, BLOCKS * stages, costs)
+    engine = SimulatedEngine(
+        scheduler, times, LAYERS[stages], jitter=jitter, learns=learner is not None
+    )
+    return engine.run(requests)
 
 
 def prompt_chunks(run: Run) -> dict[int, list[int]]:
@@ -83,6 +93,17 @@ def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
         assert max(simulated(stages, requests, NO_HEAD, jitter=jitter).bubbles()) <= 0.05
     # With the LM head the last stage has more to do than the others; it hardly waits.
     assert simulated(stages, requests).bubbles()[-1] <= 0.05
+
+
+def test_a_scheduler_that_starts_from_wrong_costs_learns_them() -> None:
+    """Ten times too slow, and attention as good as free."""
+    true = cost_model(4).coefficients
+    wrong = CostModel(true._replace(token=10 * true.token, attended=true.attended / 100))
+    run = simulated(4, load(CASES["skew"], 0.5), NO_HEAD, jitter=0.02, learner=wrong)
+    assert max(run.bubbles()) <= 0.06
+    assert wrong.chunk_seconds(8000, 512) == pytest.approx(
+        cost_model(4).chunk_seconds(8000, 512), rel=0.15
+    )
 
 
 def test_without_steps_ahead_there_are_more_bubbles() -> None:

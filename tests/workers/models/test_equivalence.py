@@ -57,6 +57,23 @@ def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None
     check_way(lessons(model), WAYS[way], print)
 
 
+@pytest.mark.parametrize(("stages", "ahead"), [(2, 0), (3, 1), (4, 0), (4, 1)])
+def test_no_number_of_micro_batches_changes_the_text(
+    lessons: Lessons, stages: int, ahead: int
+) -> None:
+    """P at first, P + 2 while prompts wait for rounds of steps; all the depth there can be."""
+    way = Way(
+        stages=stages,
+        depth=stages + 2 + ahead,
+        steps_ahead=ahead,
+        max_step_tokens=12,
+        max_running=8,
+        arrivals=1,
+    )
+    engine = check_way(lessons("demo"), way, print)
+    assert engine.deepest == way.depth
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_log_probability(lessons: Lessons, model: str) -> None:
     check_every_logprob(lessons(model), Way(), print)
@@ -82,6 +99,13 @@ def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> N
 @pytest.mark.parametrize("depth", [1, 2])
 def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
     check_preemption(lessons("demo"), Way(depth=depth), print)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_preemption_and_cached_prefixes_across_stages(lessons: Lessons, stages: int) -> None:
+    way = Way(stages=stages, depth=stages + 3)
+    check_preemption(lessons("demo"), way, print)
+    check_prefix_cache(lessons("demo"), way, print)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
