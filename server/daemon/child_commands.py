@@ -17,9 +17,6 @@ from server.settings.server_config import ServedModel, ServerConfig, child_envir
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.multicast import NO_MULTICAST
 
-SERVER_CONFIG_FILE = "server.json"
-"""The name of the daemon's configuration in its private folder."""
-
 Role = Literal["engine", "worker", "api"]
 
 
@@ -101,7 +98,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
 
 
 def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
-    file = _written(directory / SERVER_CONFIG_FILE, config)
+    file = _written(directory / "server.json", config)
     several: dict[str, str] = {}
     if config.api_workers > 1:
         metrics = directory / "metrics"

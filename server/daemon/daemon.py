@@ -60,7 +60,10 @@ def serve(command: ServeCommand) -> int:
         for model in config.models:
             _log.info("starting %s", describe(model))
         warn_of_few_open_files(config)
-        return asyncio.run(_supervise(config, listener, folder))
+        with _room_for(f"write to {folder}"):
+            announcement = announce(folder, config.models)
+        with announcement:
+            return asyncio.run(_supervise(config, listener, folder))
 
 
 async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path) -> int:
@@ -113,10 +116,7 @@ def _private_folder() -> Generator[Path]:
     try:
         if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
             raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
-        with _room_for(f"write to {folder}"):
-            announcement = announce(folder)
-        with announcement:
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
+from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel
@@ -91,10 +92,11 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait.
     limits = Limits(max_queue_seconds=0)
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
         model = set_up_model("model", folder, options, limits, f"{directory}/0")
         async with running_model(model, Path(directory)) as engine:
-            yield engine
+            with announce(Path(directory), [model]):
+                yield engine
 
 
 @asynccontextmanager

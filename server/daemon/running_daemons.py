@@ -1,35 +1,37 @@
-"""Which daemons of this user run on this machine: each says so in its private folder."""
+"""What serves models on this machine: each daemon of this user says so in its private folder, as
+does a program that has started an engine without HTTP."""
 
 import fcntl
 import os
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from server.daemon.child_commands import SERVER_CONFIG_FILE
-from server.settings.server_config import ServerConfig
+from server.settings.server_config import ServedModel
 
 FOLDER_PREFIX = "penstock-"
-_PID_FILE = "pid"
+_FILE = "running.json"
 
 
-@dataclass(frozen=True)
-class RunningDaemon:
+class RunningDaemon(msgspec.Struct, frozen=True):
     """A daemon that runs: the process id of its supervisor, and what it serves."""
 
     pid: int
-    config: ServerConfig
+    models: tuple[ServedModel, ...]
 
 
-def announce(folder: Path) -> TextIO:
-    """Say that this process is the daemon whose private folder this is, until the returned file is
-    closed: the lock on it ends with the process, however that ends. Raises OSError."""
-    file = (folder / _PID_FILE).open("w")
+def announce(folder: Path, models: Sequence[ServedModel]) -> TextIO:
+    """Say that this process serves `models`, with their sockets in private `folder`, until the
+    returned file is closed: the lock on it ends with the process, however that ends.
+
+    Raises OSError.
+    """
+    file = (folder / _FILE).open("w")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    file.write(str(os.getpid()))
+    file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))).decode())
     file.flush()
     return file
 
@@ -44,13 +46,11 @@ def _running(folder: Path) -> RunningDaemon | None:
     try:
         if folder.stat().st_uid != os.getuid():
             return None
-        with (folder / _PID_FILE).open() as file:
+        with (folder / _FILE).open() as file:
             if not _is_locked(file.fileno()):
                 return None
-            pid = int(file.read())
-        config = (folder / SERVER_CONFIG_FILE).read_bytes()
-        return RunningDaemon(pid, msgspec.json.decode(config, type=ServerConfig))
-    except (OSError, ValueError):  # another program's folder, or a daemon that comes or goes
+            return msgspec.json.decode(file.read(), type=RunningDaemon)
+    except (OSError, msgspec.DecodeError):  # another's folder, or a daemon that comes or goes
         return None
 
 

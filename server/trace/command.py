@@ -106,7 +106,7 @@ def _daemon(pid: int | None) -> RunningDaemon:
 
 
 def _models(daemon: RunningDaemon, names: Sequence[str]) -> list[ServedModel]:
-    models = daemon.config.models
+    models = daemon.models
     known = {name: model for model in models for name in (model.name, *model.aliases)}
     for name in names:
         if name not in known:

@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     [
         ("size=4k", "penstock: error: cannot write to {}/penstock-"),
         ("nr_inodes=3", "penstock: error: cannot write to {}/penstock-"),
-        ("nr_inodes=5", "the engine of generator exited with status 1"),
+        ("nr_inodes=6", "the engine of generator exited with status 1"),
     ],
     indirect=["small_disk"],
 )

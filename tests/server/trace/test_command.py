@@ -15,7 +15,7 @@ from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
 from server import cli
 from server.daemon.running_daemons import RunningDaemon
 from server.trace import command
-from tests.server.support import served_model, server_config
+from tests.server.support import served_model
 from workers.contract.messages import StepTimes
 
 
@@ -82,7 +82,7 @@ class Machine:
             for name in ("writer", "ranker")
         ]
         models[0] = msgspec.structs.replace(models[0], aliases=("chat",))
-        self.daemons.append(RunningDaemon(pid, server_config(*models)))
+        self.daemons.append(RunningDaemon(pid, tuple(models)))
         for model in models:
             endpoint = model.engine.client_endpoint
             self.engines[f"{pid}.{model.name}"] = Engine(endpoint)
