@@ -25,6 +25,7 @@ from tests.workers.equivalence import (
     check_preemption,
     check_prefix_cache,
     check_scores,
+    check_stops,
     check_way,
     prompts_that_begin_alike,
 )
@@ -102,6 +103,14 @@ def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -
 def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
     engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), GPU_WAYS[way], print)
     assert engine.scheduler.usage().cached_tokens >= 5 * 64
+
+
+@pytest.mark.parametrize(("stages", "depth"), [(1, 2), (2, 3), (2, 5)])
+def test_slots_change_hands_while_wasted_rows_are_in_flight(
+    lessons: Lessons, stages: int, depth: int
+) -> None:
+    way = replace(WITH_GRAPHS, stages=stages, depth=depth, max_running=8)
+    check_stops(lessons("demo"), way, print)
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))

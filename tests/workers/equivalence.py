@@ -12,7 +12,7 @@ import pytest
 import server.demo
 from engine_core.messages import SamplingParams
 from tests.workers.checkpoints import save_llama
-from tests.workers.inline_engine import InlineEngine, Mutation, Way, unchanged
+from tests.workers.inline_engine import InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.mutations import MUTATIONS
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
 from workers.contract.checkpoint_config import read_model_config
@@ -21,6 +21,10 @@ from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import GREEDY
 
 DEMO = Path(server.demo.__file__).parent / "generator"
+STOPS_EQUAL = 0.95
+"""Share of the texts that must be equal: where two tokens are as good as each other, either may
+come."""
+
 _GAIN = 1.5
 """Standard deviation of the random models' logits, about."""
 
@@ -215,6 +219,38 @@ def check_preemption(lesson: Lesson, way: Way, report: Callable[[str], None]) ->
     usage = engine.scheduler.usage()
     assert usage.preemptions > 0
     assert usage.kv_blocks_used == 0
+
+
+def check_stops(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+    """Texts that end at a token, which nobody can know ahead: the next step already holds a row for
+    it, whose token is wasted, and the slot soon has another owner."""
+    middle = len(lesson.references[0].tokens) // 2
+    stops = frozenset(reference.tokens[middle] for reference in lesson.references)
+    params = SamplingParams(
+        sampling=GREEDY, max_tokens=2 * middle, ignore_eos=True, stop_token_ids=stops, logprobs=1
+    )
+    texts: dict[int, list[int]] = {}
+
+    def keep(sampled: Sampled) -> int:
+        texts.setdefault(sampled.prompt, []).append(sampled.token)
+        return sampled.token
+
+    InlineEngine(lesson.folder, way).generate(lesson.prompts, params, keep)
+    expected = {
+        number: _until(reference.tokens[: 2 * middle], stops)
+        for number, reference in enumerate(lesson.references)
+    }
+    ends = sum(len(text) < 2 * middle for text in expected.values())
+    equal = sum(texts[number] == text for number, text in expected.items())
+    report(f"{equal} of {len(expected)} texts equal, {ends} of which end early")
+    assert ends > len(expected) / 2
+    assert equal >= STOPS_EQUAL * len(expected)
+
+
+def _until(tokens: list[int], stops: frozenset[int]) -> list[int]:
+    """Up to the first of these tokens, which is included."""
+    ends = (index + 1 for index, token in enumerate(tokens) if token in stops)
+    return tokens[: next(ends, len(tokens))]
 
 
 def check_mutation(lesson: Lesson, way: Way, mutation: str) -> None:

@@ -16,7 +16,7 @@ from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.request import Request, Status
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenizer_threads import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
@@ -139,7 +139,8 @@ class InlineEngine:
                 in_flight.append(launched)
             self.deepest = max(self.deepest, len(in_flight))
             self._finish(in_flight.popleft(), judge)
-        assert not in_flight
+        for wasted in in_flight:
+            self._finish(wasted, judge)
 
     def _admit(self, number: int, prompt: Sequence[int], params: SamplingParams) -> None:
         job = Job(b"test", GenerateJob(number, params=params), num_rows=1, cost=0)
@@ -174,7 +175,11 @@ class InlineEngine:
         requests = [request for request, samples in rows if samples]
         if requests:
             own = np.frombuffer(output.tokens, np.int32)
-            tokens = [judge(sampled) for sampled in _sampled(requests, output)]
+            tokens = [
+                # A wasted row, whose text had ended, is nobody's.
+                sampled.token if request.status is Status.ENDED else judge(sampled)
+                for request, sampled in zip(requests, _sampled(requests, output), strict=True)
+            ]
             output = msgspec.structs.replace(output, tokens=np.array(tokens, np.int32).tobytes())
             if tokens != own.tolist():
                 self._go_on_with(requests, tokens)

@@ -19,6 +19,7 @@ from tests.workers.equivalence import (
     check_preemption,
     check_prefix_cache,
     check_scores,
+    check_stops,
     check_way,
     prompts_that_begin_alike,
 )
@@ -106,6 +107,13 @@ def test_preemption_and_cached_prefixes_across_stages(lessons: Lessons, stages: 
     way = Way(stages=stages, depth=stages + 3)
     check_preemption(lessons("demo"), way, print)
     check_prefix_cache(lessons("demo"), way, print)
+
+
+@pytest.mark.parametrize(("stages", "depth"), [(1, 2), (2, 3), (2, 5)])
+def test_slots_change_hands_while_wasted_rows_are_in_flight(
+    lessons: Lessons, stages: int, depth: int
+) -> None:
+    check_stops(lessons("demo"), Way(stages=stages, depth=depth, max_running=4), print)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
