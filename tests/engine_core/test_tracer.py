@@ -67,6 +67,18 @@ def test_a_trace_ends_after_its_seconds_and_another_goes_on(word_tokenizer: Toke
     assert not engine.core._tracer._steps
 
 
+def test_a_client_that_is_gone_is_traced_no_longer(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer)
+    engine.clients.put(A, Trace(60.0))
+    engine.clients.put(B, Trace(0.5))
+    engine.clients.gone.add(A)
+    engine.iterate_until(lambda: is_over(engine, B))
+    generate(engine, 1, prompt=5, tokens=4)
+    engine.iterate_until(lambda: engine.clients.outputs(b"other"))
+    engine.iterate_until(lambda: not engine.core._jobs)
+    assert engine.core._tracer._steps == []
+
+
 def step(number: int) -> EncodeStep:
     return EncodeStep(step=number, tokens=bytes(4), query_lens=bytes(4))
 

@@ -128,7 +128,8 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     wait_us      then, until the activations of the stage before had come, or on the first stage
                  the sampled tokens of an earlier step; on the last one for a mask, too
     busy_us      for the stage's own layers, and on the last stage the head
-    transfer_us  until the activations, or the result, had been sent on
+    transfer_us  until the activations, or the result, had been sent on; where a thread sends them
+                 (gloo), until it had them
     """
 
     start_us: int = 0

@@ -1,5 +1,6 @@
 """Masks reach the steps that they belong to, whatever comes between them."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,9 +118,12 @@ def test_a_stage_that_waits_for_a_mask_takes_what_comes_meanwhile(
         if num_stages > 1:  # the first stage goes on to the first step that needs a token
             while (beat := group.beat()).last_finished_step != 2:
                 assert beat.stage < num_stages - 1 or beat.last_finished_step == -1
+        time.sleep(0.4)
         for number in sorted(masks, reverse=True):
             group.send(num_stages - 1, masks[number])
-        for step, tokens in zip(steps, expected, strict=True):
-            output = group.output()
+        outputs = [group.output() for _ in steps]
+        # The last stage was waiting then, not busy.
+        assert outputs[0].times.wait_us > 200_000
+        for step, output, tokens in zip(steps, outputs, expected, strict=True):
             assert isinstance(output, GenerateOutput)
             assert (output.step, sampled_tokens(output).tolist()) == (step.step, tokens)
