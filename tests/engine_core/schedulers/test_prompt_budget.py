@@ -1,0 +1,80 @@
+"""What a step takes of prompts: a common time, from what waits and from whole prompts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.schedulers.cost_model import Coefficients, CostModel
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
+from tests.engine_core.configs import execution_config
+
+COSTS = Coefficients(step=1e-3, token=1e-5, attended=4e-10, context=1e-8)
+
+
+def step_time(stages: int = 2, max_step_tokens: int = 8192) -> StepTime:
+    config = execution_config(num_stages=stages, max_step_tokens=max_step_tokens)
+    return StepTime(config, CostModel(COSTS))
+
+
+def test_a_single_stage_takes_all_that_fits() -> None:
+    budget = PromptBudget(1000, 100_000, None)
+    assert budget.chunk(0, 300) == 300
+    budget.take(0, 300)
+    assert budget.chunk(500, 5000) == 700
+
+
+def test_a_prompt_is_cut_by_its_whole_length_and_not_by_what_is_left() -> None:
+    """Whatever else waits: its first chunk, one in the middle and the one before the last."""
+    times = step_time()
+    lengths = [
+        PromptBudget(8192, 9000, times).chunk(start, 30_000) for start in (0, 12_000, 24_000)
+    ]
+    seconds = [
+        times.cost_model.chunk_seconds(start, length)
+        for start, length in zip((0, 12_000, 24_000), lengths, strict=True)
+    ]
+    assert lengths == sorted(lengths, reverse=True)
+    assert seconds == pytest.approx([times.cost_model.chunk_seconds(0, 30_000) / 12] * 3, rel=0.01)
+
+
+def test_the_last_tokens_join_the_chunk_before_them() -> None:
+    times = step_time()
+    length = PromptBudget(8192, 0, times).chunk(0, 3000)
+    assert PromptBudget(8192, 0, times).chunk(2990 - length, 3000) == length + 10
+
+
+def test_a_second_prompt_has_no_short_chunk_in_the_same_step() -> None:
+    budget = PromptBudget(8192, 0, step_time())
+    assert budget.chunk(0, 400) == 400
+    budget.take(0, 400)
+    assert budget.chunk(0, 1000) == 0
+    assert budget.chunk(0, 100) == 100, "a whole prompt is no cut"
+
+
+def test_no_step_is_larger_than_the_hard_limit() -> None:
+    budget = PromptBudget(100, 0, step_time(max_step_tokens=256))
+    assert budget.chunk(0, 5000) == 100
+    budget.take(0, 100)
+    assert budget.chunk(0, 10) == 0
+
+
+@given(
+    prompts=st.lists(st.integers(1, 20_000), min_size=1, max_size=8),
+    cached=st.lists(st.floats(0, 1), min_size=8, max_size=8),
+    tokens=st.integers(1, 8192),
+    stages=st.integers(2, 16),
+)
+def test_a_cached_beginning_leaves_a_chunk_to_compute(
+    prompts: list[int], cached: list[float], tokens: int, stages: int
+) -> None:
+    """The scheduler asks before it looks for a prompt's prefix, and counts on it afterwards."""
+    budget, taken = PromptBudget(tokens, sum(prompts), step_time(stages)), 0
+    for prompt, share in zip(prompts, cached, strict=False):
+        if not budget.chunk(0, prompt):
+            break
+        start = int(share * (prompt - 1))
+        length = budget.chunk(start, prompt)
+        assert 1 <= length <= prompt - start
+        budget.take(start, length)
+        taken += length
+    assert 1 <= taken <= tokens
