@@ -26,25 +26,30 @@ class EventClock:
         self._leads: deque[tuple[float, float]] = deque()  # (host's time, lead), both ascending
 
     def wait(self, events: Sequence[torch.cuda.Event]) -> list[float]:
-        """Wait until all of them are reached; the device's time at each, 0 at the first ever."""
-        events[-1].synchronize()
+        """Wait until all of them are reached; the device's time at each, 0 at the first ever.
+
+        It waits for one after another, so that little is left to do after the last.
+        """
+        return [self._wait(event) for event in events]
+
+    def _wait(self, event: torch.cuda.Event) -> float:
+        event.synchronize()
         host_us = self._host_ns() / 1e3
-        times = [self._advance(event) for event in events]
-        lead = host_us - times[-1]
+        if self._last is not None:
+            self._device_us += self._last.elapsed_time(event) * 1e3
+        self._last = event
+        self._compare(host_us)
+        return self._device_us
+
+    def _compare(self, host_us: float) -> None:
+        lead = host_us - self._device_us
         while self._leads and self._leads[-1][1] >= lead:
             self._leads.pop()
         self._leads.append((host_us, lead))
         while self._leads[0][0] < host_us - _WINDOW_US:
             self._leads.popleft()
-        return times
 
     @property
     def lead(self) -> float:
         """By how much the host's monotonic clock is ahead of the device's time, after a `wait`."""
         return self._leads[0][1]
-
-    def _advance(self, event: torch.cuda.Event) -> float:
-        if self._last is not None:
-            self._device_us += self._last.elapsed_time(event) * 1e3
-        self._last = event
-        return self._device_us

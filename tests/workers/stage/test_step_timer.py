@@ -37,12 +37,12 @@ def marks(
     pauses: tuple[float, ...] = (),
     late_us: float = 0.0,
 ) -> DeviceMarks:
-    """Marks at `begun` and so many microseconds after it; a thread wakes up late after the last."""
+    """Marks at `begun` and so many microseconds after it; a thread wakes up late after each."""
     return DeviceMarks(
-        begun=host.event(begun),
-        arrived=host.event(begun + arrived),
-        pauses=tuple(host.event(begun + us) for us in pauses),
-        computed=host.event(begun + computed),
+        begun=host.event(begun, late_us),
+        arrived=host.event(begun + arrived, late_us),
+        pauses=tuple(host.event(begun + us, late_us) for us in pauses),
+        computed=host.event(begun + computed, late_us),
         sent=host.event(begun + sent, late_us),
     )
 
