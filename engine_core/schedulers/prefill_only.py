@@ -64,10 +64,12 @@ class EncoderRows:
         """Rows that are not submitted yet."""
         return len(self.lens) - self.cursor
 
-    def fitting(self, cost: float) -> int:
-        """How many of the next rows take no more than `cost`."""
-        end = self.costs[self.cursor] + cost
-        return bisect_right(self.costs, end, lo=self.cursor) - 1 - self.cursor
+    def fitting(self, cost: float, tokens: int) -> int:
+        """How many of the next rows take no more than `cost`, and have no more than `tokens`."""
+        start = self.cursor
+        by_cost = bisect_right(self.costs, self.costs[start] + cost, lo=start)
+        by_tokens = bisect_right(self.offsets, self.offsets[start] + tokens, lo=start)
+        return min(by_cost, by_tokens) - 1 - start
 
 
 class PrefillOnlyScheduler:
@@ -91,7 +93,8 @@ class PrefillOnlyScheduler:
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = 0
-        self._waiting_work = 0  # of whole jobs, in units of `EncoderRows.costs`
+        # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
+        self._whole_tokens = self._whole_costs = 0
         self._running_rows = 0
         self._step = 0
 
@@ -105,7 +108,8 @@ class PrefillOnlyScheduler:
         self._waiting_tokens += len(rows.tokens)
         if self._step_time is not None:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
-        self._waiting_work += rows.costs[-1]
+        self._whole_tokens += rows.offsets[-1]
+        self._whole_costs += rows.costs[-1]
 
     def queued_tokens(self, priority: int | None = None) -> int:
         """The first rows of jobs that have not begun: a job's further rows share steps with it."""
@@ -117,7 +121,7 @@ class PrefillOnlyScheduler:
             self._waiting.remove(job)
             self._waiting_rows -= rows.num_left
             self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
-            self._waiting_work -= rows.costs[-1]
+            self._leave(rows)
         return job.open_rows
 
     def reset_cache(self) -> None:
@@ -127,7 +131,7 @@ class PrefillOnlyScheduler:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
-        packer = _Packer(self._budget(), self._rows)
+        packer = _Packer(self._budget(), self._max_tokens, self._rows)
         for equals in self._waiting.groups():
             packer.fill(equals)
         batch = packer.batch(self._step)
@@ -166,11 +170,17 @@ class PrefillOnlyScheduler:
                 self.abort(job)
 
     def _budget(self) -> float:
-        """How much the next step takes, in units of `EncoderRows.costs`."""
+        """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
+        jobs that wait take on average, so that rows of one length fill a step to the brim."""
         if self._step_time is None:
             return self._max_tokens
         token = self._costs.coefficients.token
-        return min(self._max_tokens, self._step_time.of(self._waiting_work * token) / token)
+        tokens = min(self._max_tokens, self._step_time.of(self._whole_tokens * token) / token)
+        return tokens * self._whole_costs / self._whole_tokens
+
+    def _leave(self, rows: EncoderRows) -> None:
+        self._whole_tokens -= rows.offsets[-1]
+        self._whole_costs -= rows.costs[-1]
 
     def _account(self, batch: EncodeBatch) -> None:
         self._waiting_rows -= len(batch.lens)
@@ -181,7 +191,7 @@ class PrefillOnlyScheduler:
                 continue
             if rows.num_left == 0:
                 self._waiting.remove(job)
-                self._waiting_work -= rows.costs[-1]
+                self._leave(rows)
                 del self._rows[job]
             elif numbers[0] == 0:
                 self._waiting.recount(job, 0)
@@ -190,8 +200,9 @@ class PrefillOnlyScheduler:
 class _Packer:
     """Fills one step, slice by slice of the jobs' arrays."""
 
-    def __init__(self, budget: float, rows: Mapping[Job, EncoderRows]) -> None:
-        self.left = budget
+    def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
+        """`budget` is in units of `EncoderRows.costs`."""
+        self.left, self._tokens_left = budget, max_tokens
         self._misfits = 0
         self._rows = rows
         self._tokens: list[npt.NDArray[np.int32]] = []
@@ -211,8 +222,9 @@ class _Packer:
     def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
         """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
         left (or if the step is still empty)."""
-        count = rows.fitting(min(limit, self.left))
-        if count == 0 and rows.num_left and (rows.fitting(self.left) or not self._parts):
+        count = rows.fitting(min(limit, self.left), self._tokens_left)
+        one_fits = rows.fitting(self.left, self._tokens_left) or not self._parts
+        if count == 0 and rows.num_left and one_fits:
             count = 1
         if count == 0:
             self._misfits += rows.num_left > 0
@@ -225,6 +237,7 @@ class _Packer:
         self._lens.append(rows.lens[start:stop])
         self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
         self.left -= rows.costs[stop] - rows.costs[start]
+        self._tokens_left -= last - first
 
     def batch(self, step: int) -> EncodeBatch:
         """The step as flat arrays."""

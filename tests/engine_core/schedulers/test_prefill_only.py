@@ -152,7 +152,23 @@ def test_many_small_jobs_end_without_a_tail_of_tiny_steps(stages: int) -> None:
     steps.drain()
     assert all(work.tokens >= 512 for work in steps.works[:-1])
     assert len(steps.works) <= 16 * stages
-    assert (steps.scheduler._waiting_work, steps.scheduler._waiting_rows) == (0, 0)
+    assert (steps.scheduler._whole_costs, steps.scheduler._waiting_rows) == (0, 0)
+
+
+def test_rows_of_one_length_fill_a_pipelines_steps_to_the_brim() -> None:
+    steps = Steps(max_step_tokens=16_384, stages=2, max_model_len=512)
+    for job in range(64):
+        steps.add(job, [512] * 64)
+    steps.drain()
+    assert {work.tokens for work in steps.works} == {16_384}
+
+
+def test_short_rows_beside_long_ones_are_no_more_than_a_step_may_have() -> None:
+    steps = Steps(max_step_tokens=16_384, stages=2, max_model_len=8192)
+    steps.add(1, [8192] * 40)
+    steps.add(2, [8] * 40_000, priority=-1)
+    steps.drain()
+    assert max(work.tokens for work in steps.works) == 16_384
 
 
 @settings(max_examples=100, deadline=None)
