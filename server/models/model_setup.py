@@ -156,7 +156,9 @@ def _limits(
         raise SetupError(
             "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
         )
-    limits = msgspec.structs.asdict(defaults.engine_limits(model, task, on_cpu=on_cpu))
+    limits = msgspec.structs.asdict(
+        defaults.engine_limits(model, task, options.pipeline_stages, on_cpu=on_cpu)
+    )
     for key in limits:
         if (given := getattr(options, key)) is not None:
             limits[key] = given

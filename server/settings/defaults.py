@@ -37,18 +37,22 @@ CPU_KV_CACHE_BYTES = 1 << 30
 `max_model_len` tokens."""
 
 
-def engine_limits(model: ModelConfig, task: Task, *, on_cpu: bool) -> EngineLimits:
-    """The limits of an engine for which no setting is given."""
+def engine_limits(model: ModelConfig, task: Task, stages: int, *, on_cpu: bool) -> EngineLimits:
+    """The limits of an engine of so many pipeline stages for which no setting is given."""
     return EngineLimits(
         max_model_len=model.max_model_len,
-        max_running=max_running(on_cpu=on_cpu),
+        max_running=max_running(stages, on_cpu=on_cpu),
         max_step_tokens=max_step_tokens(task, on_cpu=on_cpu),
     )
 
 
-def max_running(*, on_cpu: bool) -> int:
-    """`--max-running`: sequences that generate at once."""
-    return 64 if on_cpu else 1024
+def max_running(stages: int = 1, *, on_cpu: bool) -> int:
+    """`--max-running`: sequences that generate at once.
+
+    On GPUs so many a stage: a pipeline divides them over as many steps as it has stages, and has
+    the memory of all of them.
+    """
+    return 64 if on_cpu else 1024 * stages
 
 
 def block_size(*, on_cpu: bool) -> int:

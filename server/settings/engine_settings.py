@@ -135,7 +135,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.CAPACITY,
             "sequences that generate at once "
             f"(default: {defaults.max_running(on_cpu=True)} on a CPU, "
-            f"{defaults.max_running(on_cpu=False)} on CUDA)",
+            f"{defaults.max_running(on_cpu=False)} on CUDA, for each stage)",
             parse_positive,
             "N",
         ),

@@ -201,6 +201,7 @@ def test_each_stage_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert execution.devices == execution.gpus == ("cuda:1", "cuda:2")
     workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(2)]
     assert [worker.local_device for worker in workers] == ["cuda:0", "cuda:1"]
+    assert execution.max_running == 2048
 
 
 @pytest.mark.parametrize(
