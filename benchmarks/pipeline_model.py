@@ -50,7 +50,7 @@ def _config(options: argparse.Namespace, stages: int) -> ExecutionConfig:
         stage_layers=options.stage_layers,
         steps_ahead=options.steps_ahead,
         load_format="dummy",
-        max_running=options.max_running,
+        max_running=options.max_running or max_running(stages, on_cpu=False),
         max_step_tokens=options.max_step_tokens,
         block_size=block_size(on_cpu=False),
     )
@@ -136,12 +136,11 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     layers = "layers of each stage, for one number of stages (default: even)"
     group.add_argument("--stage-layers", type=_layers, default=(), metavar="N,N,...", help=layers)
     group.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="(default: 1)")
-    for flag, default in (
-        ("--max-running", max_running(on_cpu=False)),
-        ("--max-step-tokens", max_step_tokens("generate", on_cpu=False)),
-    ):
-        given = f"(default: {default:,})"
-        group.add_argument(flag, type=int, default=default, metavar="N", help=given)
+    running = f"(default: {max_running(on_cpu=False):,} a stage)"
+    group.add_argument("--max-running", type=int, metavar="N", help=running)
+    tokens = max_step_tokens("generate", on_cpu=False)
+    given = f"(default: {tokens:,})"
+    group.add_argument("--max-step-tokens", type=int, default=tokens, metavar="N", help=given)
 
 
 def _add_stage_options(group: argparse._ArgumentGroup) -> None:

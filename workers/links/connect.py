@@ -34,15 +34,16 @@ def _connect_gpus(worker: WorkerConfig) -> Links:
     transport: TransportName = worker.execution.transport
     with joined(worker):
         reached = all_agree(reaches_peers(worker))
-    if transport == "peer-memory" and not reached:
-        raise PipelineError(
-            f"the GPUs {', '.join(worker.execution.gpus)} cannot all write to each other's memory: "
-            f"use {worker.execution.setting('transport')} nccl"
-        )
-    if transport == "nccl" or not reached:
+        if transport == "peer-memory" and not reached:
+            raise PipelineError(
+                f"the GPUs {', '.join(worker.execution.gpus)} cannot all write to each other's "
+                f"memory: use {worker.execution.setting('transport')} nccl"
+            )
+        if reached and transport != "nccl":
+            return connect_peer_memory(worker)
         from workers.links.nccl import connect_nccl  # noqa: PLC0415
 
-        if worker.stage == 0 and transport == "auto":
-            _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
-        return connect_nccl(worker)
-    return connect_peer_memory(worker)
+        links = connect_nccl(worker)
+    if worker.stage == 0 and transport == "auto":
+        _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
+    return links

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def joined(worker: WorkerConfig) -> Generator[None]:
-    """Join a gloo group of all stages; what gloo writes within the block is logged."""
+    """Join a gloo group of all stages; what C++ libraries write within the block is logged."""
     config = worker.execution
     with native_lines_logged(_logger):
         dist.init_process_group(

@@ -13,9 +13,7 @@ import os
 import torch
 import torch.distributed as dist
 
-NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
-"""Must be 1. Otherwise torch makes NVLink multicast objects, and one of these can put the GPUs of a
-host out of service for a day."""
+from workers.contract.multicast import NO_MULTICAST
 
 
 class SymmetricMemoryError(RuntimeError):
@@ -28,8 +26,9 @@ class SymmetricMemory:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         """Every member of torch.distributed's world group must call this; it waits for the others.
         Raises SymmetricMemoryError."""
-        if os.environ.get(NO_MULTICAST) != "1":
-            raise SymmetricMemoryError(f"{NO_MULTICAST} is not 1: multicast could harm the host")
+        for name, value in NO_MULTICAST.items():
+            if os.environ.get(name) != value:
+                raise SymmetricMemoryError(f"{name} is not {value}: multicast could harm the host")
         import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
 
         self._own = symmetric.empty(nbytes, dtype=torch.uint8, device=device)

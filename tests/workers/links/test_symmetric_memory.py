@@ -8,8 +8,8 @@ import torch
 import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
+from workers.contract.multicast import NO_MULTICAST
 from workers.links.symmetric_memory import (
-    NO_MULTICAST,
     SymmetricMemory,
     SymmetricMemoryError,
     has_symmetric_memory,
@@ -30,12 +30,13 @@ def test_a_torch_without_them_has_no_symmetric_memory(monkeypatch: pytest.Monkey
     assert not has_symmetric_memory()
 
 
-@pytest.mark.parametrize("value", [None, "0", ""])
+@pytest.mark.parametrize("name", NO_MULTICAST)
+@pytest.mark.parametrize("value", [None, "2", ""])
 def test_nothing_is_shared_where_multicast_is_not_switched_off(
-    monkeypatch: pytest.MonkeyPatch, value: str | None
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
 ) -> None:
-    monkeypatch.delenv(NO_MULTICAST, raising=False)
+    monkeypatch.delenv(name)
     if value is not None:
-        monkeypatch.setenv(NO_MULTICAST, value)
-    with pytest.raises(SymmetricMemoryError, match=f"{NO_MULTICAST} is not 1"):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SymmetricMemoryError, match=f"{name} is not {NO_MULTICAST[name]}"):
         SymmetricMemory(4096, torch.device("cpu"))
