@@ -30,7 +30,8 @@ def announce(folder: Path, models: Sequence[ServedModel]) -> TextIO:
     Raises OSError.
     """
     file = (folder / _FILE).open("w")
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Who looks for daemons holds it for a moment.
+    fcntl.flock(file, fcntl.LOCK_EX)
     file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))).decode())
     file.flush()
     return file

@@ -83,7 +83,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.ENGINES,
             "how many layers each stage computes, such as 9,8,8,7 (default: so that the slowest "
-            "stage takes least time, as measured at start)",
+            "stage takes the least time, as measured at start)",
             parse_stage_layers,
             "N,N,...",
         ),
@@ -134,8 +134,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.CAPACITY,
             "sequences that generate at once "
-            f"(default: {defaults.max_running(on_cpu=True)} on a CPU, "
-            f"{defaults.max_running(on_cpu=False)} on CUDA, for each stage)",
+            f"(default: {defaults.max_running(on_cpu=True)} on a CPU, on CUDA "
+            f"{defaults.max_running(on_cpu=False)} times --pipeline-stages)",
             parse_positive,
             "N",
         ),

@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     vllm: Values = ()
     floor: Values = ()
 
-    def for_pipeline(self, stages: int, stage_layers: Sequence[int]) -> "Compared":
+    def for_pipeline(self, stages: int, stage_layers: Sequence[int]) -> Compared:
         """The values for so many stages, each on a GPU of its own, which have the layers that
         --stage-layers names, or (if it names none) those that the engine chose."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None

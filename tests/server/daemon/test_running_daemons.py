@@ -1,10 +1,12 @@
 """Daemons are found by their private folders, and only while they run."""
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,18 @@ def test_a_daemon_that_was_killed_is_not_found(folder: Path) -> None:
         process.wait()
     assert f'"pid":{process.pid},' in (folder / "running.json").read_text()
     assert running_daemons() == []
+
+
+def test_a_daemon_that_somebody_looks_for_while_it_starts(folder: Path) -> None:
+    """Whoever looks holds the lock for a moment; that stops no start."""
+    looking = (folder / "running.json").open("w")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    gone = threading.Timer(0.2, looking.close)
+    gone.start()
+    with announce(folder, []):
+        assert looking.closed
+        assert [daemon.pid for daemon in running_daemons()] == [os.getpid()]
+    gone.join()
 
 
 def test_what_is_no_daemon_of_this_user_is_passed_over(
