@@ -16,6 +16,8 @@ The errors of the project, by the moment at which they end something:
         CheckpointError             workers.weights.checkpoint
         DeviceMemoryError           workers.stage.memory
         PipelineError               workers.links.transport
+        SymmetricMemoryError        workers.links.transport
+        StreamCounterError          workers.links.stream_counters
         WorkerLostError             engine_core.executor.base
     a request
         RefusalError                engine_core.job           the engine refuses a job

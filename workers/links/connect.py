@@ -13,8 +13,8 @@ def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
-    `on_failure` is called in another thread if a link breaks while steps run. Raises PipelineError
-    or SymmetricMemoryError.
+    `on_failure` is called in another thread if a link breaks while steps run. Raises PipelineError,
+    SymmetricMemoryError or StreamCounterError.
     """
     config = worker.execution
     if config.num_stages == 1:

@@ -128,14 +128,14 @@ class PeerTokens:
 
 
 def reaches_peers(worker: WorkerConfig) -> bool:
-    """Whether this stage's GPU can write to the next stage's memory, and the last stage's to the
-    first's."""
+    """Whether this stage's GPU can write to the memory of every other stage's: symmetric memory
+    maps all of it, whoever writes there."""
     config, own = worker.execution, torch.device(worker.local_device)
     if not (has_symmetric_memory() and has_stream_counters(own)):
         return False
-    following = (worker.stage + 1) % config.num_stages
-    peer = WorkerConfig(execution=config, stage=following).local_device
-    return own == torch.device(peer) or torch.cuda.can_device_access_peer(own, peer)
+    stages = (WorkerConfig(execution=config, stage=stage) for stage in range(config.num_stages))
+    peers = {torch.device(stage.local_device) for stage in stages} - {own}
+    return all(torch.cuda.can_device_access_peer(own, peer) for peer in peers)
 
 
 def connect_peer_memory(worker: WorkerConfig) -> Links:

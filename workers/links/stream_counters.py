@@ -9,7 +9,10 @@ import ctypes
 import torch
 
 _DRIVER = "libcuda.so.1"
-_WAIT_GREATER_OR_EQUAL = 0
+_FLAGS = 0
+"""A wait is for a value that is greater or equal, and a write is preceded by a memory barrier:
+CU_STREAM_WAIT_VALUE_GEQ and CU_STREAM_WRITE_VALUE_DEFAULT."""
+
 _HAS_64_BIT_OPERATIONS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
 
 
@@ -37,9 +40,7 @@ class StreamCounter:
 
     def _call(self, name: str, value: int) -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        error = getattr(self._driver, name)(
-            stream, self._address, ctypes.c_uint64(value), _WAIT_GREATER_OR_EQUAL
-        )
+        error = getattr(self._driver, name)(stream, self._address, ctypes.c_uint64(value), _FLAGS)
         if error:
             raise StreamCounterError(f"{name} failed with CUDA error {error}")
 

@@ -14,10 +14,7 @@ import torch
 import torch.distributed as dist
 
 from workers.contract.multicast import NO_MULTICAST
-
-
-class SymmetricMemoryError(RuntimeError):
-    """The memory cannot be had; the message says why."""
+from workers.links.transport import SymmetricMemoryError
 
 
 class SymmetricMemory:

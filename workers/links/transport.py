@@ -15,6 +15,10 @@ class PipelineError(RuntimeError):
     """A neighbouring stage cannot be reached; the message names it."""
 
 
+class SymmetricMemoryError(RuntimeError):
+    """This stage's GPU may not share memory with the others; the message says why."""
+
+
 class ActivationSender(Protocol):
     """Sends hidden states to the next stage, step after step."""
 

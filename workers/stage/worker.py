@@ -1,4 +1,4 @@
-"""The life of a worker: take a share of the layers, load, allocate, connect, warm up, then run step
+"""The life of a worker: connect, take a share of the layers, load, allocate, warm up, then run step
 after step."""
 
 import logging
@@ -28,7 +28,7 @@ from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
 from workers.links.step_inbox import StepInbox
 from workers.links.token_return import TokenReceiver, TokenSender
-from workers.links.transport import Links, PipelineError
+from workers.links.transport import Links, PipelineError, SymmetricMemoryError
 from workers.models.base import StageModel
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.heartbeat import start_heartbeat
@@ -48,6 +48,7 @@ _EXPLAINED = (
     DeviceMemoryError,
     ModelConfigError,
     PipelineError,
+    SymmetricMemoryError,
     UnknownArchitectureError,
 )
 """Errors whose message needs no exception type in front."""

@@ -15,8 +15,8 @@ class SlotTable:
 
     block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host
     device_tables  the same on the device; on the CPU the two share memory
-    last_tokens    int64[max_running + 1] on the device; the first stage reads it. Stages of GPUs
-                   that share memory all have the first stage's, so that the last one writes there
+    last_tokens    int64[max_running + 1] on the device; the first stage reads it. Where GPUs
+                   share memory, the last stage has the first one's, and writes there
 
     Slot `max_running` belongs to no request but to rows that pad a step; all its blocks are
     `scratch_block`.

@@ -9,11 +9,8 @@ import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
 from workers.contract.multicast import NO_MULTICAST
-from workers.links.symmetric_memory import (
-    SymmetricMemory,
-    SymmetricMemoryError,
-    has_symmetric_memory,
-)
+from workers.links.symmetric_memory import SymmetricMemory, has_symmetric_memory
+from workers.links.transport import SymmetricMemoryError
 
 
 def test_torch_has_the_names_that_are_used() -> None:

@@ -1,0 +1,122 @@
+"""What lies where in the memory that GPUs share, and which GPUs may: all that needs no GPU."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.workers.checkpoints import save_bert, save_llama, with_execution, worker_config
+from workers.contract.config import WorkerConfig
+from workers.links import peer_memory
+from workers.links.peer_memory import PeerLayout, reaches_peers
+
+ALIGNMENT = 256
+LAYOUT = PeerLayout(num_slots=5, step_tokens=7, hidden_size=33, dtype=torch.bfloat16, num_tokens=10)
+"""Sizes of which none is a multiple of the alignment."""
+
+GPUS = ("cuda:4", "cuda:5", "cuda:6", "cuda:7")
+
+
+def memory_of(layout: PeerLayout) -> torch.Tensor:
+    return torch.zeros(layout.nbytes, dtype=torch.uint8)
+
+
+def regions(layout: PeerLayout, memory: torch.Tensor) -> list[tuple[int, int]]:
+    """From where to where, in bytes of `memory`: tokens, then every slot of the ring."""
+    slots = [layout.states(memory, step, layout.step_tokens) for step in range(layout.num_slots)]
+    return [
+        (start := part.data_ptr() - memory.data_ptr(), start + part.nbytes)
+        for part in (layout.last_tokens(memory), *slots)
+    ]
+
+
+def test_regions_are_aligned_and_do_not_overlap() -> None:
+    found = regions(LAYOUT, memory_of(LAYOUT))
+    assert all(start % ALIGNMENT == 0 for start, _ in found)
+    # Both counters come before: each has as many bytes for itself as the alignment.
+    assert found[0][0] == 2 * ALIGNMENT
+    assert all(end <= start for (_, end), (start, _) in pairwise(found))
+    assert found[-1][1] <= LAYOUT.nbytes < found[-1][1] + ALIGNMENT
+
+
+def test_the_counters_are_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[torch.Tensor] = []
+    monkeypatch.setattr(peer_memory, "StreamCounter", counted.append)
+    memory = memory_of(LAYOUT)
+    LAYOUT.arrivals(memory)
+    LAYOUT.token_arrivals(memory)
+    assert [counter.nbytes for counter in counted] == [8, 8]
+    starts = [counter.data_ptr() - memory.data_ptr() for counter in counted]
+    assert starts == [0, ALIGNMENT]
+
+
+def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_ones() -> None:
+    memory = memory_of(LAYOUT)
+    for step in range(3, 3 + LAYOUT.num_slots):
+        LAYOUT.states(memory, step, LAYOUT.step_tokens).fill_(step)
+    for step in range(3, 3 + LAYOUT.num_slots):
+        states = LAYOUT.states(memory, step, 2)
+        assert states.shape == (2, LAYOUT.hidden_size)
+        assert bool((states == step).all())
+    assert not LAYOUT.last_tokens(memory).any()
+    first, again = (LAYOUT.states(memory, step, 1) for step in (3, 3 + LAYOUT.num_slots))
+    assert first.data_ptr() == again.data_ptr()
+
+
+def test_tokens_are_where_a_table_of_slots_wants_them() -> None:
+    tokens = LAYOUT.last_tokens(memory_of(LAYOUT))
+    assert tokens.dtype == torch.int64
+    assert tokens.shape == (LAYOUT.num_tokens,)
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_ring_takes_the_bytes_that_the_configuration_counts(
+    tmp_path: Path, steps_ahead: int, dtype: str
+) -> None:
+    """The budgets of memory subtract these, before there is any layout."""
+    save_llama(tmp_path)
+    worker = worker_config(tmp_path, num_stages=3)
+    config = with_execution(worker, steps_ahead=steps_ahead, dtype=dtype).execution
+    layout = PeerLayout.of(config)
+    assert layout.num_slots == config.max_depth
+    assert layout.num_tokens == config.max_running + 1
+    besides = layout.nbytes - config.activation_ring_bytes
+    assert 0 < besides <= 3 * ALIGNMENT + 8 * layout.num_tokens + ALIGNMENT * layout.num_slots
+
+
+def test_a_slot_holds_an_encoders_longest_text(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    worker = worker_config(tmp_path, num_stages=2, task="embed")
+    config = with_execution(worker, max_step_tokens=1).execution
+    layout = PeerLayout.of(config)
+    assert layout.step_tokens == config.max_model_len > 1
+    states = layout.states(memory_of(layout), 1, config.max_model_len)
+    assert states.shape == (config.max_model_len, config.model.hidden_size)
+
+
+def test_all_gpus_must_reach_each_other_not_only_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = {frozenset({0, 2})}  # the first stage and the third, which send each other nothing
+
+    def reaches(own: torch.device, peer: torch.device) -> bool:
+        assert own != peer
+        return frozenset({own.index, peer.index}) not in apart
+
+    monkeypatch.setattr(peer_memory, "has_stream_counters", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", reaches)
+    save_llama(tmp_path)
+    whole = with_execution(worker_config(tmp_path), devices=GPUS).execution
+    stages = [WorkerConfig(execution=whole, stage=stage) for stage in range(4)]
+    assert [reaches_peers(stage) for stage in stages] == [False, True, False, True]
+    apart.clear()
+    assert all(reaches_peers(stage) for stage in stages)
+
+
+def test_a_gpu_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_memory, "has_stream_counters", lambda device: True)
+    save_llama(tmp_path)
+    worker = with_execution(worker_config(tmp_path), devices=("cuda:0", "cuda:0"))
+    assert reaches_peers(worker)
