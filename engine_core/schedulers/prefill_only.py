@@ -88,7 +88,7 @@ class PrefillOnlyScheduler:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
-        self._max_tokens = max(config.max_step_tokens, config.max_model_len)
+        self._max_tokens = config.largest_step_tokens
         self._waiting: WaitingQueue[Job] = WaitingQueue()
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0

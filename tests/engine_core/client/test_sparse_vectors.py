@@ -56,7 +56,8 @@ class Told(Outbox):
 
 def run(rows: list[Row], *jobs: int) -> Told:
     """One step of jobs with so many rows each, whose rows come to `rows`."""
-    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
+    config = execution_config(task="embed_sparse", max_model_len=16, max_step_tokens=32)
+    scheduler = PrefillOnlyScheduler(config, 0)
     for job_id, count in enumerate(jobs, 1):
         tokens, lens = np.zeros(count, np.int32), np.ones(count, np.int32)
         own = EncoderRows(tokens, np.empty(0, np.uint8), lens)

@@ -60,7 +60,9 @@ def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
 
 
 def test_a_step_returns_vectors_and_states() -> None:
-    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
+    # Just enough for all: job 1 gets its second row after its share and job 2's.
+    config = execution_config(task="embed", max_model_len=8, max_step_tokens=10)
+    scheduler = PrefillOnlyScheduler(config, 0)
     add(scheduler, 1, [4, 2], states=False)
     add(scheduler, 2, [3, 1], states=True)
     batch = scheduler.schedule(None)
@@ -75,7 +77,8 @@ def test_a_step_returns_vectors_and_states() -> None:
 
 
 def test_a_step_without_states_says_nothing_of_them() -> None:
-    scheduler = PrefillOnlyScheduler(execution_config(max_model_len=16, max_step_tokens=32), 0)
+    config = execution_config(task="embed", max_model_len=16, max_step_tokens=32)
+    scheduler = PrefillOnlyScheduler(config, 0)
     add(scheduler, 1, [4, 2], states=False)
     batch = scheduler.schedule(None)
     assert batch is not None
