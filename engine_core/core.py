@@ -138,9 +138,10 @@ class EngineCore:
                 return
             step = self._scheduler.build(batch)
             self._executor.submit(step)
+            # Before the masks: a job that ends by its mask may be the last, and drains the engine.
+            self._reports.submitted(step, batch.work)
             self._submit_masks()
             now = self._clock()
-            self._reports.submitted(step, batch.work)
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:

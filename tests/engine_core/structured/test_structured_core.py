@@ -10,9 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
+from engine_core.messages import (
+    Abort,
+    GenerateJob,
+    Grammar,
+    SamplingParams,
+    Trace,
+    TracedSteps,
+)
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.structured.grammar import GrammarCompiler
+from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.generate import DecoderPreprocessor
 from tests.engine_core.configs import MODEL
@@ -202,3 +210,20 @@ def test_the_schema_of_the_tests_is_followed_to_the_letter(folder: Path) -> None
     for job in whole:
         value = json.loads(TOKENIZER.decode(ledger.tokens[job, 0]))
         assert set(value) == {"a", "x"}
+
+
+def test_no_job_is_left_if_the_only_one_ends_by_its_first_mask(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time until the next job counts as no stage's idle time."""
+    monkeypatch.setattr(Matcher, "finish_mask", lambda *_: False)
+    engine = engine_of(folder)
+    engine.clients.put(A, Trace(0.5))
+    engine.clients.put(A, GenerateJob(1, params=constrained(GRAMMARS[0]), ids=[ids(3)]))
+    engine.iterate_until(lambda: idle(engine))
+    assert Ledger(engine, A).failed[1].code == "row_failed"
+    engine.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=2), ids=[ids(3)]))
+    engine.iterate_until(lambda: not engine.core._tracer._ends)
+    traced = [message for message in engine.clients.sent[A] if isinstance(message, TracedSteps)]
+    continued = [step.continued for message in traced for step in message.steps]
+    assert continued == [False, False, True]
