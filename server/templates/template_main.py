@@ -40,10 +40,14 @@ def main() -> None:
     """The process: a ChatTemplate first, then Questions, each of which gets its answer."""
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Where the API process has gone there is nobody to answer, and nothing to say.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    template = msgspec.json.decode(_read(source), type=ChatTemplate)
+    if not (first := _read(source)):
+        return
+    template = msgspec.json.decode(first, type=ChatTemplate)
     compiled: list[Template] = []
 
     def compiles() -> str:

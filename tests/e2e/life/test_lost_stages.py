@@ -23,7 +23,8 @@ GONE = {signal.SIGKILL: 5.0, signal.SIGSTOP: STALL + 5.0}
 """Seconds until every process has ended."""
 
 COMPLETION = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
-EMBEDDING = {"input": ["Sentence number one", "is longer than the other"] * 4}
+EMBEDDING = {"input": ["Sentence number one", "is longer than the other"] * 200}
+"""Takes so long that some are always in flight."""
 TRAFFIC = {
     GENERATOR_NAME: [
         ("/v1/completions", COMPLETION | {"stream": True}),

@@ -4,6 +4,8 @@ import asyncio
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +16,7 @@ import pytest
 
 from server.errors import APIError
 from server.templates import template_client
-from server.templates.protocol import Conversation
+from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
 from tests.server.chat_templates import ENDLESS, chat_deployment
@@ -244,6 +246,21 @@ def test_the_process_goes_with_the_api_process(builder, tokenizer):
         (running,) = pids(own.api.process.pid)
         own.api.process.kill()
         wait_until(lambda: not is_alive(running))
+
+
+TEMPLATE = ChatTemplate(source="{{ 1 }}", file="chat_template.jinja", tokens={})
+
+
+@pytest.mark.parametrize("sent", [b"", frame(TEMPLATE)], ids=["nothing", "a template"])
+def test_a_process_that_nobody_listens_to_ends_without_a_word(sent):
+    listener, sink = os.pipe()
+    os.close(listener)
+    command = [sys.executable, "-P", "-m", "server.templates.template_main"]
+    ended = subprocess.run(
+        command, input=sent, stdout=sink, stderr=subprocess.PIPE, check=False, timeout=20
+    )
+    os.close(sink)
+    assert ended.stderr == b""
 
 
 def test_a_stopped_process_goes_with_the_api_process(tokenizer):
