@@ -71,7 +71,10 @@ class PeerLayout:
         return memory[start : start + 8 * self.num_tokens].view(torch.int64)
 
     def states(self, memory: torch.Tensor, step: int, num_tokens: int) -> torch.Tensor:
-        """[num_tokens, hidden_size]: the first rows of the step's slot."""
+        """[num_tokens, hidden_size]: the first rows of the step's slot. Raises ValueError for more
+        than a slot has."""
+        if num_tokens > self.step_tokens:
+            raise ValueError(f"a step of {num_tokens} tokens in a slot for {self.step_tokens}")
         start = self._ring_start + step % self.num_slots * self._slot_bytes
         nbytes = num_tokens * self.hidden_size * self.dtype.itemsize
         return memory[start : start + nbytes].view(self.dtype).view(num_tokens, -1)

@@ -120,3 +120,11 @@ def test_a_gpu_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     save_llama(tmp_path)
     worker = with_execution(worker_config(tmp_path), devices=("cuda:0", "cuda:0"))
     assert reaches_peers(worker)
+
+
+def test_a_step_larger_than_a_slot_is_an_error() -> None:
+    layout = PeerLayout(2, 8, 16, torch.float32, num_tokens=4)
+    memory = torch.zeros(layout.nbytes, dtype=torch.uint8)
+    assert layout.states(memory, 1, 8).shape == (8, 16)
+    with pytest.raises(ValueError, match="a step of 9 tokens in a slot for 8"):
+        layout.states(memory, 1, 9)
