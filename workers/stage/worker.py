@@ -94,7 +94,9 @@ def _serve(
     execution = config.execution
     if execution.device_type == "cuda":
         torch.cuda.set_device(config.local_device)
-    links = connect(config, partial(_end_process, execution, config.stage))
+    remedy = f"lower {execution.setting('max_step_tokens')}"
+    with explained("allocating what stages share", remedy):
+        links = connect(config, partial(_end_process, execution, config.stage))
     backend = select_backend(execution.attention_backend, attention_needs(execution))
     engine.send(WorkerConnected(config.stage, _costs(config, backend)))
     share = _answer(engine, Share)
