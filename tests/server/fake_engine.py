@@ -30,6 +30,7 @@ from engine_core.messages import (
     SparseVectors,
     ToCore,
     TokenStates,
+    Trace,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
 from workers.contract.config import Task
@@ -234,8 +235,8 @@ class FakeEngine:
                 self.ended_rows.append((message.job, message.row))
                 if (job := self._jobs.get((client, message.job))) is not None:
                     self._close_row(job, message.row)
-            case ResetCache():
-                pass  # there is no cache here
+            case ResetCache() | Trace():
+                pass  # there is no cache here, and no stage
             case _:
                 self.received.append(message)
                 if not self.script.deaf:
