@@ -5,7 +5,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from benchmarks.processes import running_command, running_module
 from engine_core.tokenization.tokenizer import Tokenizer
+from server.bench.load.http_runner import measured_server
 from server.daemon.child_commands import daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits, ServedModel, ServerConfig
+from server.settings.server_config import Limits, ServedModel
 from workers.contract.config import Task
 
 TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it."
@@ -61,7 +62,7 @@ def running_api_processes(
         models = [_served(name, each.model, folder) for name, each in endpoints.items()]
         for model in models:
             running.enter_context(_fake_engine(model, endpoints[model.name], count))
-        parts = daemon_parts(_server_config(models, count), listener.fileno(), Path(folder))
+        parts = daemon_parts(measured_server(models, count), listener.fileno(), Path(folder))
         processes = [
             running.enter_context(
                 running_command(api.command, api.environment, pass_fds=(listener.fileno(),))
@@ -74,18 +75,6 @@ def running_api_processes(
         listener.close()
         _wait_ready(started.url)
         yield started
-
-
-def _server_config(models: Sequence[ServedModel], api_workers: int) -> ServerConfig:
-    return ServerConfig(
-        host="127.0.0.1",
-        port=0,
-        api_workers=api_workers,
-        drain_timeout=1.0,
-        log_level="warning",
-        limits=Limits(),
-        models=tuple(models),
-    )
 
 
 def _served(name: str, model: Path, folder: str) -> ServedModel:

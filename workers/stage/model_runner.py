@@ -8,13 +8,15 @@ import torch
 
 from workers.attention.base import AttentionNeeds
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep, EncodeStep
+from workers.contract.messages import DecodeStep, EncodeStep, StepInput
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.weights.loader import TORCH_DTYPES
 
 StepT = TypeVar("StepT", DecodeStep, EncodeStep)
 InputT = TypeVar("InputT")
+
+_TOKEN_BYTES = 4
 
 
 class ModelRunner(ABC, Generic[StepT, InputT]):
@@ -52,8 +54,7 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         batch = self.prepare(message)
         hidden = None
         if not self.first:
-            tokens = len(message.tokens) // 4
-            hidden = pad_rows(self.hidden_like().expand(tokens, -1).contiguous())
+            hidden = pad_rows(self.hidden_like().expand(num_tokens(message), -1).contiguous())
         hidden = self.forward(batch, hidden)
         if self.last:
             self.run_head(batch, hidden)
@@ -62,6 +63,11 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """Zeros [1, hidden_size], as between stages."""
         shape = (1, self.config.model.hidden_size)
         return torch.zeros(shape, dtype=TORCH_DTYPES[self.config.dtype], device=self.device)
+
+
+def num_tokens(message: StepInput) -> int:
+    """T: what is sent between stages has the step's own rows, whatever a stage pads or captures."""
+    return len(message.tokens) // _TOKEN_BYTES
 
 
 def attention_needs(config: ExecutionConfig) -> AttentionNeeds:

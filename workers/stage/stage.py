@@ -4,14 +4,11 @@ from typing import Generic
 
 import torch
 
-from workers.contract.messages import StepInput
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.links.transport import Links
-from workers.stage.model_runner import InputT, ModelRunner, StepT
+from workers.stage.model_runner import InputT, ModelRunner, StepT, num_tokens
 from workers.stage.result_sender import ResultSender
-
-_TOKEN_BYTES = 4
 
 
 class Stage(Generic[StepT, InputT]):
@@ -40,7 +37,7 @@ class Stage(Generic[StepT, InputT]):
             self._timer.computed()
         else:
             self._timer.computed()
-            self._links.next.send(message.step, hidden[: _num_tokens(message)])
+            self._links.next.send(message.step, hidden[: num_tokens(message)])
         self._results.send(message.step, result)
         self.last_finished_step = message.step
 
@@ -52,9 +49,4 @@ class Stage(Generic[StepT, InputT]):
         previous = self._links.previous
         if previous is None:
             return None
-        return pad_rows(previous.receive(message.step, _num_tokens(message)))
-
-
-def _num_tokens(message: StepInput) -> int:
-    """T: what is sent between stages has the step's own rows, whatever a stage pads or captures."""
-    return len(message.tokens) // _TOKEN_BYTES
+        return pad_rows(previous.receive(message.step, num_tokens(message)))

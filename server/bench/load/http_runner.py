@@ -76,7 +76,7 @@ async def started_server(
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
-        config = _server_config(model, api_workers)
+        config = measured_server([model], api_workers)
         parts = daemon_parts(config, listener.fileno(), Path(directory))
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])
@@ -91,7 +91,8 @@ async def started_server(
                 engine.close()
 
 
-def _server_config(model: ServedModel, api_workers: int) -> ServerConfig:
+def measured_server(models: Sequence[ServedModel], api_workers: int) -> ServerConfig:
+    """The configuration of API processes whose load comes from this machine."""
     return ServerConfig(
         host="127.0.0.1",
         port=0,
@@ -99,7 +100,7 @@ def _server_config(model: ServedModel, api_workers: int) -> ServerConfig:
         drain_timeout=1.0,
         log_level="warning",
         limits=Limits(),
-        models=(model,),
+        models=tuple(models),
     )
 
 
