@@ -3,8 +3,9 @@
 from typing import Any
 
 from engine_core.config import EngineConfig
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig
-from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
+from workers.contract.model_config import ModelConfig, PoolingConfig
 
 MODEL = ModelConfig(
     path="",
@@ -25,7 +26,8 @@ MODEL = ModelConfig(
     tie_word_embeddings=False,
     attention_bias=False,
     mlp_bias=False,
-    rope=RopeConfig(),
+    attention=(AttentionKind(causal=True, scale=1.0),),
+    layer_kinds=(0,) * 2,
     type_vocab_size=0,
     num_labels=1,
     sigmoid_scores=False,

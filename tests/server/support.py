@@ -8,8 +8,9 @@ from engine_core.config import EngineConfig
 from server.settings.api_keys import digests
 from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.model_config import ModelConfig, PoolingConfig, RopeConfig
+from workers.contract.model_config import ModelConfig, PoolingConfig
 
 WORDS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -128,7 +129,8 @@ def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfi
         tie_word_embeddings=True,
         attention_bias=False,
         mlp_bias=False,
-        rope=RopeConfig(),
+        attention=(AttentionKind(causal=True, scale=1.0),),
+        layer_kinds=(0,) * 1,
         type_vocab_size=0,
         num_labels=len(labels),
         labels=labels,

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from workers.contract.attention_kind import AttentionKind, RopeConfig
 from workers.contract.conventions import Conventions, Neutral, check_neutral
 from workers.contract.families import FAMILIES
 from workers.contract.model_config import (
     EmbeddingConfig,
     ModelConfig,
     ModelConfigError,
-    RopeConfig,
     decoded,
     read_json,
 )
@@ -64,16 +64,19 @@ def _model_config(file: Path, raw: dict[str, Any]) -> ModelConfig:
     usual = (family or FAMILIES["BertModel"]).conventions
     hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     max_position = int(raw["max_position_embeddings"])
+    head_dim = int(raw.get("head_dim") or hidden // heads)
+    causal = usual.task == "text-generation"
+    layers = int(raw["num_hidden_layers"])
     return ModelConfig(
         path=str(folder),
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
         hidden_size=hidden,
         intermediate_size=int(raw["intermediate_size"]),
-        num_layers=int(raw["num_hidden_layers"]),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or hidden // heads),
+        head_dim=head_dim,
         max_position=max_position,
         max_model_len=min(_own_limit(folder, transformer, usual) or max_position, max_position),
         lowercase=transformer.do_lower_case,
@@ -84,7 +87,14 @@ def _model_config(file: Path, raw: dict[str, Any]) -> ModelConfig:
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", usual.tied)),
         attention_bias=bool(raw.get("attention_bias", False)),
         mlp_bias=bool(raw.get("mlp_bias", False)),
-        rope=_rope_config(file, raw, max_position),
+        attention=(
+            AttentionKind(
+                causal=causal,
+                scale=head_dim**-0.5,
+                rope=_rope_config(file, raw, max_position) if causal else None,
+            ),
+        ),
+        layer_kinds=(0,) * layers,
         type_vocab_size=int(raw.get("type_vocab_size", 2)),
         num_labels=_num_labels(raw),
         labels=_labels(raw),

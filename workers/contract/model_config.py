@@ -5,30 +5,17 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from workers.contract.attention_kind import AttentionKind
+
 PoolingMode = Literal["cls", "mean", "max", "last"]
 SpladeStrategy = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 ValueT = TypeVar("ValueT")
-RopeType = Literal["default", "linear", "llama3"]
 
 
 class ModelConfigError(ValueError):
     """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
-
-
-class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding: base, and the scaling of its frequencies.
-
-    `llama3` is Llama 3.1's scaling by wavelength; `linear` divides every frequency by `factor`.
-    """
-
-    theta: float = 10_000.0
-    type: RopeType = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +62,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
-    they are tokenized.
+    they are tokenized. Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are
+    causal, or none is.
     """
 
     path: str
@@ -97,7 +85,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
-    rope: RopeConfig
+    attention: tuple[AttentionKind, ...]
+    layer_kinds: tuple[int, ...]
     type_vocab_size: int
     num_labels: int
     labels: tuple[str, ...] = ()
@@ -105,6 +94,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingConfig
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+
+    @property
+    def has_kv_cache(self) -> bool:
+        """Whether tokens see only those before them, so that keys and values can be kept."""
+        return self.attention[0].causal
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from workers.contract.model_config import RopeConfig
+from workers.contract.attention_kind import RopeConfig
 from workers.layers.placement import Placement
 
 

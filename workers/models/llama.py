@@ -68,7 +68,9 @@ class LlamaForCausalLM(Layer):
     )
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
-        self.rotary = RotaryEmbedding(config.rope, config.head_dim, config.max_position, placement)
+        rope = config.attention[0].rope
+        positions = config.max_position
+        self.rotary = rope and RotaryEmbedding(rope, config.head_dim, positions, placement)
         self.layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in share.layers]
         size, words, first = config.hidden_size, config.vocab_size, share.first
         self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None

@@ -8,9 +8,10 @@ import pytest
 from transformers import BertConfig, LlamaConfig
 
 from engine_core.workflows import workflow_for
+from workers.contract.attention_kind import RopeConfig
 from workers.contract.checkpoint_config import read_model_config
 from workers.contract.families import FAMILIES, UnknownArchitectureError
-from workers.contract.model_config import ModelConfig, ModelConfigError, RopeConfig
+from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.models.model_class import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
@@ -174,7 +175,9 @@ def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
 
 def test_rotary_scaling(tmp_path: Path) -> None:
     def rope(**changes: Any) -> RopeConfig:
-        return read(tmp_path, "LlamaForCausalLM", **changes).rope
+        found = read(tmp_path, "LlamaForCausalLM", **changes).attention[0].rope
+        assert found is not None
+        return found
 
     linear = {"type": "linear", "factor": 2}
     assert rope(rope_scaling=linear, rope_theta=5e5) == RopeConfig(
