@@ -16,7 +16,7 @@ from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames, flag_name
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.families import family_of
 from workers.contract.model_config import ModelConfig

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
 from workers.contract.share import Share, even_split, shares_of
 from workers.weights.loader import LoadedModel, load_model

@@ -15,7 +15,7 @@ from tests.workers.checkpoints import save_llama
 from tests.workers.inline_engine import InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.mutations import MUTATIONS
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Dtype
 from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import GREEDY

@@ -3,7 +3,7 @@
 To add one, implement `StageModel` (`workers/models/base.py`) in a file of `workers/models`, and
 give it a row in `FAMILIES`: the name in a checkpoint's `config.json`, its task (which decides the
 workflow, `engine_core.workflows`), its class, and its conventions. Keys of `config.json` that no
-other architecture has are read in `workers/contract/checkpoint_config.py`.
+other architecture has are read in `workers/contract/checkpoint/checkpoint_config.py`.
 """
 
 from collections.abc import Mapping

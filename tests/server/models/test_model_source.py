@@ -13,7 +13,7 @@ from engine_core.tokenization.tokenizer import TokenizerError
 from server.demo import DemoModelMissingError, demo_models
 from server.models.model_source import ModelSourceError, check_checkpoint, model_folder
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import LoadFormat
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.workers.checkpoints import save_llama
 from workers.attention.kv_cache import KVCache, kv_block_bytes
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

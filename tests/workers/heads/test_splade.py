@@ -16,7 +16,7 @@ from tests.workers.stages import EncoderStages, dense
 from tests.workers.step_maker import encoder_step
 from tests.workers.step_tensors import Stages as ModelStages
 from tests.workers.step_tensors import packed_step
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import EmbedSparseOutput
 from workers.contract.model_config import ModelConfigError, SpladeConfig
 from workers.heads import splade

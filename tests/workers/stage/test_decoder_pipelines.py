@@ -27,7 +27,7 @@ from tests.workers.staged_engine import (
 )
 from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.worker_group import WorkerGroup
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY, TokenSampling
 

@@ -24,7 +24,7 @@ from tests.engine_core.tokenization.test_tokenizer_threads import TEMPLATE, raw_
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.staged_engine import EncoderRunner, Visit, one_thread, serve
 from tests.workers.stages import EncoderStages
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Task
 from workers.contract.messages import EncodeStep
 

@@ -12,7 +12,7 @@ from server.bench.cases.random_prompts import offline_prompts, single_token_word
 from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, GenerationCase
 from server.bench.results.measurement import BenchError
 from server.demo import GENERATOR_NAME, demo_models
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import read_json
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL)}

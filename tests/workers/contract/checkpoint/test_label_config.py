@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.checkpoints import save_bert
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
 
 

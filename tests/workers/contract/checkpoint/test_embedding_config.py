@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import EmbeddingConfig, ModelConfigError
 
 CONFIG = {

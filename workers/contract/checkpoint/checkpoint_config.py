@@ -7,17 +7,10 @@ import msgspec
 from msgspec import Meta
 
 from workers.contract.attention_kind import AttentionKind, RopeConfig
-from workers.contract.conventions import Conventions, Neutral, check_neutral
-from workers.contract.families import FAMILIES
-from workers.contract.model_config import (
-    EmbeddingConfig,
-    ModelConfig,
-    ModelConfigError,
-    decoded,
-    read_json,
+from workers.contract.checkpoint.sentence_transformers_checks import (
+    check_sentence_transformers_files,
 )
-from workers.contract.sentence_transformers_checks import check_sentence_transformers_files
-from workers.contract.sentence_transformers_files import (
+from workers.contract.checkpoint.sentence_transformers_files import (
     ModelFile,
     Module,
     TransformerFile,
@@ -26,6 +19,15 @@ from workers.contract.sentence_transformers_files import (
     read_pooling,
     read_splade,
     read_transformer_file,
+)
+from workers.contract.conventions import Conventions, Neutral, check_neutral
+from workers.contract.families import FAMILIES
+from workers.contract.model_config import (
+    EmbeddingConfig,
+    ModelConfig,
+    ModelConfigError,
+    decoded,
+    read_json,
 )
 
 _BERTS_WITH_HEADS = ("BertForMaskedLM", "BertForSequenceClassification")

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.workers.checkpoints import save_bert, save_llama, save_masked_lm
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 
 SIZE = 32

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workers.contract.conventions import Conventions, Neutral, check_neutral
-from workers.contract.model_config import ModelConfigError, read_json
-from workers.contract.sentence_transformers_files import (
+from workers.contract.checkpoint.sentence_transformers_files import (
     MODEL_FILE,
     MODULES_FILE,
     TRANSFORMER_FILE,
     Module,
     read_model_file,
 )
+from workers.contract.conventions import Conventions, Neutral, check_neutral
+from workers.contract.model_config import ModelConfigError, read_json
 
 _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}

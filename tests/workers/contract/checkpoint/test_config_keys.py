@@ -9,7 +9,7 @@ from transformers import BertConfig, LlamaConfig
 
 from engine_core.workflows import workflow_for
 from workers.contract.attention_kind import RopeConfig
-from workers.contract.checkpoint_config import read_model_config
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.families import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.models.model_class import model_class
