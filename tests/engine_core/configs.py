@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine_core.config import EngineConfig
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.attention_kind import AttentionKind, RopeConfig
 from workers.contract.config import ExecutionConfig
 from workers.contract.model_config import ModelConfig, PoolingConfig
 
@@ -26,7 +26,7 @@ MODEL = ModelConfig(
     tie_word_embeddings=False,
     attention_bias=False,
     mlp_bias=False,
-    attention=(AttentionKind(causal=True, scale=1.0),),
+    attention=(AttentionKind(causal=True, scale=1.0, rope=RopeConfig()),),
     layer_kinds=(0,) * 2,
     type_vocab_size=0,
     num_labels=1,

@@ -22,6 +22,8 @@ MEASURED = 200
 ROWS_OF_HOPS, POOL_ROWS = 48, 1024
 DELAYED, LONGEST_DELAY = 0.02, 200_000
 """Share of the hops before which a side sleeps, and cycles of the longest sleep."""
+IN_STREAM = 0.5
+"""Share of the hops that are copied in the stream; the others are copied beside it."""
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def send_all(sender: PeerSender, tokens: PeerTokens, hops: int) -> None:
     for step in range(hops):
         tokens.wait_for(step - DEPTH)
         sleep_now_and_then(draw)
-        sender.send(step, states(pool, step))
+        sender.send(step, states(pool, step), reused=draw.random() < IN_STREAM)
     tokens.wait_for(hops - 1)
 
 
@@ -97,7 +99,7 @@ def measured(sender: PeerSender, tokens: PeerTokens, first: int) -> list[str]:
         begun = time.perf_counter()
         start.record()
         for step in range(MEASURED):
-            sender.send(first + number * MEASURED + step, hidden)
+            sender.send(first + number * MEASURED + step, hidden, reused=True)
             tokens.wait_for(first + number * MEASURED + step)
         end.record()
         cpu = time.perf_counter() - begun

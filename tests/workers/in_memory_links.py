@@ -24,7 +24,8 @@ class InMemoryEdge:
         self._ring, self._fault = ring, fault
         self._sent: dict[int, tuple[torch.Tensor, torch.cuda.Event | None]] = {}
 
-    def send(self, step: int, hidden: torch.Tensor) -> None:
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del reused
         if self._fault == "not waited for":
             torch.cuda._sleep(_LONG)
         slot = hidden

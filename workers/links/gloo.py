@@ -57,8 +57,8 @@ class GlooSender:
         self._on_failure = on_failure
         threading.Thread(target=self._send_all, name="activation-sender", daemon=True).start()
 
-    def send(self, step: int, hidden: torch.Tensor) -> None:
-        del step
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del step, reused
         self._queue.put(hidden)
 
     def _send_all(self) -> None:
@@ -85,5 +85,5 @@ def connect_gloo(worker: WorkerConfig, on_failure: Callable[[PipelineError], Non
         previous.receive(-1, 1)
     if stage < config.num_stages - 1:
         next_stage = GlooSender(stage + 1, edges[stage], config.max_depth, on_failure)
-        next_stage.send(-1, row)
+        next_stage.send(-1, row, reused=False)
     return Links(previous, next_stage)

@@ -38,8 +38,8 @@ class NCCLSender:
     def __init__(self, destination: int, group: dist.ProcessGroup) -> None:
         self._destination, self._group = destination, group
 
-    def send(self, step: int, hidden: torch.Tensor) -> None:
-        del step
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del step, reused  # they come in order, and are sent in stream order
         dist.send(hidden, dst=self._destination, group=self._group)
 
 
@@ -57,6 +57,7 @@ def connect_nccl(worker: WorkerConfig) -> Links:
         previous.receive(-1, 1)
     if stage < config.num_stages - 1:
         next_stage = NCCLSender(stage + 1, edges[stage])
-        next_stage.send(-1, torch.zeros(1, shape[1], dtype=dtype, device=device))
+        row = torch.zeros(1, shape[1], dtype=dtype, device=device)
+        next_stage.send(-1, row, reused=False)
     torch.cuda.synchronize()
     return Links(previous, next_stage)

@@ -1,8 +1,8 @@
 """Hidden states and tokens between stages on GPUs of one host: written into the peer's memory.
 
 A stage owns a ring of slots, as many as steps may ever be in flight. The stage before copies the
-states of step s into slot s mod ring, then writes a counter of steps; both are queued on the
-streams that compute, so no CPU and no kernel waits. Nothing is sent back: when a slot is written
+states of step s into slot s mod ring, then writes a counter of steps; both are queued on streams,
+so no CPU and no kernel waits. Nothing is sent back: when a slot is written
 again, `max_depth` steps later, its step has left the last stage, or that later step would not have
 been submitted.
 
@@ -102,14 +102,28 @@ class PeerReceiver:
 
 
 class PeerSender:
-    """See `ActivationSender`."""
+    """See `ActivationSender`. States that nothing overwrites are copied beside later work."""
 
     def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
         """`stage` is the next one."""
         self._layout, self._memory, self._part = layout, memory, memory.of(stage)
         self._arrivals = layout.arrivals(self._part)
+        self._beside = torch.cuda.Stream()
 
-    def send(self, step: int, hidden: torch.Tensor) -> None:
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        current = torch.cuda.current_stream()
+        if reused:
+            # The counter only rises: steps before this one must have been copied.
+            current.wait_stream(self._beside)
+            self._copy(step, hidden)
+            return
+        self._beside.wait_stream(current)
+        with torch.cuda.stream(self._beside):
+            self._copy(step, hidden)
+        hidden.record_stream(self._beside)
+
+    def _copy(self, step: int, hidden: torch.Tensor) -> None:
+        """In the current stream."""
         self._layout.states(self._part, step, len(hidden)).copy_(hidden)
         self._arrivals.write(_count(step))
 
@@ -151,7 +165,7 @@ def connect_peer_memory(worker: WorkerConfig) -> Links:
     if stage < config.num_stages - 1:
         next_stage = PeerSender(layout, memory, stage + 1)
         row = torch.zeros(1, layout.hidden_size, dtype=layout.dtype, device=device)
-        next_stage.send(_TEST_STEP, row)
+        next_stage.send(_TEST_STEP, row, reused=False)
     if stage > 0:
         previous = PeerReceiver(layout, memory, stage)
         previous.receive(_TEST_STEP, 1)

@@ -22,11 +22,11 @@ class SymmetricMemoryError(RuntimeError):
 class ActivationSender(Protocol):
     """Sends hidden states to the next stage, step after step."""
 
-    def send(self, step: int, hidden: torch.Tensor) -> None:
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
         """Send a step's states [T, hidden_size] without waiting until they are received.
 
-        On CUDA, work that is queued on the current stream later may overwrite them; on a CPU
-        nothing may.
+        `reused`: work that is queued on the current stream later overwrites their memory, as a
+        graph's next replay does. It never does on a CPU.
         """
         ...
 

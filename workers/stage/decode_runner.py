@@ -76,6 +76,9 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         attention = self._attention.paged(step, batch.last_tokens)
         return forward(self._model, step, hidden, attention)
 
+    def reuses_states(self, batch: DecodeInput) -> bool:
+        return batch.graph is not None
+
     def run_head(
         self, batch: DecodeInput, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> GenerateResult:

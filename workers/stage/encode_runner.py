@@ -34,6 +34,10 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
         return forward(self._model, batch, hidden, self._attention.packed(batch))
 
+    def reuses_states(self, batch: PackedStep) -> bool:
+        del batch
+        return False
+
     def run_head(self, batch: PackedStep, hidden: torch.Tensor) -> HeadResult:
         return self._head(batch, hidden)
 

@@ -37,8 +37,11 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
     @abstractmethod
     def forward(self, batch: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
         """This stage's layers over hidden states [T', hidden_size] of the stage before, None on the
-        first stage. The result may have more rows than the step has tokens, and may be overwritten
-        by the next step's, in stream order."""
+        first stage. The result may have more rows than the step has tokens."""
+
+    @abstractmethod
+    def reuses_states(self, batch: InputT) -> bool:
+        """Whether a later step overwrites what `forward` returned for this one, in stream order."""
 
     @abstractmethod
     def run_head(self, batch: InputT, hidden: torch.Tensor) -> HeadResult:

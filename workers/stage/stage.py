@@ -37,7 +37,8 @@ class Stage(Generic[StepT, InputT]):
             self._timer.computed()
         else:
             self._timer.computed()
-            self._links.next.send(message.step, hidden[: num_tokens(message)])
+            reused = self._runner.reuses_states(batch)
+            self._links.next.send(message.step, hidden[: num_tokens(message)], reused=reused)
         self._results.send(message.step, result)
         self.last_finished_step = message.step
 
