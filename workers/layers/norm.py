@@ -1,5 +1,7 @@
 """Normalisation layers."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 
@@ -24,6 +26,15 @@ class RMSNorm(Layer):
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self.parameters.weight}
+
+
+class QKNorm(NamedTuple):
+    """RMSNorms of each attention head of the queries and the keys, before they are rotated (Henry
+    et al. 2020, arXiv:2010.04245, with RMSNorm): their weights [D] and epsilon."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
 
 
 class LayerNorm(Layer):

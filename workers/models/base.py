@@ -8,6 +8,7 @@ import torch
 
 from workers.contract.model_config import ModelConfig
 from workers.contract.share import Share
+from workers.layers.norm import QKNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.step.packed_step import PackedStep
@@ -17,10 +18,16 @@ PartT = TypeVar("PartT")
 
 
 class StageLayer(Protocol):
-    """A layer as two halves, before and after attention, for any number of tokens."""
+    """A layer as two halves, before and after attention, for any number of tokens.
+
+    `qk_norm` is applied to queries and keys before they are rotated; most models have none.
+    """
+
+    @property
+    def qk_norm(self) -> QKNorm | None: ...
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, not rotated yet."""
+        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, as projected."""
         ...
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:

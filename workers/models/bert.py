@@ -12,7 +12,7 @@ from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
-from workers.layers.norm import LayerNorm
+from workers.layers.norm import LayerNorm, QKNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.models.base import on_this_stage
@@ -52,6 +52,8 @@ class BertEmbeddings(Layer):
 class BertLayer(Layer):
     """Attention and a feed-forward network. Each adds its output to its input and normalises the
     sum (see `StageLayer`)."""
+
+    qk_norm: QKNorm | None = None
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps

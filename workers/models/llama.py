@@ -12,7 +12,7 @@ from workers.layers.embedding import Embedding
 from workers.layers.gated_linear import GatedLinear
 from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
-from workers.layers.norm import RMSNorm
+from workers.layers.norm import QKNorm, RMSNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.models.base import on_this_stage
@@ -26,6 +26,8 @@ _LM_HEAD = "lm_head"
 class LlamaLayer(Layer):
     """Attention and a gated feed-forward network. Each normalises its input and adds its output to
     it (see `StageLayer`)."""
+
+    qk_norm: QKNorm | None = None
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
