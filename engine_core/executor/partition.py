@@ -48,6 +48,9 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     if execution.stage_layers:
         layers = execution.stage_layers
     elif len(costs) == len(connected):
+        if not all(stage.layer.prompts for stage in costs):
+            log.warning("a stage could not measure layers in time: their weights stand for times")
+            costs = [_by_weights(execution, stage) for stage in costs]
         layers = choose_layers(execution, costs)
     else:
         layers = even_split(execution.model.num_layers, len(connected))
@@ -89,6 +92,20 @@ def _log_partition(
             busy = ", ".join(f"{own / slowest:.0%}" for own in seconds)
             shares.append(f"{kind} {busy}")
     log.info("layers by stage: %s; expected to be busy: %s", layers, "; ".join(shares))
+
+
+def _by_weights(execution: ExecutionConfig, costs: StageCosts) -> StageCosts:
+    """An estimate for a device that is like the others, in units of its own. Decoding takes as long
+    as weights take to read; on prompts a generator's head has few tokens, an encoder's all. An
+    embedding is looked up."""
+    generates = execution.task == "generate"
+    layer, head = float(costs.layer.weight_bytes), float(costs.head.weight_bytes)
+    return StageCosts(
+        layer=PartCosts(layer * generates, layer, costs.layer.weight_bytes),
+        embedding=PartCosts(0.0, 0.0, costs.embedding.weight_bytes),
+        head=PartCosts(head * generates, head * (not generates), costs.head.weight_bytes),
+        kv_block_bytes=costs.kv_block_bytes,
+    )
 
 
 def _of_equal_devices(

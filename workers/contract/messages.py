@@ -216,7 +216,8 @@ class PartCosts(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StageCosts(msgspec.Struct, array_like=True, frozen=True):
-    """What the parts of a model cost on one stage's device, measured before the layers are divided.
+    """What the parts of a model cost on one stage's device, measured before the layers are divided;
+    all times are 0 where that would have taken too long.
 
     layer           one layer
     embedding       what the first stage computes besides its layers

@@ -44,6 +44,9 @@ PROMPT_TOKENS: dict[Device, int] = {"cpu": 64, "cuda": 2048}
 PROMPT_LEN = 512
 """The most tokens of one of its prompts."""
 
+MEASURING_SECONDS = 4.0
+"""No part begins to be timed after so many; the last one may have a second's kernels to compile."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -58,26 +61,48 @@ class _Parts(NamedTuple):
 def measured_costs(worker: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
     """Times one layer with random weights, the embedding and the head on the stage's device; None
     for layers that are too small, and on a CPU also for those that are too large. Takes a few
-    tenths of a second, besides what kernels take to compile."""
+    tenths of a second, besides what kernels take to compile: after `MEASURING_SECONDS` all times
+    are left 0."""
     started, execution = time.monotonic(), worker.execution
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype])
     weights = _part_weights(execution)
     on_cpu, multiplied = placement.device.type == "cpu", weights.layer + weights.head
     if weights.layer < LEAST_LAYER_WEIGHTS or (on_cpu and multiplied > MOST_CPU_WEIGHTS):
         return None
-    model = _made_up_model(execution, placement)
+    model, timer = _made_up_model(execution, placement), _PartTimer(placement.device, started)
+    try:
+        if execution.task == "generate":
+            decode, prompts = _decoder_seconds(execution, model, backend, placement, timer)
+        else:
+            prompts = _encoder_seconds(execution, model, backend, timer)
+            decode = [0.0 for _ in prompts]
+    except TimeoutError:
+        decode = prompts = [0.0 for _ in weights]
     block_bytes = 0
     if execution.task == "generate":
-        decode, prompts = _decoder_seconds(execution, model, backend, placement)
         block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
-    else:
-        prompts = _encoder_seconds(execution, model, backend, placement.device)
-        decode = [0.0 for _ in prompts]
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
     costs = StageCosts(layer, embedding, head, block_bytes)
-    _log(costs, time.monotonic() - started)
+    if any(prompts):
+        _log(costs, time.monotonic() - started)
     return costs
+
+
+class _PartTimer:
+    """Times parts on a device, until `MEASURING_SECONDS` after `started`."""
+
+    def __init__(self, device: torch.device, started: float) -> None:
+        self.device, self._until = device, started + MEASURING_SECONDS
+
+    def seconds(self, parts: _Parts) -> list[float]:
+        """What each part takes. Raises TimeoutError once the time is over."""
+        times: list[float] = []
+        for part in parts:
+            if time.monotonic() >= self._until:
+                raise TimeoutError
+            times.append(seconds_of(part, self.device))
+        return times
 
 
 def _log(costs: StageCosts, seconds: float) -> None:
@@ -138,12 +163,12 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _encoder_seconds(
-    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, device: torch.device
+    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, timer: _PartTimer
 ) -> list[float]:
     """The time of each part in a step of texts."""
     lens = _prompt_lens(execution)
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
-    step = PackedStep.of(message, device)
+    step = PackedStep.of(message, timer.device)
     attention = _attention(execution, model, backend, ()).packed(step)
     hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
     parts = _Parts(
@@ -151,11 +176,15 @@ def _encoder_seconds(
         embedding=lambda: model.embed(step),
         head=lambda: head(step, model.final_norm(hidden)),
     )
-    return [seconds_of(part, device) for part in parts]
+    return timer.seconds(parts)
 
 
 def _decoder_seconds(
-    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, placement: Placement
+    execution: ExecutionConfig,
+    model: StageModel,
+    backend: AttentionBackend,
+    placement: Placement,
+    timer: _PartTimer,
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of these.
@@ -188,7 +217,7 @@ def _decoder_seconds(
             embedding=lambda: model.embed(step),
             head=lambda: head(requested, forward(model, step, hidden, at_the_end)),
         )
-        layer, embedding, last_layer_and_head = (seconds_of(part, device) for part in parts)
+        layer, embedding, last_layer_and_head = timer.seconds(parts)
         # The last layer computes less than the others: after its keys and values, only what the
         # last tokens of prompts need.
         return [layer, embedding, last_layer_and_head - layer]

@@ -174,3 +174,29 @@ def test_what_a_person_asks_for_is_done(caplog: pytest.LogCaptureFixture) -> Non
 def test_nothing_measured_is_split_evenly() -> None:
     assert stage_shares(execution(), connected([None] * 3)) == shares_of([11, 11, 10])
     assert stage_shares(execution(), connected([None])) == shares_of([32])
+
+
+def unmeasured(own: StageCosts) -> StageCosts:
+    """What a stage sends that had no time for `own`."""
+
+    def none(part: PartCosts) -> PartCosts:
+        return PartCosts(0.0, 0.0, part.weight_bytes)
+
+    return StageCosts(none(own.layer), none(own.embedding), none(own.head), own.kv_block_bytes)
+
+
+def test_weights_stand_for_times_if_one_stage_had_none(caplog: pytest.LogCaptureFixture) -> None:
+    stages = [costs(decode=0.001, prompts=0.002)] * 3
+    shares = stage_shares(execution(), connected([*stages, unmeasured(stages[0])]))
+    assert shares == shares_of([8, 9, 8, 7])
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "could not measure layers in time" in warning.message
+
+
+def test_by_weights_the_head_of_an_encoder_counts_on_prompts() -> None:
+    layer, embedding, head = (
+        PartCosts(0.0, 0.0, size) for size in (14_000_000, 47_000_000, 48_000_000)
+    )
+    stages = [StageCosts(layer, embedding, head, 0)] * 2
+    encoder = execution(12, task="embed_sparse")
+    assert stage_shares(encoder, connected(stages)) == shares_of([8, 4])

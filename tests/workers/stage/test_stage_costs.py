@@ -20,7 +20,7 @@ from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backend
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import EmbedSparseOutput, StageCosts, WorkerLoaded
+from workers.contract.messages import EmbedSparseOutput, PartCosts, StageCosts, WorkerLoaded
 from workers.contract.share import shares_of
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
@@ -60,6 +60,37 @@ def test_a_decoder_is_measured_for_decoding_and_prompts(tmp_path: Path, tied: bo
         assert part.prompts > 0
     # The head multiplies each row by 26 million numbers, the layer by two million.
     assert costs.head.decode > costs.layer.decode > costs.embedding.decode
+
+
+@pytest.mark.parametrize("task", ["generate", "embed"])
+def test_no_part_is_timed_once_the_time_is_over(
+    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where kernels compile for long: what is left is what needs no measurement."""
+    save = save_llama if task == "generate" else save_bert
+    save(tmp_path, **WIDE)
+    config = worker_config(tmp_path, task=task)
+    whole = measured(config)
+    timed: list[object] = []
+
+    def slowly(run: object, device: torch.device) -> float:
+        timed.append(run)
+        time.sleep(0.2)
+        return 0.2
+
+    monkeypatch.setattr("workers.stage.stage_costs.seconds_of", slowly)
+    monkeypatch.setattr("workers.stage.stage_costs.MEASURING_SECONDS", 0.3)
+    costs = measured(config)
+    assert len(timed) <= 2
+    assert whole is not None
+    assert costs is not None
+    for own, expected in (
+        (costs.layer, whole.layer),
+        (costs.embedding, whole.embedding),
+        (costs.head, whole.head),
+    ):
+        assert own == PartCosts(0.0, 0.0, expected.weight_bytes)
+    assert costs.kv_block_bytes == whole.kv_block_bytes
 
 
 def test_the_head_of_a_classifier_is_small(tmp_path: Path) -> None:
