@@ -197,8 +197,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help="a folder with config.json, tokenizer.json and safetensors files, or the id of a "
-        "model on the Hugging Face hub (default: the two demo models)",
+        help="a folder with config.json, tokenizer.json and weights, or the id of a model on "
+        "the Hugging Face hub (default: the two demo models)",
     )
     parser.add_argument(
         "--config",

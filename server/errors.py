@@ -13,7 +13,7 @@ The errors of the project, by the moment at which they end something:
         UnknownArchitectureError    workers.contract.families
         TokenizerError              engine_core.tokenization.tokenizer
     while a worker starts or runs: WorkerFailed is sent, the engine ends
-        CheckpointError             workers.weights.checkpoint
+        CheckpointError             workers.weights.tensor_file
         DeviceMemoryError           workers.stage.memory
         PipelineError               workers.links.transport
         SymmetricMemoryError        workers.links.transport

@@ -12,6 +12,7 @@ from server.models.devices import available_cores, cuda_memory, device_ordinal, 
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
 from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
+from server.models.weight_heads import WeightHeads
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
@@ -59,12 +60,12 @@ def set_up_model(
     """
     model = read_model_config(folder)
     task = family_of(model.architecture).task
-    check_checkpoint(model, options.load_format)
+    heads = check_checkpoint(model, options.load_format)
     _check_stages(name, model, options)
     execution = _execution_config(name, model, task, options, prefix)
     _check_transport(execution)
     if execution.device_type != "cpu":
-        shares = _memory_shares(execution, options.memory_share)
+        shares = _memory_shares(execution, options.memory_share, heads)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_shares=shares)
     elif task == "generate" and not options.kv_cache_memory:
@@ -165,7 +166,9 @@ def _limits(
     return limits
 
 
-def _memory_shares(execution: ExecutionConfig, share: float) -> tuple[int, ...]:
+def _memory_shares(
+    execution: ExecutionConfig, share: float, heads: WeightHeads | None
+) -> tuple[int, ...]:
     """Bytes that each stage may take of its CUDA device.
 
     Raises SetupError if a stage's weights and the activations that it receives need more.
@@ -173,7 +176,7 @@ def _memory_shares(execution: ExecutionConfig, share: float) -> tuple[int, ...]:
     memory = [cuda_memory()[device_ordinal(device)] for device in execution.devices]
     shares = tuple(int(share * total) for total in memory)
     ring = execution.activation_ring_bytes
-    for stage, weights in enumerate(weight_bytes(execution)):
+    for stage, weights in enumerate(weight_bytes(execution, heads)):
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",

@@ -1,18 +1,15 @@
 """Finds or downloads the folder of a model, and checks that its checkpoint is complete."""
 
 from pathlib import Path
-from typing import Any, cast
-
-from safetensors import SafetensorError, safe_open
 
 from engine_core.tokenization.tokenizer import Tokenizer
+from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from workers.contract.config import LoadFormat
-from workers.contract.model_config import ModelConfig, ModelConfigError, read_json
+from workers.contract.model_config import ModelConfig
 
-_SINGLE_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
 _CONFIG_PATTERNS = ("*.json", "*.jinja")
-_WEIGHT_PATTERN = "*.safetensors"
+_SAFETENSORS = "*.safetensors"
+_PICKLES = "pytorch_model*.bin"
 
 
 class ModelSourceError(ValueError):
@@ -22,7 +19,7 @@ class ModelSourceError(ValueError):
 def model_folder(source: str, load_format: LoadFormat) -> Path:
     """The folder that `source` names: a folder as it is, a hub id after a download.
 
-    For a hub id only configuration, tokenizer and safetensors files are fetched (no weights for
+    For a hub id only configuration, tokenizer and weights are fetched (no weights for
     `dummy`). Raises ModelSourceError.
     """
     folder = Path(source).expanduser()
@@ -35,51 +32,35 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     # Imported here: it takes time, and models in folders do not need it.
     from server.models.hub_download import HubError, fetch  # noqa: PLC0415
 
-    weights = [] if load_format == "dummy" else [_WEIGHT_PATTERN]
+    weights = [] if load_format == "dummy" else [_SAFETENSORS]
     try:
-        return fetch(source, [*_CONFIG_PATTERNS, *weights])
+        folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
+        if more := _only_as_pickles(folder) if weights else ():
+            folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
     except HubError as error:
         raise ModelSourceError(str(error)) from None
+    return folder
 
 
-def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> None:
-    """Find missing or broken files before any process starts.
+def _only_as_pickles(folder: Path) -> list[str]:
+    """What to download where the hub has no safetensors: of the model, and of the Dense modules of
+    sentence-transformers."""
+    modules = [folder, *folder.glob("*_Dense*")]
+    lacking = [module for module in modules if not any(module.glob(_SAFETENSORS))]
+    return [str(module.relative_to(folder) / _PICKLES) for module in lacking]
+
+
+def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads | None:
+    """Find missing or broken files before any process starts; what the heads of the weights say.
 
     Raises TokenizerError if the tokenizer cannot be read, and ModelSourceError if a weight file is
     missing, truncated, or holds a tensor that the index does not list. `dummy` weights have no
-    files.
+    files, and no heads.
     """
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":
-        return
-    folder = Path(model.path)
-    index = _index(folder)
-    for file in _weight_files(folder, index):
-        if not file.exists():
-            raise ModelSourceError(f"{file.name} is missing from {folder}")
-        names = _tensor_names(file)
-        if index is not None and (others := sorted(names - index.keys())):
-            raise ModelSourceError(f"{file} holds {others[0]}, which is not in {_INDEX_FILE}")
-
-
-def _tensor_names(file: Path) -> set[str]:
-    try:
-        with cast(Any, safe_open(file, framework="np")) as tensors:
-            return set(tensors.keys())
-    except (SafetensorError, OSError) as error:
-        raise ModelSourceError(f"{file} cannot be read: {error}") from None
-
-
-def _index(folder: Path) -> dict[str, str] | None:
-    """Tensor name -> file, if the weights are in several files; otherwise None."""
-    if (folder / _SINGLE_FILE).exists() or not (folder / _INDEX_FILE).exists():
         return None
     try:
-        return read_json(folder / _INDEX_FILE)["weight_map"]
-    except (ModelConfigError, KeyError) as error:
-        raise ModelSourceError(f"{folder / _INDEX_FILE} is not an index: {error}") from None
-
-
-def _weight_files(folder: Path, index: dict[str, str] | None) -> list[Path]:
-    names = [_SINGLE_FILE] if index is None else dict.fromkeys(index.values())
-    return [folder / name for name in names]
+        return read_heads(Path(model.path))
+    except WeightHeadError as error:
+        raise ModelSourceError(str(error)) from None

@@ -1,7 +1,14 @@
-"""What the stages of a model need of memory, by its shape alone: nothing is loaded yet."""
+"""What the stages of a model need of memory: nothing is loaded yet."""
 
+import re
+
+from server.models.weight_heads import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.share import even_split
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
+_LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
+_STORED_BYTES = {**ITEM_BYTES, "float64": 8}
 
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
@@ -9,23 +16,63 @@ def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
     return execution.stage_layers or even_split(execution.model.num_layers, execution.num_stages)
 
 
-def weight_bytes(execution: ExecutionConfig) -> list[int]:
-    """Bytes of the matrices of each stage (norms and biases are too small to count).
+def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:
+    """Bytes of the weights of each stage: as the files' `heads` say, in the dtype that is computed
+    with. Without files, from the shape: all but norms and biases, which are too small to count.
 
     The first stage also has the embedding, the last one the LM head. Where the two are tied, they
     are one matrix on a stage that has both.
     """
+    if heads is None:
+        sizes = _elements_of_shape(execution)
+    elif heads.elements:
+        sizes = _elements_by_name(execution, heads.elements)
+    else:
+        stored = _STORED_BYTES.get(execution.model.checkpoint_dtype, 4)
+        a_layer = heads.stored_bytes / stored / execution.model.num_layers
+        sizes = [int(layers * a_layer) for layers in planned_layers(execution)]
+    return [size * ITEM_BYTES[execution.dtype] for size in sizes]
+
+
+def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:
+    """What is in no layer is on the first stage if it is an embedding, else on the last."""
+    model, sizes = execution.model, [0] * execution.num_stages
+    stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
+    reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
+    for stored, count in elements.items():
+        name = stored if model.wrapper is None else model.wrapper.inner_name(stored)
+        if name is None or (_LM_HEAD.search(name) and not reads_lm_head):
+            continue
+        layer = _LAYER.search(name)
+        if layer is not None and int(layer[1]) < len(stages):
+            sizes[stages[int(layer[1])]] += count
+        else:
+            sizes[0 if "embed" in name else -1] += count
+    return _with_tied_copy(execution, sizes)
+
+
+def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
     model, generates = execution.model, execution.task == "generate"
     hidden = model.hidden_size
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
     mlp = (3 if generates else 2) * hidden * model.intermediate_size  # a generator's has a gate
     sizes = [layers * (attention + mlp) for layers in planned_layers(execution)]
-    vocabulary = model.vocab_size * hidden
-    sizes[0] += vocabulary
-    has_lm_head = execution.task in ("generate", "embed_sparse")
-    if has_lm_head and not (model.tie_word_embeddings and execution.num_stages == 1):
-        sizes[-1] += vocabulary
-    return [size * ITEM_BYTES[execution.dtype] for size in sizes]
+    sizes[0] += model.vocab_size * hidden
+    if _has_lm_head(execution) and not model.tie_word_embeddings:
+        sizes[-1] += model.vocab_size * hidden
+    return _with_tied_copy(execution, sizes)
+
+
+def _has_lm_head(execution: ExecutionConfig) -> bool:
+    return execution.task in ("generate", "embed_sparse")
+
+
+def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
+    """With the copy of a tied embedding that the last of several stages has."""
+    model = execution.model
+    if len(sizes) > 1 and model.tie_word_embeddings and _has_lm_head(execution):
+        sizes[-1] += model.vocab_size * model.hidden_size
+    return sizes
 
 
 def largest_kv_cache(execution: ExecutionConfig) -> int:

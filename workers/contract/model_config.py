@@ -57,13 +57,32 @@ class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
     similarity: Similarity = "cosine"
 
 
+class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint names the tensors of the language model that it wraps.
+
+    Such names have the part `inner`; where it is, it has no meaning ("language_model.model.norm",
+    "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
+    a vision tower, have one of the parts `skipped`.
+    """
+
+    inner: str = "language_model"
+    skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
+
+    def inner_name(self, name: str) -> str | None:
+        """A tensor's name within the language model; None if it is not of that."""
+        parts = name.split(".")
+        if any(part in self.skipped for part in parts):
+            return None
+        return ".".join(part for part in parts if part != self.inner)
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an architecture needs to build its layers. Lengths in tokens, sizes in elements.
 
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are
-    causal, or none is.
+    causal, or none is. `wrapper` is set for the language model of a larger one.
     """
 
     path: str
@@ -94,6 +113,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingConfig
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    wrapper: WrapperConfig | None = None
 
     @property
     def has_kv_cache(self) -> bool:

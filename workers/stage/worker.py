@@ -36,8 +36,8 @@ from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import attention_needs
 from workers.stage.result_sender import ImmediateSender, QueuedSender, ResultSender
 from workers.stage.stage import Stage
-from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import TORCH_DTYPES, LoadedModel, load_model
+from workers.weights.tensor_file import CheckpointError
 
 if TYPE_CHECKING:
     from workers.stage.decode_runner import DecodeRunner

@@ -1,52 +1,55 @@
-"""The safetensors files of a checkpoint folder, read tensor by tensor."""
+"""The weights of a checkpoint folder, read tensor by tensor."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Set
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
+from workers.contract.model_config import ModelConfigError, WrapperConfig
+from workers.weights.pytorch_file import open_pytorch
+from workers.weights.safetensors_file import open_safetensors
+from workers.weights.tensor_file import CheckpointError, TensorFile
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
+_OPEN: dict[WeightFormat, Callable[[Path], AbstractContextManager[TensorFile]]] = {
+    "safetensors": open_safetensors,
+    "pytorch": open_pytorch,
+}
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-class CheckpointError(ValueError):
-    """Weights are missing, unreadable or do not fit the model; the message names file or tensor."""
-
-
-class _TensorFile(Protocol):
-    """The type of `safe_open`'s result, which safetensors does not declare."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def keys(self) -> list[str]: ...
-
-    def get_tensor(self, name: str) -> torch.Tensor: ...
-
-
 class Checkpoint:
-    """The tensors of a folder: those of `model.safetensors`, or of the files that its index lists.
+    """The tensors of the weights that `find_weights` chooses.
 
-    `canonical_name` maps the checkpoint's tensor names to the model's. If several map to one name,
-    the tensor that already has that name is used. Raises CheckpointError if no weights are found,
-    or if a file of the index is missing.
+    `canonical_name` maps the checkpoint's tensor names to the model's, after what `wrapper` says of
+    them. If several map to one name, the tensor that already has that name is used. Raises
+    CheckpointError if no weights are found, or if a file of the index is missing.
     """
 
-    def __init__(self, folder: Path, canonical_name: Callable[[str], str]) -> None:
-        self._folder = folder
-        files = _single_file(folder) if (folder / SINGLE_FILE).exists() else _indexed_files(folder)
-        self._names = {name: canonical_name(name) for name in files}
-        names = sorted(files, key=lambda name: self._names[name] == name)
+    def __init__(
+        self,
+        folder: Path,
+        canonical_name: Callable[[str], str],
+        wrapper: WrapperConfig | None = None,
+    ) -> None:
+        self._folder, self._weights = folder, _find_weights(folder)
+        files = self._weights.index or self._names_of_single_file()
+        inner = {name: name if wrapper is None else wrapper.inner_name(name) for name in files}
+        self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
+        self._skipped = len(inner) - len(self._names)
+        names = sorted(self._names, key=lambda name: self._names[name] == name)
         self._locations = {self._names[name]: (files[name], name) for name in names}
+
+    def notes(self) -> Iterator[str]:
+        """What a person should know of these weights, a line each."""
+        if self._weights.format == "pytorch":
+            files = ", ".join(file.name for file in self._weights.files)
+            yield f"weights: {files} (pickles, of which only tensors are read)"
+        if self._skipped:
+            yield f"weights: {self._skipped} tensors beside the language model are skipped"
 
     def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
         """Raises CheckpointError for a tensor that no stage reads, and names it.
@@ -85,16 +88,29 @@ class Checkpoint:
         Raises CheckpointError if a tensor is missing or does not fit.
         """
         for file, names in self._by_file(targets).items():
-            with _opened(file) as tensors:
+            with self._open(file) as tensors:
                 for name, stored_name in names:
                     stored = tensors.get_tensor(stored_name)
                     _check_fit(file, stored_name, stored, targets[name])
                     targets[name].copy_(stored)
                     read_one(targets[name])
 
+    def _names_of_single_file(self) -> dict[str, Path]:
+        (file,) = self._weights.files
+        with self._open(file) as tensors:
+            return dict.fromkeys(tensors.keys(), file)
+
+    @contextmanager
+    def _open(self, file: Path) -> Generator[TensorFile]:
+        with _OPEN[self._weights.format](file) as tensors:
+            index = self._weights.index
+            if index is not None and (others := sorted(set(tensors.keys()) - index.keys())):
+                raise CheckpointError(f"{file} holds {others[0]}, which is not in its index")
+            yield tensors
+
     def _get(self, name: str) -> torch.Tensor:
         ((file, ((_, stored_name),)),) = self._by_file([name]).items()
-        with _opened(file) as tensors:
+        with self._open(file) as tensors:
             return tensors.get_tensor(stored_name)
 
     def _by_file(self, names: Collection[str]) -> dict[Path, list[tuple[str, str]]]:
@@ -109,43 +125,11 @@ class Checkpoint:
         return by_file
 
 
-def _single_file(folder: Path) -> dict[str, Path]:
-    file = folder / SINGLE_FILE
-    with _opened(file) as tensors:
-        return dict.fromkeys(tensors.keys(), file)
-
-
-def _indexed_files(folder: Path) -> dict[str, Path]:
-    if not (folder / INDEX_FILE).exists():
-        raise CheckpointError(_nothing_found(folder))
+def _find_weights(folder: Path) -> WeightFiles:
     try:
-        index = read_json(folder / INDEX_FILE)
+        return find_weights(folder)
     except ModelConfigError as error:
         raise CheckpointError(str(error)) from None
-    weight_map: dict[str, Any] | None = index.get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map")
-    files = {str(name): folder / str(file) for name, file in weight_map.items()}
-    for file in dict.fromkeys(files.values()):
-        if not file.exists():
-            raise CheckpointError(f"{file.name}, listed in {INDEX_FILE}, is missing from {folder}")
-    return files
-
-
-def _nothing_found(folder: Path) -> str:
-    message = f"{SINGLE_FILE} is missing from {folder}"
-    if any(folder.glob("pytorch_model*.bin")):
-        message += ": it holds pytorch_model.bin, but only safetensors are read"
-    return message
-
-
-@contextmanager
-def _opened(file: Path) -> Generator[_TensorFile]:
-    try:
-        with cast(_TensorFile, safe_open(file, framework="pt")) as tensors:
-            yield tensors
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from None
 
 
 def _check_fit(file: Path, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:

@@ -14,7 +14,8 @@ from workers.contract.share import Share, shares_of
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.model_class import model_class
-from workers.weights.checkpoint import Checkpoint, CheckpointError
+from workers.weights.checkpoint import Checkpoint
+from workers.weights.tensor_file import CheckpointError
 
 __all__ = ["CheckpointError", "LoadedModel", "load_model"]
 
@@ -56,7 +57,10 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     if config.load_format == "dummy":
         fill_randomly(weights)
     else:
-        checkpoint = Checkpoint(Path(config.model.path), model.canonical_name)
+        checkpoint = Checkpoint(Path(config.model.path), model.canonical_name, config.model.wrapper)
+        if worker.stage == 0:
+            for note in checkpoint.notes():
+                _logger.info(note)
         (all_layers,) = shares_of([config.model.num_layers])
         whole = outline(config, all_layers)
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)

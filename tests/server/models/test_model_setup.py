@@ -152,7 +152,7 @@ def test_an_explicit_cache_on_cuda_is_not_measured(
 def test_a_model_that_fills_the_device_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_machine(monkeypatch, cores=8, cuda=(1024,))
+    set_machine(monkeypatch, cores=8, cuda=(64,))
     with pytest.raises(SetupError, match=r"--memory-share: .*more than its share of cuda:0"):
         set_up(tmp_path, LLAMA, device="cuda")
 

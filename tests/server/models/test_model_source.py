@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub.errors import IncompleteSnapshotError
 
 from engine_core.tokenization.tokenizer import TokenizerError
@@ -77,15 +79,13 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     index = checkpoint / "model.safetensors.index.json"
     names = {"weight": first.name, "b": second.name, "c": first.name}
     write_json(index, {"weight_map": names})
-    with pytest.raises(ModelSourceError, match=f"^{second.name} is missing from {checkpoint}$"):
+    with pytest.raises(ModelSourceError, match=f"^{second.name}, listed in its index, is"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     second.write_bytes(first.read_bytes())
     check_checkpoint(read_model_config(checkpoint), "auto")
     del names["weight"]
     write_json(index, {"weight_map": names})
-    with pytest.raises(
-        ModelSourceError, match=rf"^\S+ holds weight, which is not in {index.name}$"
-    ):
+    with pytest.raises(ModelSourceError, match=r"^\S+ holds weight, which is not in its index$"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     write_json(index, {})
     with pytest.raises(ModelSourceError, match="is not an index"):
@@ -147,30 +147,78 @@ def test_an_incomplete_snapshot_is_still_tried(
     assert model_folder("someone/llama", "auto") == checkpoint
 
 
-@pytest.mark.parametrize(("load_format", "weights"), [("auto", True), ("dummy", False)])
+@dataclass
+class Hub:
+    """A repository's files, and those of them that were downloaded."""
+
+    files: tuple[str, ...]
+    folder: Path
+
+    def download(self, _: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        for file in self.files:
+            if _matches(file, allow_patterns) and not _matches(file, ignore_patterns):
+                (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / file).touch()
+        return str(self.folder)
+
+    @property
+    def downloaded(self) -> set[str]:
+        return {file for file in self.files if (self.folder / file).exists()}
+
+
+def _matches(file: str, patterns: list[str]) -> bool:
+    return any(fnmatch(file, pattern) for pattern in patterns)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub((), tmp_path)
+    monkeypatch.setattr("server.models.hub_download.snapshot_download", hub.download)
+    return hub
+
+
+READ = {"config.json", "tokenizer.json", "1_Pooling/config.json", "2_Dense/config.json"}
+SAFETENSORS = {"model-00001-of-00002.safetensors", "2_Dense/model.safetensors"}
+PICKLES = {"pytorch_model-00001-of-00002.bin", "2_Dense/pytorch_model.bin"}
+NOT_READ = {"modeling_custom.py", "onnx/model.safetensors", "training_args.bin", "tf_model.h5"}
+
+
+@pytest.mark.parametrize(
+    ("load_format", "stored", "read"),
+    [
+        ("auto", SAFETENSORS | PICKLES, SAFETENSORS),
+        ("auto", PICKLES, PICKLES),
+        (
+            "auto",
+            {"model.safetensors", "2_Dense/pytorch_model.bin"},
+            {"model.safetensors", "2_Dense/pytorch_model.bin"},
+        ),
+        ("dummy", SAFETENSORS | PICKLES, set()),
+    ],
+)
 def test_only_what_is_read_is_downloaded(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load_format: LoadFormat, weights: bool
+    hub: Hub, load_format: LoadFormat, stored: set[str], read: set[str]
 ) -> None:
-    asked: dict[str, list[str]] = {}
+    """Pickles where there are no safetensors."""
+    hub.files = (*READ, *NOT_READ, *stored)
+    assert model_folder("someone/llama", load_format) == hub.folder
+    assert hub.downloaded == READ | read
 
-    def download(_: str, **patterns: list[str]) -> str:
-        asked.update(patterns)
-        return str(checkpoint)
 
-    monkeypatch.setattr("server.models.hub_download.snapshot_download", download)
-    model_folder("someone/llama", load_format)
-
-    def wanted(file: str) -> bool:
-        return any(fnmatch(file, pattern) for pattern in asked["allow_patterns"]) and not any(
-            fnmatch(file, pattern) for pattern in asked["ignore_patterns"]
-        )
-
-    assert wanted("model-00001-of-00002.safetensors") == weights
-    assert wanted("tokenizer.json")
-    assert wanted("1_Pooling/config.json")
-    assert not wanted("modeling_custom.py")
-    assert not wanted("pytorch_model.bin")
-    assert not wanted("onnx/model.safetensors")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickles_are_looked_at_without_torch(checkpoint: Path, zipped: bool) -> None:
+    """Their tensors' names are known to the loader only."""
+    file = checkpoint / "pytorch_model.bin"
+    (checkpoint / "model.safetensors").unlink()
+    tensors = {"weight": torch.ones(1000), "bias": torch.ones(24)}
+    torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
+    heads = check_checkpoint(read_model_config(checkpoint), "auto")
+    assert heads is not None
+    assert not heads.elements
+    assert 4096 <= heads.stored_bytes <= 4096 + (0 if zipped else 2000)
+    file.write_bytes(file.read_bytes()[: 10 if not zipped else -1])
+    with pytest.raises(ModelSourceError, match=rf"^{file} cannot be read: "):
+        check_checkpoint(read_model_config(checkpoint), "auto")
 
 
 def test_the_demo_models_are_found_without_importing_the_embedders_package() -> None:

@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.stage_memory import weight_bytes
+from server.models.weight_heads import read_heads
 from server.settings.server_config import Limits
-from tests.server.checkpoint_folders import BERT, LLAMA_8B, write_checkpoint
+from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 
 BGE_BASE = BERT | {
     "hidden_size": 768,
@@ -21,10 +25,16 @@ BGE_BASE = BERT | {
 
 
 def weights(folder: Path, config: dict[str, Any], **options: Any) -> list[int]:
-    options = {"device": "cpu", "dtype": "bfloat16", "load_format": "dummy"} | options
+    """By the shape alone."""
     folder = write_checkpoint(folder / f"model-{len(list(folder.iterdir()))}", config)
+    return weights_of(folder, load_format="dummy", **options)
+
+
+def weights_of(folder: Path, **options: Any) -> list[int]:
+    options = {"device": "cpu", "dtype": "bfloat16", "load_format": "auto"} | options
     model = set_up_model("m", folder, EngineOptions(**options), Limits(), str(folder / "0"))
-    return weight_bytes(model.execution)
+    heads = None if options["load_format"] == "dummy" else read_heads(folder)
+    return weight_bytes(model.execution, heads)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +73,41 @@ def test_an_encoder_has_an_embedding_alone(tmp_path: Path) -> None:
     splade = BGE_BASE | {"architectures": ["BertForMaskedLM"]}
     first, last = weights(tmp_path, splade, pipeline_stages=2)
     assert first == last
+
+
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+LAYERS = {f"model.layers.{i}.{part}": 10 + i for i in range(2) for part in ("a", "b.weight")}
+
+
+@pytest.mark.parametrize(
+    ("tied", "stages", "expected"),
+    [
+        (False, 1, [20 + 22 + 2048 + 32 + 2048]),
+        (False, 2, [20 + 2048, 22 + 32 + 2048]),
+        (True, 1, [20 + 22 + 2048 + 32]),
+        (True, 2, [20 + 2048, 22 + 32 + 2048]),
+    ],
+)
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_heads_of_files_say_what_a_stage_has(
+    tmp_path: Path, tied: bool, stages: int, expected: list[int], copied: bool
+) -> None:
+    """In float32, computed with in bfloat16; a tied checkpoint may have a second copy."""
+    config = LLAMA | {"tie_word_embeddings": tied}
+    folder = write_checkpoint(tmp_path / "llama", config)
+    elements = LAYERS | {EMBEDDING: 64 * 32, NORM: 32}
+    if not tied or copied:
+        elements[HEAD] = 64 * 32
+    save_file(
+        {name: np.zeros(count, np.float32) for name, count in elements.items()},
+        folder / "model.safetensors",
+    )
+    assert weights_of(folder, pipeline_stages=stages) == [2 * count for count in expected]
+
+
+def test_pickles_count_by_their_size(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA | {"torch_dtype": "float16"})
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.ones(3000, dtype=torch.float16)}, folder / "pytorch_model.bin")
+    assert weights_of(folder, pipeline_stages=2) == [3000, 3000]
+    assert weights_of(folder, pipeline_stages=2, dtype="float32") == [6000, 6000]

@@ -21,7 +21,7 @@ from workers.contract.messages import EmbedSparseOutput
 from workers.contract.model_config import ModelConfigError, SpladeConfig
 from workers.heads import splade
 from workers.heads.splade import sparse_vectors
-from workers.weights.checkpoint import CheckpointError
+from workers.weights.tensor_file import CheckpointError
 
 TASK = "embed_sparse"
 VOCABULARY = BERT["vocab_size"]

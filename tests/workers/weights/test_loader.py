@@ -28,8 +28,8 @@ from workers.layers.activation import activation
 from workers.layers.placement import Placement
 from workers.models.model_class import model_class
 from workers.weights import loader
-from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
+from workers.weights.tensor_file import CheckpointError
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -76,12 +76,6 @@ def test_no_weights_at_all(llama: Path) -> None:
     assert refusal(worker_config(llama)) == f"{FILE} is missing from {llama}"
 
 
-def test_weights_in_another_format(llama: Path) -> None:
-    (llama / FILE).unlink()
-    (llama / "pytorch_model.bin").write_bytes(b"")
-    assert "only safetensors are read" in refusal(worker_config(llama))
-
-
 @pytest.mark.parametrize("kept", [0, 5, 200, -1])
 def test_a_truncated_file(llama: Path, kept: int) -> None:
     whole = (llama / FILE).read_bytes()
@@ -110,7 +104,7 @@ def test_a_tensor_of_a_quantised_type(llama: Path) -> None:
 def test_a_file_of_the_index_is_absent(shards: Path) -> None:
     shard = next(shards.glob("model-00002-*"))
     shard.unlink()
-    expected = f"{shard.name}, listed in {INDEX}, is missing from {shards}"
+    expected = f"{shard.name}, listed in its index, is missing from {shards}"
     assert refusal(worker_config(shards)) == expected
 
 

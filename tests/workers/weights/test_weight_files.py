@@ -1,0 +1,190 @@
+"""Which files are read, in which format, and under which names."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.workers.checkpoints import (
+    load_share,
+    save_llama,
+    share_of,
+    with_execution,
+    worker_config,
+)
+from workers.contract.config import WorkerConfig
+from workers.contract.model_config import WrapperConfig
+from workers.layers.placement import Placement
+from workers.models.model_class import model_class
+from workers.weights import loader
+from workers.weights.checkpoint import Checkpoint
+from workers.weights.tensor_file import CheckpointError
+
+FILE, PICKLE = "model.safetensors", "pytorch_model.bin"
+NORM = "model.layers.1.input_layernorm.weight"
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Without weights."""
+    save_llama(tmp_path)
+    (tmp_path / FILE).rename(tmp_path / "stored")
+    return tmp_path
+
+
+@pytest.fixture
+def tensors(folder: Path) -> Tensors:
+    return load_file(folder / "stored")
+
+
+def write_shards(folder: Path, tensors: Tensors, single: str) -> list[Path]:
+    """Two files and their index, named as `single` is."""
+    stem, ending = single.split(".")
+    files = [folder / f"{stem}-0000{n}-of-00002.{ending}" for n in (1, 2)]
+    names = sorted(tensors)
+    parts = [{name: tensors[name] for name in names[start::2]} for start in (0, 1)]
+    for file, part in zip(files, parts, strict=True):
+        save_file(part, file) if ending == "safetensors" else torch.save(part, file)
+    index = {name: file.name for file, part in zip(files, parts, strict=True) for name in part}
+    (folder / f"{single}.index.json").write_text(json.dumps({"weight_map": index}))
+    return files
+
+
+def loaded(config: WorkerConfig) -> Tensors:
+    """A stage's weights, by the model's own names."""
+    load_share(config)
+    model = config.execution.model
+    placement = Placement(torch.device("cpu"), torch.float32)
+    stage = model_class(model.architecture)(model, share_of(config), placement)
+    weights = stage.weights()
+    Checkpoint(Path(model.path), stage.canonical_name, model.wrapper).read(weights, lambda _: None)
+    return weights
+
+
+def assert_loads(folder: Path, expected: Tensors, **options: Any) -> None:
+    for stage in range(2):
+        for name, weight in loaded(worker_config(folder, stage=stage, num_stages=2)).items():
+            assert torch.equal(weight, expected[name]), name
+
+
+def refusal(config: WorkerConfig) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_share(config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_of_tensors(
+    folder: Path, tensors: Tensors, zipped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=loader.__name__)
+    torch.save(tensors, folder / PICKLE, _use_new_zipfile_serialization=zipped)
+    assert_loads(folder, tensors)
+    assert caplog.messages == [
+        "weights: pytorch_model.bin (pickles, of which only tensors are read)"
+    ]
+
+
+def test_pickles_with_an_index(folder: Path, tensors: Tensors) -> None:
+    write_shards(folder, tensors, PICKLE)
+    assert_loads(folder, tensors)
+
+
+def test_a_module_of_parameters_and_views_is_read_too(folder: Path, tensors: Tensors) -> None:
+    stored: Any = {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}
+    stored[NORM] = torch.stack([tensors[NORM], tensors[NORM] + 1], dim=1)[:, 0]
+    torch.save(stored, folder / PICKLE)
+    assert_loads(folder, tensors)
+
+
+def test_of_two_sets_the_one_with_an_index_is_read(folder: Path, tensors: Tensors) -> None:
+    write_shards(folder, tensors, FILE)
+    save_file({"other": torch.ones(1)}, folder / FILE)
+    assert_loads(folder, tensors)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_safetensors_are_read_before_pickles(folder: Path, tensors: Tensors, sharded: bool) -> None:
+    save_file(tensors, folder / FILE)
+    other = {"other": torch.ones(1), "another": torch.ones(1)}
+    write_shards(folder, other, PICKLE) if sharded else torch.save(other, folder / PICKLE)
+    assert_loads(folder, tensors)
+
+
+def test_pickles_are_read_where_safetensors_are_not_complete(
+    folder: Path, tensors: Tensors
+) -> None:
+    write_shards(folder, {name: weight + 1 for name, weight in tensors.items()}, FILE)[1].unlink()
+    torch.save(tensors, folder / PICKLE)
+    assert_loads(folder, tensors)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({NORM: "text"}, f"holds {NORM}, a str; only dense tensors are read"),
+        ({NORM: {"nested": torch.ones(2)}}, f"holds {NORM}, a dict"),
+        ({NORM: torch.ones(2).to_sparse()}, f"holds {NORM}, a Tensor; only dense"),
+        ([torch.ones(2)], "holds a list, not tensors by name"),
+        ({"model": torch.nn.Linear(2, 2)}, "torch.nn.modules.linear.Linear"),
+        ({"path": Path("/")}, "Unsupported global: GLOBAL pathlib"),
+    ],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_anything_but_tensors_is_refused(folder: Path, value: Any, said: str, zipped: bool) -> None:
+    torch.save(value, folder / PICKLE, _use_new_zipfile_serialization=zipped)
+    message = refusal(worker_config(folder))
+    assert message.startswith(str(folder / PICKLE))
+    assert said in message
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kept", [0, 2, 100, 2000, -1])
+def test_a_truncated_pickle(folder: Path, tensors: Tensors, zipped: bool, kept: int) -> None:
+    torch.save(tensors, folder / PICKLE, _use_new_zipfile_serialization=zipped)
+    whole = (folder / PICKLE).read_bytes()
+    (folder / PICKLE).write_bytes(whole[:kept])
+    assert refusal(worker_config(folder)).startswith(f"{folder / PICKLE} cannot be read: ")
+
+
+def test_an_index_of_pickles_that_names_the_wrong_file(folder: Path, tensors: Tensors) -> None:
+    first, _ = write_shards(folder, tensors, PICKLE)
+    torch.save({}, first)
+    assert f"{first} cannot be read: it does not hold " in refusal(worker_config(folder))
+    torch.save(tensors | {"extra": torch.ones(1)}, first)
+    message = refusal(worker_config(folder))
+    assert message == f"{first} holds extra, which is not in its index"
+    first.unlink()
+    assert refusal(worker_config(folder)) == (
+        f"{first.name}, listed in its index, is missing from {folder}"
+    )
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model.", "model."])
+def test_the_language_model_of_a_larger_one(
+    folder: Path, tensors: Tensors, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers 4 wrote `language_model.model.norm`, transformers 5 `model.language_model.norm`
+    and `lm_head`."""
+    caplog.set_level(logging.INFO, logger=loader.__name__)
+    head = "language_model.lm_head" if prefix.startswith("language") else "lm_head"
+    stored = {
+        name.replace("model.", prefix, 1).replace("lm_head", head): tensor
+        for name, tensor in tensors.items()
+    }
+    beside = ["vision_tower.encoder.layers.0.weight", "model.multi_modal_projector.norm.weight"]
+    save_file(stored | {name: torch.ones(2) for name in beside}, folder / FILE)
+    plain = worker_config(folder)
+    model = msgspec.structs.replace(plain.execution.model, wrapper=WrapperConfig())
+    weights = loaded(with_execution(plain, model=model))
+    assert weights.keys() == tensors.keys()
+    assert all(torch.equal(weight, tensors[name]) for name, weight in weights.items())
+    assert caplog.messages == ["weights: 2 tensors beside the language model are skipped"]
+    assert "does not read" in refusal(plain)
