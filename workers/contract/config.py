@@ -97,12 +97,14 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
 
     @property
     def activation_ring_bytes(self) -> int:
-        """Bytes of the ring in which a stage receives activations: `max_depth` slots, one a step in
-        flight, of [largest_step_tokens, hidden_size]. The only stage of a model has none."""
+        """Bytes in which a stage receives activations, at most: `max_depth` slots, one a step in
+        flight, of [largest_step_tokens, hidden_size]; one slot where NCCL is asked for. The only
+        stage of a model has none."""
         if self.num_stages == 1:
             return 0
         row = self.model.hidden_size * ITEM_BYTES[self.dtype]
-        return self.max_depth * self.largest_step_tokens * row
+        slots = 1 if self.transport == "nccl" else self.max_depth
+        return slots * self.largest_step_tokens * row
 
     @property
     def device_type(self) -> Device:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from workers.contract.config import TransportName, WorkerConfig
 from workers.links.transport import Links, PipelineError
@@ -40,7 +41,8 @@ def _connect_gpus(worker: WorkerConfig) -> Links:
                 f"memory: use {worker.execution.setting('transport')} nccl"
             )
         if reached and transport != "nccl":
-            return connect_peer_memory(worker)
+            ring_bytes = worker.execution.activation_ring_bytes
+            return replace(connect_peer_memory(worker), ring_bytes=ring_bytes)
         from workers.links.nccl import connect_nccl  # noqa: PLC0415
 
         links = connect_nccl(worker)

@@ -66,8 +66,10 @@ class Links:
     previous, next  None at either end of the pipeline
     tokens          None where sampled tokens return over ZMQ (`token_return.py`), and on stages
                     that neither sample nor look tokens up
+    ring_bytes      device memory of the links that torch's allocator does not count
     """
 
     previous: ActivationReceiver | None = None
     next: ActivationSender | None = None
     tokens: TokenMemory | None = None
+    ring_bytes: int = 0

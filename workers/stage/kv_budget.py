@@ -27,11 +27,13 @@ from workers.stage.memory import GIB, DeviceMemoryError, explained
 from workers.stage.warm_up_steps import blocks_of, step_of_rows
 
 
-def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
+def measured_kv_budget(
+    worker: WorkerConfig, model: StageModel, backend: AttentionBackend, ring: int
+) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
     peak of its largest step beside them, its CUDA graphs, and the ring in which it receives hidden
     states. The step is run and the graphs are captured to measure them, with a cache that holds
-    only that step's tokens; the ring is outside torch's allocator, and counted by its size.
+    only that step's tokens; the `ring` bytes are those that torch's allocator does not count.
 
     Raises DeviceMemoryError where nothing is left.
     """
@@ -46,7 +48,6 @@ def measured_kv_budget(worker: WorkerConfig, model: StageModel, backend: Attenti
         runner.run_alone(largest_step(config))
         peak = torch.cuda.max_memory_allocated() - allocated
         graphs = _graph_bytes(config, runner)
-    ring = config.activation_ring_bytes
     budget = worker.memory_share - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
     if budget <= 0:
         raise DeviceMemoryError(

@@ -102,7 +102,7 @@ def _serve(
     share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config, share)
-    engine.send(_announcement(config, loaded, backend))
+    engine.send(_announcement(config, loaded, backend, links))
     num_blocks = _answer(engine, AllocateKV).num_blocks
     needed = num_blocks * _block_bytes(execution, loaded.model)
     setting = execution.setting
@@ -196,7 +196,7 @@ def _result_sender(
 
 
 def _announcement(
-    config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend
+    config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend, links: Links
 ) -> WorkerLoaded:
     paged = config.execution.task == "generate"
     return WorkerLoaded(
@@ -204,17 +204,19 @@ def _announcement(
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
         kv_block_bytes=_block_bytes(config.execution, loaded.model) if paged else 0,
-        kv_budget_bytes=_kv_budget(config, loaded.model, backend) if paged else 0,
+        kv_budget_bytes=_kv_budget(config, loaded.model, backend, links) if paged else 0,
     )
 
 
-def _kv_budget(config: WorkerConfig, model: StageModel, backend: AttentionBackend) -> int:
+def _kv_budget(
+    config: WorkerConfig, model: StageModel, backend: AttentionBackend, links: Links
+) -> int:
     """Bytes for the KV cache: as configured, or what is left of the device's share."""
     if not config.memory_share:
         return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 
-    budget = measured_kv_budget(config, model, backend)
+    budget = measured_kv_budget(config, model, backend, links.ring_bytes)
     release_cached()
     return budget
 

@@ -24,4 +24,7 @@ def test_the_ring_has_a_slot_for_every_step_in_flight(
     num_stages: int, steps_ahead: int, slots: int
 ) -> None:
     config = execution_config(num_stages, steps_ahead=steps_ahead, dtype="bfloat16")
-    assert config.activation_ring_bytes == slots * 32 * config.model.hidden_size * 2
+    slot = 32 * config.model.hidden_size * 2
+    assert config.activation_ring_bytes == slots * slot
+    nccl = execution_config(num_stages, steps_ahead=steps_ahead, dtype="bfloat16", transport="nccl")
+    assert nccl.activation_ring_bytes == (slot if num_stages > 1 else 0)

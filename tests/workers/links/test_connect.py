@@ -13,13 +13,13 @@ from workers.contract.config import TransportName, WorkerConfig
 from workers.links import connect, nccl, peer_memory, process_groups
 from workers.links.transport import Links, PipelineError
 
-Connect = Callable[[TransportName, bool], str]
+Connect = Callable[[TransportName, bool], tuple[str, int]]
 
 
 @pytest.fixture
 def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
     """Connects the first of two stages. The name of what connected it, where the GPUs reach each
-    other's memory and where they do not."""
+    other's memory and where they do not, and the slots of its ring outside torch's allocator."""
     save_llama(tmp_path)
     used: list[str] = []
 
@@ -41,12 +41,13 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
     monkeypatch.setattr(peer_memory, "connect_peer_memory", connecting("peer memory"))
     monkeypatch.setattr(nccl, "connect_nccl", connecting("nccl"))
 
-    def run(transport: TransportName, reached: bool) -> str:
+    def run(transport: TransportName, reached: bool) -> tuple[str, int]:
         monkeypatch.setattr(peer_memory, "reaches_peers", lambda worker: reached)
         worker = worker_config(tmp_path, num_stages=2)
         worker = with_execution(worker, devices=("cuda:0", "cuda:1"), transport=transport)
-        connect.connect(worker, lambda error: None)
-        return used.pop()
+        links, execution = connect.connect(worker, lambda error: None), worker.execution
+        slot = execution.max_step_tokens * execution.model.hidden_size * 4
+        return used.pop(), links.ring_bytes // slot
 
     return run
 
@@ -55,11 +56,11 @@ def test_peer_memory_is_the_default_and_nccl_where_it_cannot_be(
     connected: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        assert connected("auto", True) == "peer memory"
-        assert connected("peer-memory", True) == "peer memory"
-        assert connected("nccl", True) == "nccl"
+        assert connected("auto", True) == ("peer memory", 5)
+        assert connected("peer-memory", True) == ("peer memory", 5)
+        assert connected("nccl", True) == ("nccl", 0)
         assert caplog.messages == []
-        assert connected("auto", False) == "nccl"
+        assert connected("auto", False) == ("nccl", 0)
     assert caplog.messages == ["the GPUs cannot all write to each other's memory: NCCL is used"]
 
 
