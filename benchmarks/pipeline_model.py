@@ -55,7 +55,9 @@ def _config(options: argparse.Namespace, stages: int) -> ExecutionConfig:
         block_size=block_size(on_cpu=False),
     )
     shape = shape_folder("llama8b")
-    return set_up_model("llama8b", shape, engine_options, Limits(), prefix="").engine.execution
+    served = set_up_model("llama8b", shape, engine_options, Limits(), prefix="")
+    gpus = tuple(f"cuda:{stage}" for stage in range(stages))
+    return msgspec.structs.replace(served.engine.execution, devices=gpus)
 
 
 def _simulated(

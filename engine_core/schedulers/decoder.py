@@ -236,7 +236,8 @@ class DecoderScheduler:
         """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
         order, while slots, blocks and budget last."""
         pending = self._unsubmitted + self._waiting.num_tokens
-        budget = PromptBudget(self._max_tokens - batch.num_tokens, pending, self._step_time)
+        others = batch.num_tokens
+        budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)
         for request in list(self._prompts):
             if not budget.chunk(request.submitted, len(request.tokens)):
                 return

@@ -31,7 +31,7 @@ def simulated(
     learner: CostModel | None = None,
 ) -> Run:
     config = execution_config(
-        num_stages=stages,
+        devices=tuple(f"cuda:{stage}" for stage in range(stages)),
         max_running=1024,
         max_step_tokens=8448,
         block_size=128,
@@ -80,9 +80,9 @@ def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) 
     assert run.seconds <= 1.1 * best_equal_time_cut(stages, 32_000)
     (chunks,) = prompt_chunks(run).values()
     assert sum(chunks) == 32_000
-    assert chunks == sorted(chunks, reverse=True), "the longer the prefix, the shorter the chunk"
-    times = [end - begin for begin, end in (step.stages[0] for step in run.steps)]
-    assert max(times[:-1]) <= 1.1 * min(times[:-1])
+    whole = chunks[:-1]
+    assert whole == sorted(whole, reverse=True), "the longer the prefix, the shorter the chunk"
+    assert all(chunk < 1024 or not chunk % 1024 for chunk in whole), "its products are full"
 
 
 @pytest.mark.parametrize("stages", [2, 4])

@@ -11,8 +11,9 @@ from tests.engine_core.configs import execution_config
 COSTS = Coefficients(step=1e-3, token=1e-5, attended=4e-10, context=1e-8)
 
 
-def step_time(stages: int = 2, max_step_tokens: int = 8192) -> StepTime:
-    config = execution_config(num_stages=stages, max_step_tokens=max_step_tokens)
+def step_time(stages: int = 2, max_step_tokens: int = 8192, device: str = "cpu") -> StepTime:
+    devices = (device,) * stages
+    config = execution_config(devices=devices, max_step_tokens=max_step_tokens)
     return StepTime(config, CostModel(COSTS))
 
 
@@ -34,7 +35,21 @@ def test_a_prompt_is_cut_by_its_whole_length_and_not_by_what_is_left() -> None:
         for start, length in zip((0, 12_000, 24_000), lengths, strict=True)
     ]
     assert lengths == sorted(lengths, reverse=True)
-    assert seconds == pytest.approx([times.cost_model.chunk_seconds(0, 30_000) / 12] * 3, rel=0.01)
+    assert seconds == pytest.approx([times.cost_model.chunk_seconds(0, 30_000) / 16] * 3, rel=0.01)
+
+
+def test_steps_of_a_gpu_fill_the_waves_of_its_products() -> None:
+    """Decode rows and earlier chunks of the step included; what is left over is a step as it is."""
+    times = step_time(device="cuda:0")
+    assert [PromptBudget(8192, 0, times).chunk(start, 32_000) for start in (0, 16_000)] == [
+        3072,
+        2048,
+    ]
+    beside_rows = PromptBudget(8092, 0, times, others=100)
+    assert beside_rows.chunk(0, 32_000) == 2972
+    beside_rows.take(0, 400)
+    assert 500 + beside_rows.chunk(0, 32_000) == 3072
+    assert PromptBudget(8192, 0, times).chunk(30_500, 32_000) == 1500
 
 
 def test_the_last_tokens_join_the_chunk_before_them() -> None:
