@@ -2,12 +2,11 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
-import pytest
 import torch
 
 from engine_core.messages import Abort, EncodeJob, GenerateJob
@@ -26,15 +25,6 @@ from workers.contract.messages import (
 )
 from workers.sampling.adjustments import TokenMask
 from workers.stage.decode_input import DecodeInput
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As in a worker: for matrices this small, waking a second thread takes longer."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class StepRunner(Protocol):

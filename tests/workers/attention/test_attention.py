@@ -30,11 +30,6 @@ STEPS = {
 """Rows of a step: (cached tokens, queries)"""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def needs(
     heads: tuple[int, int, int], *, paged: bool, dtype: torch.dtype = torch.float32
 ) -> AttentionNeeds:

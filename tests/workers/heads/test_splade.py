@@ -31,11 +31,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:
     """What sentence-transformers writes beside a model."""
     modules = [

@@ -28,11 +28,6 @@ def _arithmetic_of_a_gpu() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
 

@@ -18,11 +18,6 @@ TEXTS = [
 TYPES = [[int(place >= len(text) // 2) for place in range(len(text))] for text in TEXTS]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def reference_states(model: Any, types: list[list[int]] | None = None) -> list[torch.Tensor]:
     """Token states [tokens, hidden_size] of each text alone."""
     with torch.inference_mode():

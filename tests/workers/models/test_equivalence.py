@@ -1,8 +1,6 @@
 """Generations agree with a float32 reference whatever the way: what the GPU's tests hold it to, on
 the CPU (see tests/gpu/test_generation.py)."""
 
-from collections.abc import Generator
-
 import numpy as np
 import pytest
 import torch
@@ -26,14 +24,6 @@ from tests.workers.equivalence import (
 from tests.workers.inline_engine import Way
 from tests.workers.mutations import MUTATIONS
 from workers.contract.config import Dtype
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

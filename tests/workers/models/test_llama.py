@@ -55,11 +55,6 @@ DECODES: list[Work] = [[(0, 37), (1, 12), (2, 5), (3, 1)], *[[(row, 1) for row i
 SCHEDULES = {"whole": WHOLE, "one_by_one": ONE_BY_ONE, "chunks": CHUNKS, "decodes": DECODES}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module", params=VARIANTS)
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

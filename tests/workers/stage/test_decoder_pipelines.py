@@ -22,7 +22,6 @@ from tests.workers.staged_engine import (
     ProcessRunner,
     StepRunner,
     Visit,
-    one_thread,
     serve,
 )
 from tests.workers.stages import NUM_BLOCKS, Stages
@@ -30,8 +29,6 @@ from tests.workers.worker_group import WorkerGroup
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY, TokenSampling
-
-__all__ = ["one_thread"]
 
 FEW_BLOCKS = 20
 """Room for one request and a little more."""

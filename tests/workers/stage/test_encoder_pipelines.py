@@ -22,13 +22,11 @@ from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.test_core import A
 from tests.engine_core.tokenization.test_tokenizer_threads import TEMPLATE, raw_tokenizer
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
-from tests.workers.staged_engine import EncoderRunner, Visit, one_thread, serve
+from tests.workers.staged_engine import EncoderRunner, Visit, serve
 from tests.workers.stages import EncoderStages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Task
 from workers.contract.messages import EncodeStep
-
-__all__ = ["one_thread"]
 
 SAVES: dict[Task, Callable[[Path], Any]] = {
     "embed": save_bert,

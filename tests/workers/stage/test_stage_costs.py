@@ -29,11 +29,6 @@ WIDE: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidd
 SECONDS = 5.0
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def measured(config: WorkerConfig) -> StageCosts | None:
     """As a worker of two stages measures it."""
     config = with_execution(config, devices=("cpu", "cpu"))

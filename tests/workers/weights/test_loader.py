@@ -36,11 +36,6 @@ INDEX = "model.safetensors.index.json"
 NORM = "model.layers.1.input_layernorm.weight"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     save_llama(tmp_path)
