@@ -10,7 +10,7 @@ The errors of the project, by the moment at which they end something:
         DemoModelMissingError       server.demo
         ModelSourceError            server.models.model_source
         ModelConfigError            workers.contract.model_config
-        UnknownArchitectureError    workers.contract.families
+        UnknownArchitectureError    workers.contract.families.table
         TokenizerError              engine_core.tokenization.tokenizer
     while a worker starts or runs: WorkerFailed is sent, the engine ends
         CheckpointError             workers.weights.tensor_file

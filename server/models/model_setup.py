@@ -19,7 +19,7 @@ from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames, flag_name
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.families import family_of
+from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 
 _GIB = 1 << 30

@@ -19,7 +19,7 @@ from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames
 from server.settings.settings import Settings, SettingsError
-from workers.contract.families import UnknownArchitectureError
+from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)

@@ -6,6 +6,7 @@ from engine_core.config import EngineConfig
 from workers.contract.attention_kind import AttentionKind, RopeConfig
 from workers.contract.config import ExecutionConfig
 from workers.contract.model_config import ModelConfig, PoolingConfig
+from workers.contract.model_shape import DecoderConfig
 
 MODEL = ModelConfig(
     path="",
@@ -19,16 +20,11 @@ MODEL = ModelConfig(
     head_dim=4,
     max_position=256,
     max_model_len=256,
-    hidden_act="silu",
-    norm_eps=1e-6,
-    initializer_range=0.02,
     checkpoint_dtype="float32",
     tie_word_embeddings=False,
-    attention_bias=False,
-    mlp_bias=False,
     attention=(AttentionKind(causal=True, scale=1.0, rope=RopeConfig()),),
     layer_kinds=(0,) * 2,
-    type_vocab_size=0,
+    family=DecoderConfig(hidden_act="silu", norm_eps=1e-6),
     num_labels=1,
     sigmoid_scores=False,
     pooling=PoolingConfig(),

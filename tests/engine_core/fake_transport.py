@@ -17,7 +17,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
-from workers.contract.families import family_of
+from workers.contract.families.table import family_of
 from workers.contract.messages import (
     EmbedOutput,
     EncodeStep,

@@ -11,6 +11,7 @@ from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig, PoolingConfig
+from workers.contract.model_shape import DecoderConfig
 
 WORDS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -122,16 +123,11 @@ def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfi
         head_dim=8,
         max_position=2048,
         max_model_len=2048,
-        hidden_act="silu",
-        norm_eps=1e-5,
-        initializer_range=0.02,
         checkpoint_dtype="float32",
         tie_word_embeddings=True,
-        attention_bias=False,
-        mlp_bias=False,
         attention=(AttentionKind(causal=True, scale=1.0),),
         layer_kinds=(0,) * 1,
-        type_vocab_size=0,
+        family=DecoderConfig(hidden_act="silu", norm_eps=1e-5),
         num_labels=len(labels),
         labels=labels,
         sigmoid_scores=False,

@@ -1,5 +1,4 @@
-"""What transformers and sentence-transformers assume about a checkpoint of an architecture.
-`workers/contract/families.py` has the conventions of each."""
+"""What sentence-transformers assumes about a checkpoint that is used for a task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from workers.contract.config import Task
 from workers.contract.model_config import ModelConfigError
 
 Neutral = Mapping[str, tuple[Any, ...]]
@@ -19,17 +19,7 @@ _SHOWN_LENGTH = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conventions:
-    """One architecture's.
-
-    From its class of configuration in transformers, what holds where `config.json` has no such key:
-
-    hidden_act    default of `hidden_act`
-    norm_eps_key  the key of the norms' epsilon, and
-    norm_eps      its default
-    tied          default of `tie_word_embeddings`
-    neutral       other keys, which are checked only
-
-    From sentence-transformers, with the file whose entries must agree:
+    """One task's, each with the file whose entry must agree:
 
     library_class  its class for such models, None if it has none: `model_type` in
                    config_sentence_transformers.json
@@ -41,11 +31,6 @@ class Conventions:
     after_pooling  types that may follow
     """
 
-    hidden_act: str
-    norm_eps_key: str
-    norm_eps: float
-    tied: bool
-    neutral: Neutral
     library_class: str | None
     task: str
     output: str
@@ -54,10 +39,48 @@ class Conventions:
     after_pooling: tuple[str, ...] = ()
 
 
+CONVENTIONS: Mapping[Task, Conventions] = {
+    "generate": Conventions(
+        library_class=None,
+        task="text-generation",
+        output="logits",
+        output_name="causal_logits",
+        pooling=None,
+    ),
+    "embed": Conventions(
+        library_class="SentenceTransformer",
+        task="feature-extraction",
+        output="last_hidden_state",
+        output_name="token_embeddings",
+        pooling="Pooling",
+        after_pooling=("Normalize", "Dropout"),
+    ),
+    "embed_sparse": Conventions(
+        library_class="SparseEncoder",
+        task="fill-mask",
+        output="logits",
+        output_name="token_embeddings",
+        pooling="SpladePooling",
+    ),
+    "classify": Conventions(
+        library_class="CrossEncoder",
+        task="sequence-classification",
+        output="logits",
+        output_name="scores",
+        pooling=None,
+    ),
+}
+
+
 def check_neutral(file: Path, values: Mapping[str, Any], neutral: Neutral) -> None:
     """Raises ModelConfigError, naming file and key, for one of `values` that is not neutral."""
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
-            shown = msgspec.json.encode(values[key]).decode()
-            shown = shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."
+            shown = shown_value(values[key])
             raise ModelConfigError(f"{file}: {key} {shown} is not supported")
+
+
+def shown_value(value: Any) -> str:
+    """A value of a JSON file as a message shows it: cut if it is long."""
+    shown = msgspec.json.encode(value).decode()
+    return shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_shape import ModelShape
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
 SpladeStrategy = Literal["max", "sum"]
@@ -57,68 +57,25 @@ class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
     similarity: Similarity = "cosine"
 
 
-class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a checkpoint names the tensors of the language model that it wraps.
-
-    Such names have the part `inner`; where it is, it has no meaning ("language_model.model.norm",
-    "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
-    a vision tower, have one of the parts `skipped`.
-    """
-
-    inner: str = "language_model"
-    skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
-
-    def inner_name(self, name: str) -> str | None:
-        """A tensor's name within the language model; None if it is not of that."""
-        parts = name.split(".")
-        if any(part in self.skipped for part in parts):
-            return None
-        return ".".join(part for part in parts if part != self.inner)
-
-
-class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an architecture needs to build its layers. Lengths in tokens, sizes in elements.
+class ModelConfig(ModelShape, frozen=True, kw_only=True):
+    """A model: its shape, and how inputs and outputs are treated. Lengths in tokens.
 
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
-    they are tokenized. Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are
-    causal, or none is. `wrapper` is set for the language model of a larger one.
+    they are tokenized.
     """
 
     path: str
     architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    max_position: int
     max_model_len: int
     lowercase: bool = False
-    hidden_act: str
-    norm_eps: float
-    initializer_range: float
     checkpoint_dtype: str
-    tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    attention: tuple[AttentionKind, ...]
-    layer_kinds: tuple[int, ...]
-    type_vocab_size: int
     num_labels: int
     labels: tuple[str, ...] = ()
     sigmoid_scores: bool
     pooling: PoolingConfig
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
-    wrapper: WrapperConfig | None = None
-
-    @property
-    def has_kv_cache(self) -> bool:
-        """Whether tokens see only those before them, so that keys and values can be kept."""
-        return self.attention[0].causal
 
 
 def read_json(path: Path) -> dict[str, Any]:

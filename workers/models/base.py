@@ -1,12 +1,13 @@
 """The interface of models: one stage of an architecture."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
 from workers.contract.model_config import ModelConfig
+from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
 from workers.layers.norm import QKNorm
 from workers.layers.placement import Placement
@@ -15,6 +16,7 @@ from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 PartT = TypeVar("PartT")
+FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Protocol):
@@ -84,8 +86,8 @@ class StageModel(Protocol):
         """Convert the filled weights to the layout that is read fastest."""
         ...
 
-    @staticmethod
-    def canonical_name(name: str) -> str:
+    @property
+    def canonical_name(self) -> Callable[[str], str]:
         """A checkpoint's own name for a tensor -> the name that `weights` uses."""
         ...
 
@@ -95,3 +97,10 @@ def on_this_stage(part: PartT | None) -> PartT:
     used on no other."""
     assert part is not None, "used only on the stage that has it"
     return part
+
+
+def family_config(config: ModelConfig, kind: type[FamilyT]) -> FamilyT:
+    """What `config` has for models of this kind. Raises TypeError if it is another kind's."""
+    if not isinstance(config.family, kind):
+        raise TypeError(f"{config.architecture} has no {kind.__name__}")
+    return config.family

@@ -13,7 +13,7 @@ from workers.attention.backend_selection import AttentionBackendError, select_ba
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.families import UnknownArchitectureError
+from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     StageCosts,

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
-from workers.contract.model_config import ModelConfigError, WrapperConfig
+from workers.contract.model_config import ModelConfigError
+from workers.contract.model_shape import WrapperConfig
 from workers.weights.pytorch_file import open_pytorch
 from workers.weights.safetensors_file import open_safetensors
 from workers.weights.tensor_file import CheckpointError, TensorFile

@@ -11,7 +11,7 @@ from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 from workers.contract.config import EngineLimits, WorkerConfig
-from workers.contract.families import UnknownArchitectureError
+from workers.contract.families.table import UnknownArchitectureError
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from transformers import BertConfig, LlamaConfig
 from engine_core.workflows import workflow_for
 from workers.contract.attention_kind import RopeConfig
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families import FAMILIES, UnknownArchitectureError
+from workers.contract.families.table import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.models.model_class import model_class
 
@@ -97,7 +97,7 @@ def test_keys_of_llama(tmp_path: Path, key: str, value: Any) -> None:
 
 def test_a_long_value_is_cut(tmp_path: Path) -> None:
     long = {"quant_method": "compressed-tensors", "ignore": ["lm_head"] * 100}
-    message = refusal(tmp_path, "LlamaForCausalLM", quantization_config=long)
+    message = refusal(tmp_path, "LlamaForCausalLM", compression_config=long)
     assert '"quant_method":"compressed-tensors"' in message
     assert message.endswith("... is not supported")
     assert len(message) < 150
@@ -108,12 +108,9 @@ def test_values_that_change_nothing(tmp_path: Path, architecture: str) -> None:
     plain = read(tmp_path, architecture)
     harmless = {
         "quantization_config": None,
-        "position_embedding_type": "absolute",
         "sliding_window": None,
-        "layer_types": ["full_attention"] * plain.num_layers,
-        "is_causal": True,
+        "a_name_that_nobody_knows": None,
         "pruned_heads": {},
-        "partial_rotary_factor": 1.0,
         "pretraining_tp": 2,
         "attention_dropout": 0.1,
         "hidden_dropout_prob": 0.3,
@@ -123,9 +120,52 @@ def test_values_that_change_nothing(tmp_path: Path, architecture: str) -> None:
         "chunk_size_feed_forward": 64,
         "_name_or_path": "somewhere",
         "auto_map": {"AutoConfig": "configuration.Config"},
-        "a_name_that_nobody_knows": 7,
     }
-    assert read(tmp_path, architecture, **harmless) == plain
+    own: dict[str, Any] = {"position_embedding_type": "absolute"}
+    if architecture == "LlamaForCausalLM":
+        own = {
+            "layer_types": ["full_attention"] * plain.num_layers,
+            "is_causal": True,
+            "partial_rotary_factor": 1.0,
+        }
+    assert read(tmp_path, architecture, **harmless, **own) == plain
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", *BERTS])
+def test_a_key_that_nobody_knows(tmp_path: Path, architecture: str) -> None:
+    message = refusal(tmp_path, architecture, residual_multiplier=0.22)
+    assert message == "residual_multiplier 0.22 is not known for this architecture"
+    beside = refusal(tmp_path, architecture, rope_scaling={"rope_type": "default", "mscale": 2})
+    named = "rope_scaling.mscale 2" if architecture == "LlamaForCausalLM" else "rope_scaling "
+    assert beside.startswith(named)
+
+
+@pytest.mark.parametrize("method", ["gptq", "fp8"])
+def test_quantization_is_refused_by_its_method(tmp_path: Path, method: str) -> None:
+    message = refusal(tmp_path, "BertModel", quantization_config={"quant_method": method})
+    assert message == f"quantization_config with the method {method!r} is not supported"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 5}, "hidden_size 64 is not divisible by 5 attention heads"),
+        (
+            {"num_key_value_heads": 3},
+            "4 attention heads are not divisible by 3 key/value heads",
+        ),
+        ({"num_hidden_layers": 0}, "num_hidden_layers 0 is less than 1"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 4 layers"),
+        (
+            {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+            "layer_types has 'sliding_attention', which is not supported here",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit(tmp_path: Path, changes: Any, message: str) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4}
+    implied = {"num_key_value_heads": None, "head_dim": None}
+    assert refusal(tmp_path, "LlamaForCausalLM", **sizes | implied | changes) == message
 
 
 def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
@@ -140,13 +180,26 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
 
 def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
     for architecture, family in FAMILIES.items():
-        assert model_class(architecture).__name__ == architecture
+        assert model_class(architecture).__module__.startswith("workers.models.")
+        assert FAMILIES.get(family.base, family).read_shape is family.read_shape
         assert workflow_for(family.task).task == family.task
 
 
-def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
-    with pytest.raises(UnknownArchitectureError, match=f" {', '.join(FAMILIES)}$"):
-        model_class("unknown")
+def test_an_unknown_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+    """Before anything else is read: the rest of such a file may have any form."""
+    file = tmp_path / "config.json"
+    names = ", ".join(FAMILIES)
+    for declared, nearest in (
+        ("LlamaForCausalLm", " (the nearest name is LlamaForCausalLM)"),
+        ("X", ""),
+    ):
+        file.write_text(json.dumps({"architectures": [declared], "auto_map": {"AutoModel": "a.b"}}))
+        with pytest.raises(UnknownArchitectureError) as error:
+            read_model_config(tmp_path)
+        assert str(error.value) == (
+            f"{file}: architecture {declared!r} is not supported{nearest}; supported are {names}; "
+            "code that comes with a checkpoint (auto_map) is never run"
+        )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +208,7 @@ def test_an_unknown_architecture_is_refused_with_the_supported_ones() -> None:
 )
 def test_values_of_another_type(tmp_path: Path, changes: Any) -> None:
     file = written(tmp_path, "LlamaForCausalLM", **changes)
-    with pytest.raises(ModelConfigError, match=f"^{file} is not valid: "):
+    with pytest.raises(ModelConfigError, match=f"^{file}: {next(iter(changes))} is not valid: "):
         read_model_config(tmp_path)
 
 
@@ -196,7 +249,7 @@ def test_rotary_scaling(tmp_path: Path) -> None:
         ({"rope_type": "yarn", "factor": 4.0}, "rope type 'yarn' is not supported"),
         ({"type": "dynamic", "factor": 4.0}, "rope type 'dynamic' is not supported"),
         ({"rope_type": "longrope"}, "rope type 'longrope' is not supported"),
-        ({"full_attention": {"rope_type": "default"}}, "by layer type"),
+        ({"full_attention": {"rope_type": "default"}}, "rope_parameters.full_attention "),
         (LLAMA3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
     ],
 )
@@ -208,5 +261,5 @@ def test_rotary_scaling_that_is_not_supported(tmp_path: Path, scaling: Any, name
 def test_rotary_scaling_without_a_number(tmp_path: Path, key: str) -> None:
     scaling = {name: value for name, value in LLAMA3.items() if name != key}
     file = written(tmp_path, "LlamaForCausalLM", rope_scaling=scaling)
-    with pytest.raises(ModelConfigError, match=f"^{file} has no '{key}'$"):
+    with pytest.raises(ModelConfigError, match=f"^{file} has no 'rope_scaling\\.{key}'$"):
         read_model_config(tmp_path)

@@ -1,11 +1,14 @@
-"""Llama (Touvron et al. 2023, arXiv:2302.13971), with grouped queries and scaled positions."""
+"""Decoders whose blocks normalise their input, with a gated feed-forward network and rotary
+positions, such as Llama. `DecoderConfig` says what differs between them."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 import torch
 
+from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
+from workers.contract.model_shape import DecoderConfig
 from workers.contract.share import Share
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
@@ -15,7 +18,7 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.base import on_this_stage
+from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -23,27 +26,28 @@ _EMBEDDING = "model.embed_tokens"
 _LM_HEAD = "lm_head"
 
 
-class LlamaLayer(Layer):
+class DecoderLayer(Layer):
     """Attention and a gated feed-forward network. Each normalises its input and adds its output to
     it (see `StageLayer`)."""
 
     qk_norm: QKNorm | None = None
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
-        size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+        family = family_config(config, DecoderConfig)
+        size, inner, eps = config.hidden_size, config.intermediate_size, family.norm_eps
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        attention, bias = f"{name}.self_attn", config.attention_bias
+        attention = f"{name}.self_attn"
         qkv = {f"{attention}.q_proj": queries} | {f"{attention}.{part}_proj": keys for part in "kv"}
         output = {f"{attention}.o_proj": size}
         self._head_dim = config.head_dim
         self._input_norm = RMSNorm(f"{name}.input_layernorm", size, eps, placement)
-        self._qkv = Linear(size, qkv, placement, bias=bias)
-        self._output = Linear(queries, output, placement, bias=bias)
+        self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
+        self._output = Linear(queries, output, placement, bias=family.output_bias)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
         gate_up, down = (f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj"
-        function = activation(config.hidden_act)
-        self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=config.mlp_bias)
-        self._down = Linear(inner, {down: size}, placement, bias=config.mlp_bias)
+        function, bias = activation(family.hidden_act), family.mlp_bias
+        self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=bias)
+        self._down = Linear(inner, {down: size}, placement, bias=bias)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
@@ -58,8 +62,8 @@ class LlamaLayer(Layer):
         return *attention, self._mlp_norm, self._gate_up, self._down
 
 
-class LlamaForCausalLM(Layer):
-    """One stage of a Llama with its LM head (see `StageModel`).
+class DecoderForCausalLM(Layer):
+    """One stage of a decoder with its LM head (see `StageModel`).
 
     With tied embeddings the LM head shares the embedding's weight; if the two are on different
     stages, each loads it.
@@ -70,13 +74,15 @@ class LlamaForCausalLM(Layer):
     )
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        self.canonical_name = family_of(config.architecture).canonical_name
+        eps = family_config(config, DecoderConfig).norm_eps
         rope = config.attention[0].rope
         positions = config.max_position
         self.rotary = rope and RotaryEmbedding(rope, config.head_dim, positions, placement)
-        self.layers = [LlamaLayer(config, f"model.layers.{i}", placement) for i in share.layers]
+        self.layers = [DecoderLayer(config, f"model.layers.{i}", placement) for i in share.layers]
         size, words, first = config.hidden_size, config.vocab_size, share.first
         self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None
-        self._norm = RMSNorm("model.norm", size, config.norm_eps, placement) if share.last else None
+        self._norm = RMSNorm("model.norm", size, eps, placement) if share.last else None
         self._lm_head = self._make_lm_head(config, placement) if share.last else None
         self._tied = config.tie_word_embeddings
 
@@ -96,10 +102,6 @@ class LlamaForCausalLM(Layer):
     def copies(self) -> Mapping[str, str]:
         has_copy = self._tied and self._lm_head is not None
         return {f"{_LM_HEAD}.weight": f"{_EMBEDDING}.weight"} if has_copy else {}
-
-    @staticmethod
-    def canonical_name(name: str) -> str:
-        return name
 
     def _make_lm_head(self, config: ModelConfig, placement: Placement) -> Linear:
         tied = config.tie_word_embeddings

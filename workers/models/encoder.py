@@ -1,12 +1,15 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): an encoder alone, with a classifier, or with the LM
-head of a masked language model."""
+"""Encoders whose blocks normalise the sum of their input and output, such as BERT: alone, with a
+classifier, or with the LM head of a masked language model. `EncoderConfig` says what differs
+between them; weights are called as in BERT's checkpoints."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 import torch
 
+from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
+from workers.contract.model_shape import EncoderConfig
 from workers.contract.share import Share
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
@@ -15,48 +18,52 @@ from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.base import on_this_stage
+from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 _WORDS = "embeddings.word_embeddings"
+_POSITIONS = "embeddings.position_embeddings"
+_TYPES = "embeddings.token_type_embeddings"
 _HEAD = "cls.predictions"
 _DECODER = f"{_HEAD}.decoder"
-_OLD_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
-class BertEmbeddings(Layer):
+class EncoderEmbeddings(Layer):
     """Token, position and segment embeddings, summed and normalised."""
 
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
-        size = config.hidden_size
+        size, family = config.hidden_size, family_config(config, EncoderConfig)
+        first, positions = family.first_position, family.first_position + config.max_position
         self.words = Embedding(_WORDS, config.vocab_size, size, placement)
-        self._positions = Embedding(
-            "embeddings.position_embeddings", config.max_position, size, placement
-        )
-        self._types = Embedding(
-            "embeddings.token_type_embeddings", config.type_vocab_size, size, placement
-        )
-        self._norm = LayerNorm("embeddings.LayerNorm", size, config.norm_eps, placement)
+        self._positions = Embedding(_POSITIONS, positions, size, placement, first)
+        self._types = Embedding(_TYPES, family.type_vocab_size, size, placement)
+        self._norm = LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement)
 
     def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """[T', hidden_size]"""
+        segments, positions = self._segments(step), self._positions(step.positions)
+        return self._norm(self.words(step.tokens) + segments + positions)
+
+    def _segments(self, step: PagedStep | PackedStep) -> torch.Tensor:
+        """[T', hidden_size], or [hidden_size] if all tokens are of one segment."""
+        types = self._types.weight
         ids = step.token_types if isinstance(step, PackedStep) else None
-        types = self._types.weight[0] if ids is None else self._types(ids)
-        return self._norm(self.words(step.tokens) + types + self._positions(step.positions))
+        return types[0] if ids is None or len(types) == 1 else self._types(ids)
 
     def parts(self) -> Sequence[Layer]:
         return self.words, self._positions, self._types, self._norm
 
 
-class BertLayer(Layer):
+class EncoderLayer(Layer):
     """Attention and a feed-forward network. Each adds its output to its input and normalises the
     sum (see `StageLayer`)."""
 
     qk_norm: QKNorm | None = None
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
-        size, inner, eps = config.hidden_size, config.intermediate_size, config.norm_eps
+        family = family_config(config, EncoderConfig)
+        size, inner, eps = config.hidden_size, config.intermediate_size, family.norm_eps
         self._head_dim = config.head_dim
         qkv = {f"{name}.attention.self.{part}": size for part in ("query", "key", "value")}
         output = {f"{name}.attention.output.dense": size}
@@ -66,7 +73,7 @@ class BertLayer(Layer):
         self._up = Linear(size, {f"{name}.intermediate.dense": inner}, placement, bias=True)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=True)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
-        self._activation = activation(config.hidden_act)
+        self._activation = activation(family.hidden_act)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
@@ -80,15 +87,18 @@ class BertLayer(Layer):
         return *attention, self._up, self._down, self._mlp_norm
 
 
-class BertModel(Layer):
-    """One stage of a BERT encoder (see `StageModel`), whose states are pooled."""
+class EncoderModel(Layer):
+    """One stage of an encoder (see `StageModel`), whose states are pooled."""
 
-    unused = re.compile(r"embeddings\.position_ids|(pooler|cls|classifier|qa_outputs)\..*")
+    unused = re.compile(
+        r"embeddings\.position_ids|((unused_)?pooler|cls|classifier|qa_outputs)\..*"
+    )
     rotary: RotaryEmbedding | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
-        self._embeddings = BertEmbeddings(config, placement) if share.first else None
-        self.layers = [BertLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
+        self.canonical_name = family_of(config.architecture).canonical_name
+        self._embeddings = EncoderEmbeddings(config, placement) if share.first else None
+        self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)
@@ -105,20 +115,11 @@ class BertModel(Layer):
     def copies(self) -> Mapping[str, str]:
         return {}
 
-    @staticmethod
-    def canonical_name(name: str) -> str:
-        """Removes the prefix "bert." of models with a classifier or LM head, renames the weights of
-        norms in old checkpoints, and unites two names of the LM head's bias."""
-        if name == f"{_HEAD}.bias":
-            return f"{_DECODER}.bias"
-        *path, last = name.removeprefix("bert.").split(".")
-        return ".".join([*path, _OLD_NORM_NAMES.get(last, last)])
 
+class EncoderForSequenceClassification(EncoderModel):
+    """An encoder whose first token is classified, such as a cross-encoder."""
 
-class BertForSequenceClassification(BertModel):
-    """A BERT whose first token is pooled and classified, such as a cross-encoder."""
-
-    unused = re.compile(r"embeddings\.position_ids|(cls|qa_outputs)\..*")
+    unused = re.compile(r"embeddings\.position_ids|(unused_pooler|cls|qa_outputs)\..*")
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         super().__init__(config, share, placement)
@@ -147,10 +148,11 @@ class MaskedLMHead(Layer):
     ) -> None:
         """`words` is the weight of the word embedding, None if that is on another stage."""
         size, tied = config.hidden_size, config.tie_word_embeddings
+        family = family_config(config, EncoderConfig)
         self._dense = Linear(size, {f"{_HEAD}.transform.dense": size}, placement, bias=True)
-        self._activation = activation(config.hidden_act)
+        self._activation = activation(family.head_act)
         norm = f"{_HEAD}.transform.LayerNorm"
-        self._norm = LayerNorm(norm, size, config.norm_eps, placement)
+        self._norm = LayerNorm(norm, size, family.norm_eps, placement)
         self._decoder_name = _WORDS if tied else _DECODER
         decoder, shared = {self._decoder_name: config.vocab_size}, words if tied else None
         self._decoder = Linear(size, decoder, placement, bias=True, tied=shared)
@@ -168,11 +170,11 @@ class MaskedLMHead(Layer):
         return weights
 
 
-class BertForMaskedLM(BertModel):
-    """A BERT that predicts the token at each position; SPLADE pools its logits."""
+class EncoderForMaskedLM(EncoderModel):
+    """An encoder that predicts the token at each position; SPLADE pools its logits."""
 
     unused = re.compile(
-        r"embeddings\.position_ids|(pooler|cls\.seq_relationship|classifier|qa_outputs)\..*"
+        r"embeddings\.position_ids|((unused_)?pooler|cls\.seq_relationship|classifier|qa_outputs)\..*"
         rf"|{re.escape(_DECODER)}\.bias"  # if a checkpoint has both names, one is unread
     )
 

@@ -1,0 +1,102 @@
+"""Reads the keys of `config.json`, and notices those that nothing has read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from workers.contract.config_keys.bookkeeping import BOOKKEEPING
+from workers.contract.conventions import Neutral, check_neutral, shown_value
+from workers.contract.model_config import ModelConfigError
+
+ValueT = TypeVar("ValueT")
+
+
+class ConfigKeys:
+    """The keys of one JSON object. Those with the value null count as absent.
+
+    Each method raises ModelConfigError, naming file and key, for a value of another type.
+    """
+
+    def __init__(self, file: Path, values: Mapping[str, Any], within: str = "") -> None:
+        """`within` is the path of an object inside the file, such as "text_config."."""
+        self.file, self._values, self._within = file, values, within
+        self._spelling: Mapping[str, str] = {}
+        self._read: set[str] = set()
+        self._nested: list[ConfigKeys] = []
+
+    def spell(self, spelling: Mapping[str, str]) -> None:
+        """Use a family's own names of keys: usual name -> its name (transformers'
+        `attribute_map`). The usual name is understood too."""
+        self._spelling = spelling
+
+    def optional(self, name: str, kind: type[ValueT]) -> ValueT | None:
+        """The value of key `name`; None if it is absent."""
+        own = self._own_name(name)
+        self._read.add(own)
+        value = self._values.get(own)
+        if value is None:
+            return None
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise self.error(f"{self._within}{own} is not valid: {error}") from None
+
+    def read(self, name: str, kind: type[ValueT], default: ValueT) -> ValueT:
+        """The value of key `name`, or `default` if it is absent."""
+        value = self.optional(name, kind)
+        return default if value is None else value
+
+    def required(self, name: str, kind: type[ValueT]) -> ValueT:
+        """The value of key `name`. Raises ModelConfigError if it is absent."""
+        value = self.optional(name, kind)
+        if value is None:
+            missing = f"{self._within}{self._own_name(name)}"
+            raise ModelConfigError(f"{self.file} has no '{missing}'")
+        return value
+
+    def size(self, name: str) -> int:
+        """The value of key `name`: a whole number, at least 1. Raises ModelConfigError."""
+        value = self.required(name, int)
+        if value < 1:
+            raise self.error(f"{self._within}{self._own_name(name)} {value} is less than 1")
+        return value
+
+    def optional_size(self, name: str) -> int | None:
+        """The same, or None if it is absent."""
+        return None if self.optional(name, int) is None else self.size(name)
+
+    def nested(self, name: str) -> "ConfigKeys":
+        """The keys of the object at key `name`: none if it is absent. They must be read too."""
+        values = self.read(name, dict[str, Any], {})
+        keys = ConfigKeys(self.file, values, f"{self._within}{name}.")
+        self._nested.append(keys)
+        return keys
+
+    def neutral(self, neutral: Neutral) -> None:
+        """Refuse values that change the model's numbers in ways that are not supported."""
+        self._read.update(neutral)
+        present = {self._within + name: value for name, value in self._values.items()}
+        check_neutral(self.file, present, {self._within + name: neutral[name] for name in neutral})
+
+    def ignore(self, *names: str) -> None:
+        """Keys that do not change the numbers of this family's models."""
+        self._read.update(names)
+
+    def check_all_read(self) -> None:
+        """Raises ModelConfigError, naming the first key that nothing has read."""
+        for name, value in self._values.items():
+            if value is not None and name not in self._read and name not in BOOKKEEPING:
+                shown = f"{self._within}{name} {shown_value(value)}"
+                raise self.error(f"{shown} is not known for this architecture")
+        for keys in self._nested:
+            keys.check_all_read()
+
+    def error(self, text: str) -> ModelConfigError:
+        """An error that names the file."""
+        return ModelConfigError(f"{self.file}: {text}")
+
+    def _own_name(self, name: str) -> str:
+        own = self._spelling.get(name, name)
+        return name if own not in self._values and name in self._values else own

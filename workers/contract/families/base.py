@@ -1,0 +1,75 @@
+"""A family: architectures that share a reader of `config.json` and a stage model."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from workers.contract.config import Task
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.model_shape import ModelShape
+
+ReadShape = Callable[[ConfigKeys], ModelShape]
+Renames = Sequence[tuple[str, str]]
+"""Regular expressions and what replaces each, in order: from the names of a family's tensors to
+those that its stage model uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture, as a row of the table (`workers/contract/families/table.py`).
+
+    task         decides the workflow (`engine_core.workflows`)
+    model_class  `module:class`, a `StageModel`; only workers import it
+    read_shape   reads the family's keys of `config.json`
+    renames      see `Renames`
+    base         the architecture that a checkpoint with this one has if its states are pooled
+    """
+
+    task: Task
+    model_class: str
+    read_shape: ReadShape
+    renames: Renames
+    base: str
+
+    def canonical_name(self, name: str) -> str:
+        """A checkpoint's own name for a tensor -> the name that the stage model uses."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def decoder(name: str, read_shape: ReadShape, renames: Renames = ()) -> dict[str, Family]:
+    """The architectures of decoder `name`: with an LM head."""
+    architecture = f"{name}ForCausalLM"
+    family = Family(
+        task="generate",
+        model_class="workers.models.decoder:DecoderForCausalLM",
+        read_shape=read_shape,
+        renames=renames,
+        base=architecture,
+    )
+    return {architecture: family}
+
+
+def encoder(
+    name: str,
+    read_shape: ReadShape,
+    renames: Renames = (),
+    module: str = "workers.models.encoder:Encoder",
+) -> dict[str, Family]:
+    """The architectures of encoder `name`: alone, as a masked language model, as a classifier."""
+    tasks: dict[str, Task] = {
+        "Model": "embed",
+        "ForMaskedLM": "embed_sparse",
+        "ForSequenceClassification": "classify",
+    }
+    return {
+        name + head: Family(
+            task=task,
+            model_class=module + head,
+            read_shape=read_shape,
+            renames=renames,
+            base=f"{name}Model",
+        )
+        for head, task in tasks.items()
+    }

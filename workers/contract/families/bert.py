@@ -1,0 +1,52 @@
+"""BERT (Devlin et al. 2018, arXiv:1810.04805)."""
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.families.base import encoder
+from workers.contract.families.sizes import read_sizes
+from workers.contract.model_shape import EncoderConfig, ModelShape
+
+
+def read_bert(keys: ConfigKeys) -> ModelShape:
+    """As `BertConfig` of transformers. Raises ModelConfigError."""
+    return read_encoder(keys)
+
+
+def read_encoder(
+    keys: ConfigKeys, *, first_position: int = 0, head_act: str | None = None
+) -> ModelShape:
+    """An encoder like BERT (see `EncoderConfig`). Raises ModelConfigError."""
+    keys.neutral({"position_embedding_type": ("absolute", None)})
+    sizes = read_sizes(keys)
+    positions = sizes.max_position - first_position
+    if positions < 1:
+        raise keys.error(f"{sizes.max_position} positions, of which {first_position} are not used")
+    sizes = msgspec.structs.replace(sizes, max_position=positions)
+    hidden_act = keys.read("hidden_act", str, "gelu")
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
+        attention=(AttentionKind(causal=False, scale=sizes.head_dim**-0.5),),
+        layer_kinds=(0,) * sizes.num_layers,
+        family=EncoderConfig(
+            hidden_act=hidden_act,
+            head_act=head_act or hidden_act,
+            norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+            type_vocab_size=keys.read("type_vocab_size", int, 2),
+            first_position=first_position,
+        ),
+    )
+
+
+BERT = encoder(
+    "Bert",
+    read_bert,
+    (
+        (r"^bert\.", ""),
+        (r"\.gamma$", ".weight"),  # norms in old checkpoints
+        (r"\.beta$", ".bias"),
+        (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),  # two names of one tensor
+    ),
+)

@@ -1,0 +1,47 @@
+"""What most families read of `config.json` in the same way."""
+
+from collections.abc import Sequence
+
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.model_shape import Sizes
+
+FULL_ATTENTION = "full_attention"
+
+
+def read_sizes(keys: ConfigKeys) -> Sizes:
+    """The sizes, by their usual names (see `ConfigKeys.spell`). Raises ModelConfigError."""
+    hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    kv_heads = keys.optional_size("num_key_value_heads") or heads
+    head_dim = keys.optional_size("head_dim")
+    if head_dim is None and hidden % heads:
+        raise keys.error(f"hidden_size {hidden} is not divisible by {heads} attention heads")
+    if heads % kv_heads:
+        raise keys.error(f"{heads} attention heads are not divisible by {kv_heads} key/value heads")
+    return Sizes(
+        vocab_size=keys.size("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=keys.size("intermediate_size"),
+        num_layers=keys.size("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim or hidden // heads,
+        max_position=keys.size("max_position_embeddings"),
+    )
+
+
+def read_layer_types(
+    keys: ConfigKeys, num_layers: int, types: Sequence[str] = (FULL_ATTENTION,)
+) -> tuple[int, ...] | None:
+    """`layer_types` as an index into `types` for each layer; None if it is absent.
+
+    Raises ModelConfigError for another type, or unless there is one for each layer.
+    """
+    names = keys.optional("layer_types", list[str])
+    if names is None:
+        return None
+    if len(names) != num_layers:
+        raise keys.error(f"layer_types has {len(names)} entries for {num_layers} layers")
+    for name in names:
+        if name not in types:
+            raise keys.error(f"layer_types has {name!r}, which is not supported here")
+    return tuple(types.index(name) for name in names)

@@ -1,0 +1,83 @@
+"""The shape of a model: what a family reads of a checkpoint's `config.json` (no torch)."""
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
+
+
+class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
+    """What differs between decoders that normalise each block's input and have a gated feed-forward
+    network (`workers/models/decoder.py`)."""
+
+    hidden_act: str
+    norm_eps: float
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+
+
+class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
+    """What differs between encoders that normalise each block's sum (`workers/models/encoder.py`).
+
+    A text's token i has row `first_position` + i of the table of positions. All tokens have segment
+    0 if `type_vocab_size` is 1. `head_act` is the activation of a masked language model's head.
+    """
+
+    hidden_act: str
+    head_act: str
+    norm_eps: float
+    type_vocab_size: int
+    first_position: int = 0
+
+
+FamilyConfig = DecoderConfig | EncoderConfig
+
+
+class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint names the tensors of the language model that it wraps.
+
+    Such names have the part `inner`; where it is, it has no meaning ("language_model.model.norm",
+    "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
+    a vision tower, have one of the parts `skipped`.
+    """
+
+    inner: str = "language_model"
+    skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
+
+    def inner_name(self, name: str) -> str | None:
+        """A tensor's name within the language model; None if it is not of that."""
+        parts = name.split(".")
+        if any(part in self.skipped for part in parts):
+            return None
+        return ".".join(part for part in parts if part != self.inner)
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in elements; `max_position` is the most tokens that the model can tell apart."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+
+
+class ModelShape(Sizes, frozen=True, kw_only=True):
+    """Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are causal, or none
+    is. With `tie_word_embeddings` the LM head is the embedding. Only the model's own class reads
+    `family`. `wrapper` is set for the language model of a larger one.
+    """
+
+    tie_word_embeddings: bool
+    attention: tuple[AttentionKind, ...]
+    layer_kinds: tuple[int, ...]
+    family: FamilyConfig
+    wrapper: WrapperConfig | None = None
+
+    @property
+    def has_kv_cache(self) -> bool:
+        """Whether tokens see only those before them, so that keys and values can be kept."""
+        return self.attention[0].causal
