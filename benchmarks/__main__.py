@@ -33,6 +33,9 @@ _CASES = {
     "gpu_steps": _Case(
         "worker", "Worker on CUDA: steps of an 8B Llama's shape, by attention backend"
     ),
+    "gpu_kernels": _Case(
+        "worker", "Worker on CUDA: fused kernels, beside the same without what is fused"
+    ),
     "round_trips": _Case("links", "Between processes"),
     "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
     "http_burst": _Case(

@@ -128,8 +128,12 @@ GATED_MEASURED_ROWS = range(400, 1025, 16)
 """The numbers of rows at which a worker measures the ways to a gated product when it starts. With
 fewer rows cuBLAS always wins, with more the high tile does."""
 
-SILU_MUL_BLOCK = 1024
+ACTIVATION_MUL_BLOCK = 1024
 """Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
+
+FUSED_NORM_MIN_ROWS = 512
+"""Rows from which the LayerNorm of a sum is one kernel. Torch launches its two sooner, and a step
+of few tokens waits for its launches: encoders run without CUDA graphs. Not measured yet."""
 
 # The LM head. H200, 26615e5.
 

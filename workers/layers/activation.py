@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import ModelConfigError
+from workers.layers.fused import FusedActivation
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -28,6 +29,16 @@ def activation(name: str) -> Activation:
             f"activation {name!r} is not supported (one of {', '.join(_ACTIVATIONS)})"
         )
     return _ACTIVATIONS[name]
+
+
+def fused_activation(function: Activation) -> FusedActivation | None:
+    """The name of `function` in kernels; None if they do not have it."""
+    known: dict[Activation, FusedActivation] = {
+        F.silu: "silu",
+        F.gelu: "gelu",
+        _gelu_tanh: "gelu_tanh",
+    }
+    return known.get(function)
 
 
 def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
+
+FusedActivation = Literal["silu", "gelu", "gelu_tanh"]
+"""The activation functions that kernels can compute; `gelu_tanh` is GELU's approximation."""
 
 
 class Norm(NamedTuple):
@@ -25,10 +28,27 @@ class FusedKernels(Protocol):
         """x / rms(x) * w"""
         ...
 
+    def add_rms_norm(
+        self, residual: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """residual + x / rms(x) * w; `residual` is overwritten and returned."""
+        ...
+
+    def add_layer_norm(
+        self,
+        residual: torch.Tensor,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        """LayerNorm of residual + rows, a new tensor."""
+        ...
+
     def gated_product(
-        self, weight: torch.Tensor, bias: torch.Tensor | None
+        self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] and bias [2 F] whose first
+        """[N, in] -> function(gate) * up, [N, F], by a weight [2 F, in] and bias [2 F] whose first
         halves belong to the gate. May measure which implementation is fastest."""
         ...
 
@@ -42,9 +62,10 @@ class FusedKernels(Protocol):
         rows: torch.Tensor,
         weight: torch.Tensor,
         *,
+        bias: torch.Tensor | None = None,
         norm: Norm | None = None,
         residual: torch.Tensor | None = None,
-        gated: bool = False,
+        gate: FusedActivation | None = None,
     ) -> torch.Tensor:
         """A product with fused operations (see `workers.kernels.linear.skinny_linear`)."""
         ...

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 
-from workers.layers.activation import Activation, gated
+from workers.layers.activation import Activation, fused_activation, gated
+from workers.layers.fused import FusedActivation
 from workers.layers.linear import Linear
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
@@ -29,16 +29,23 @@ class GatedLinear(Linear):
         """`members` are the checkpoint's names of the gate and up layers, `out_features` each."""
         super().__init__(in_features, dict.fromkeys(members, out_features), placement, bias=bias)
         self._function = function
+        self._fused: FusedActivation | None = fused_activation(function)
 
     def gated(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
         """[N, in_features] -> [N, out_features], of rows that are normalised first."""
         if self._product is None:
             return gated(self._function, self(rows, norm))
         if (kernels := self._skinny_kernels(rows, normed=True)) is not None:
-            return kernels.skinny_linear(rows, self._weight, norm=norm.parameters, gated=True)
+            return kernels.skinny_linear(
+                rows,
+                self._weight,
+                bias=self._bias,
+                norm=norm.parameters,
+                gate=self._fused,
+            )
         return self._product(norm(rows))
 
     def pack(self) -> None:
         super().pack()
-        if self._kernels is not None and self._function is F.silu:
-            self._product = self._kernels.gated_product(self._weight, self._bias)
+        if self._kernels is not None and (function := self._fused) is not None:
+            self._product = self._kernels.gated_product(self._weight, self._bias, function)

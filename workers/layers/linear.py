@@ -40,15 +40,18 @@ class Linear(Layer):
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """[N, in_features] -> [N, out_features]; `norm` is applied to the rows first."""
-        if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
+        # Without anything else to fuse, the library adds a bias too, and costs less to launch.
+        alone = norm is None and self._bias is not None
+        kernels = None if alone else self._skinny_kernels(rows, normed=norm is not None)
+        if kernels is not None:
             parameters = None if norm is None else norm.parameters
-            return kernels.skinny_linear(rows, self._weight, norm=parameters)
+            return kernels.skinny_linear(rows, self._weight, bias=self._bias, norm=parameters)
         return self._multiply(rows if norm is None else norm(rows))
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [N, out_features] plus the product; `residual` may be overwritten."""
         if (kernels := self._skinny_kernels(rows, normed=False)) is not None:
-            return kernels.skinny_linear(rows, self._weight, residual=residual)
+            return kernels.skinny_linear(rows, self._weight, bias=self._bias, residual=residual)
         if rows.is_cuda and self._bias is None:
             return residual.addmm_(rows, self._weight.t())
         return residual + self._multiply(rows)
@@ -71,7 +74,7 @@ class Linear(Layer):
 
     def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> FusedKernels | None:
         kernels = self._kernels
-        if kernels is None or self._bias is not None:
+        if kernels is None:
             return None
         return kernels if kernels.prefers(len(rows), normed=normed) else None
 

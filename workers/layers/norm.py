@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.layers.fused import Norm
 from workers.layers.layer import Layer
 from workers.layers.placement import Placement
@@ -24,6 +25,12 @@ class RMSNorm(Layer):
             return self._kernels.rms_norm(rows, weight, eps)
         return F.rms_norm(rows, weight.shape, weight, eps)
 
+    def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """`residual` plus the normalised rows [N, size]; `residual` may be overwritten."""
+        if self._kernels is not None:
+            return self._kernels.add_rms_norm(residual, rows, *self.parameters)
+        return residual + self(rows)
+
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self.parameters.weight}
 
@@ -42,10 +49,18 @@ class LayerNorm(Layer):
 
     def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
         self._name, self._shape, self._eps = name, (size,), eps
+        self._kernels = placement.kernels
         self._weight, self._bias = placement.empty(size), placement.empty(size)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(rows, self._shape, self._weight, self._bias, self._eps)
+
+    def of_sum(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """[N, size]: residual + rows, normalised."""
+        if self._kernels is not None and len(rows) >= FUSED_NORM_MIN_ROWS:
+            parameters = self._weight, self._bias, self._eps
+            return self._kernels.add_layer_norm(residual, rows, *parameters)
+        return self(residual + rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self._weight, f"{self._name}.bias": self._bias}

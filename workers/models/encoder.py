@@ -79,8 +79,8 @@ class EncoderLayer(Layer):
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = self._attention_norm(hidden + self._output(attended.flatten(1)))
-        return self._mlp_norm(hidden + self._down(self._activation(self._up(hidden))))
+        hidden = self._attention_norm.of_sum(hidden, self._output(attended.flatten(1)))
+        return self._mlp_norm.of_sum(hidden, self._down(self._activation(self._up(hidden))))
 
     def parts(self) -> Sequence[Layer]:
         attention = (self._qkv, self._output, self._attention_norm)

@@ -16,6 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.device.tuning import GatedTile
 from workers.kernels.launch import processors
+from workers.kernels.linear.activation import activated
+from workers.layers.fused import FusedActivation
 
 _ALIGNMENT = 16
 """Bytes. The copy engine requires it of a tensor's start and of the stride of its rows."""
@@ -31,8 +33,10 @@ def can_multiply(weight: torch.Tensor) -> bool:
     )
 
 
-def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: GatedTile) -> torch.Tensor:
-    """[N, in] -> silu(gate) * up, [N, F], by a weight [2 F, in] whose first half is the gate's.
+def gated_linear(
+    rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation, tile: GatedTile
+) -> torch.Tensor:
+    """[N, in] -> function(gate) * up, [N, F], by a weight [2 F, in] whose first half is the gate's.
 
     Both are contiguous; `in` and F are multiples of 16 bytes. The product is not rounded before the
     gate is applied.
@@ -51,6 +55,7 @@ def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: GatedTile) -> t
         out_features,
         in_features,
         programs,
+        FUNCTION=function,
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,
@@ -64,7 +69,7 @@ def gated_linear(rows: torch.Tensor, weight: torch.Tensor, tile: GatedTile) -> t
 # Specializing them on divisibility by 16 would only cause another compilation.
 @triton.jit(do_not_specialize=["count", "programs"])
 def _gated_linear(
-    rows, weight, out, count, out_features, in_features, programs,
+    rows, weight, out, count, out_features, in_features, programs, FUNCTION: tl.constexpr,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
     row_tiles = tl.cdiv(count, ROWS)
@@ -81,4 +86,4 @@ def _gated_linear(
             both = weight.load([0, output, start]).reshape(2 * OUTPUTS, INPUTS)
             total = tl.dot(rows.load([row, start]), both.T, total)
         gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
-        out.store([row, output], (gate / (1 + tl.exp(-gate)) * up).to(out.dtype))
+        out.store([row, output], (activated(gate, FUNCTION) * up).to(out.dtype))

@@ -23,8 +23,9 @@ from workers.device.tuning import (
     GATED_MEASURED_ROWS,
     GatedTile,
 )
+from workers.kernels.linear.activation_mul import activation_mul
 from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
-from workers.kernels.linear.silu_mul import silu_mul
+from workers.layers.fused import FusedActivation
 
 _ROUNDS, _PAUSE_SECONDS = 2, 2e-3
 """A GPU at its power limit lowers its clock, which slows some ways more than others. Steps of so
@@ -34,19 +35,23 @@ _logger = logging.getLogger(__name__)
 
 
 class GatedProduct:
-    """[N, in] -> silu(gate) * up, [N, F], by `weight` [2 F, in] and an optional `bias` [2 F]. The
-    first half of each belongs to the gate."""
+    """[N, in] -> function(gate) * up, [N, F], by `weight` [2 F, in] and an optional `bias` [2 F],
+    whose first halves belong to the gate."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
+    ) -> None:
         """Measures for the first weight of a shape, about a second on its GPU, and logs it."""
         self._weight, self._bias = weight, bias
+        self._function: FusedActivation = function
         has_choice = bias is None and can_multiply(weight)
-        self._tiles = _tiles(weight.shape, weight.dtype, weight.device, has_choice=has_choice)
+        layer = weight.shape, weight.dtype, weight.device
+        self._tiles = _tiles(*layer, function, has_choice=has_choice)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if (tile := self._tile(len(rows))) is None:
-            return silu_mul(F.linear(rows, self._weight, self._bias))
-        return gated_linear(rows, self._weight, tile)
+            return activation_mul(F.linear(rows, self._weight, self._bias), self._function)
+        return gated_linear(rows, self._weight, self._function, tile)
 
     def _tile(self, rows: int) -> GatedTile | None:
         """The own kernel's tile for this number of rows; None for cuBLAS."""
@@ -59,7 +64,12 @@ class GatedProduct:
 
 @cache
 def _tiles(
-    shape: tuple[int, int], dtype: torch.dtype, device: torch.device, *, has_choice: bool
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    function: FusedActivation,
+    *,
+    has_choice: bool,
 ) -> Sequence[GatedTile | None] | None:
     """The fastest way for each of `GATED_MEASURED_ROWS`; None without a choice.
 
@@ -73,7 +83,7 @@ def _tiles(
     started = time.monotonic()
     weight = torch.randn(shape, dtype=dtype, device=device)
     tiles = [
-        _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight)
+        _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight, function)
         for rows in GATED_MEASURED_ROWS
     ]
     seconds = time.monotonic() - started
@@ -94,11 +104,13 @@ def formatted_ways(tiles: Sequence[GatedTile | None]) -> str:
     )
 
 
-def _fastest(rows: torch.Tensor, weight: torch.Tensor) -> GatedTile | None:
+def _fastest(
+    rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation
+) -> GatedTile | None:
     ways: dict[GatedTile | None, Callable[[], object]] = {
-        None: lambda: silu_mul(F.linear(rows, weight)),
-        GATED_LOW_TILE: lambda: gated_linear(rows, weight, GATED_LOW_TILE),
-        GATED_HIGH_TILE: lambda: gated_linear(rows, weight, GATED_HIGH_TILE),
+        None: lambda: activation_mul(F.linear(rows, weight), function),
+        GATED_LOW_TILE: lambda: gated_linear(rows, weight, function, GATED_LOW_TILE),
+        GATED_HIGH_TILE: lambda: gated_linear(rows, weight, function, GATED_HIGH_TILE),
     }
     rounds = [{way: _milliseconds(run) for way, run in ways.items()} for _ in range(_ROUNDS)]
     return min(ways, key=lambda way: min(taken[way] for taken in rounds))

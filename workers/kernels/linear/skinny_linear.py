@@ -1,9 +1,10 @@
 """Linear layers of a few rows, whose time is that of reading the weight.
 
 A program owns some of the outputs and streams their weights once, for all rows. The operations
-around the product are fused: the normalisation of its input, the gate, the residual. Programmatic
-dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights while the
-kernel before it still runs, which closes a gap of some 3 us, a tenth of a small layer's time.
+around the product are fused: the normalisation of its input, the bias, the gate, the residual.
+Programmatic dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights
+while the kernel before it still runs, which closes a gap of some 3 us, a tenth of a small layer's
+time.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -17,7 +18,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
 from workers.kernels.launch import pdl
+from workers.kernels.linear.activation import activated
 from workers.kernels.linear.rms_norm import rms_norm
+from workers.layers.fused import FusedActivation
 
 
 def prefers(rows: int, *, normed: bool) -> bool:
@@ -29,26 +32,27 @@ def linear(
     rows: torch.Tensor,
     weight: torch.Tensor,
     *,
+    bias: torch.Tensor | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
-    gated: bool = False,
+    gate: FusedActivation | None = None,
     tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
-    """[N, in] -> [N, out]: `norm(rows) @ weight.T`, plus `residual` [N, out], which is overwritten
-    with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
+    """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
+    overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
 
-    `gated`: the first half of the weight belongs to the gate; the result is silu(gate) * up,
-    [N, out / 2].
+    `gate`: the result is gate(first half) * second half of the outputs, [N, out / 2].
     """
     count, in_features = rows.shape
-    out_features = weight.shape[0] // 2 if gated else weight.shape[0]
-    tile = tile or _tile(rows, out_features, gated=gated)
+    out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
+    tile = tile or _tile(rows, out_features, gated=gate is not None)
     if norm is not None and count > 1:
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
-    arguments: list[object] = [rows, weight, out, out_features, in_features]
-    options: dict[str, object] = {"RESIDUAL": residual is not None, "GATED": gated}
+    arguments: list[object] = [rows, weight, weight if bias is None else bias, out]
+    arguments += [out_features, in_features]
+    options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
     if count == 1:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
@@ -56,13 +60,12 @@ def linear(
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
-        row_bytes = in_features * weight.itemsize
-        # A prefetch must be aligned to 16 bytes, and must not pass the end of a row.
-        ahead = tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
-        options |= {"ROWS": max(16, triton.next_power_of_2(count)), "AHEAD": ahead}
+        options["ROWS"] = max(16, triton.next_power_of_2(count))
+        options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
         *arguments,
         **options,
+        GATE=gate or "",
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,
         num_warps=tile.warps,
@@ -70,6 +73,11 @@ def linear(
         **pdl(rows),
     )
     return out
+
+
+def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
+    """A prefetch must be aligned to 16 bytes, and must not pass the end of a row."""
+    return tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
 
 
 def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
@@ -87,10 +95,11 @@ def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
 
 @triton.jit
 def _one_row(
-    rows, weight, out, out_features, in_features, norm_weight, eps,
-    NORM: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    rows, weight, bias, out, out_features, in_features, norm_weight, eps,
+    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
+    GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     inside = outputs < out_features
@@ -99,6 +108,8 @@ def _one_row(
     mask = inside[:, None] & (inputs[None, :] < in_features)
     tile = tl.load(first, mask=mask, other=0.0)
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
+    added = _loaded(bias + outputs, inside, BIAS)
+    up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -124,12 +135,23 @@ def _one_row(
         scale = tl.rsqrt(tl.sum(squares) / in_features + eps)
         result *= scale
         up *= scale
+    result += added
     if GATED:
-        result = result / (1 + tl.exp(-result)) * up
+        result = activated(result, GATE) * (up + up_added)
     target = out + outputs
     if RESIDUAL:
         result += tl.load(target, mask=inside, other=0.0).to(tl.float32)
     tl.store(target, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _loaded(values, mask, PRESENT: tl.constexpr):
+    """A bias in float32, before the rows arrive; 0 without one."""
+    if PRESENT:
+        loaded = tl.load(values, mask=mask, other=0.0).to(tl.float32)
+    else:
+        loaded = tl.zeros(values.shape, tl.float32)
+    return loaded
 
 
 @triton.jit
@@ -150,16 +172,21 @@ def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr
 
 @triton.jit
 def _few_rows(
-    rows, weight, out, out_features, in_features, count, stride,
-    RESIDUAL: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+    rows, weight, bias, out, out_features, in_features, count, stride,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, PDL: tl.constexpr,
+    AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     which = tl.arange(0, ROWS)
     inside, present = outputs < out_features, which < count
     half = out_features.to(tl.int64) * in_features
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
+    added = _loaded(bias + outputs, inside, BIAS)
+    up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32) + added[:, None]
+    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32) + up_added[:, None]
     if PDL:
         if AHEAD:
             _fetch_ahead(weight, outputs, out_features, in_features, AHEAD)
@@ -167,8 +194,6 @@ def _few_rows(
                 _fetch_ahead(weight + half, outputs, out_features, in_features, AHEAD)
         gdc_launch_dependents()
         gdc_wait()
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for start in range(0, in_features, INPUTS):
         here = start + inputs
         known = here < in_features
@@ -183,7 +208,7 @@ def _few_rows(
             tile = tl.load(first + half + start, mask=mask, other=0.0)
             up_total = tl.dot(tile, columns, up_total, input_precision="ieee")
     if GATED:
-        total = total / (1 + tl.exp(-total)) * up_total
+        total = activated(total, GATE) * up_total
     target = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
     mask = inside[:, None] & present[None, :]
     if RESIDUAL:

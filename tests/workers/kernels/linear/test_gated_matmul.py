@@ -10,16 +10,21 @@ from tests.workers.kernels.drawn import drawn
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
 from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
 from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways
+from workers.layers.activation import Activation, activation
+from workers.layers.fused import FusedActivation
 
 SMALL = GatedTile(32, 16, 32, 2, 4, 2)
 
 
 def expected(
-    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    function: Activation = F.silu,
 ) -> torch.Tensor:
     both = F.linear(rows.double(), weight.double(), None if bias is None else bias.double())
     gate, up = both.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return function(gate) * up
 
 
 @pytest.mark.parametrize("count", [1, 31, 97, 130])
@@ -30,10 +35,21 @@ def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
     rows = drawn(count, in_features, dtype=torch.float16, device=device)
     weight = drawn(2 * out_features, in_features, dtype=torch.float16, device=device)
     weight *= in_features**-0.5
-    got = gated_linear(rows, weight, SMALL)
+    got = gated_linear(rows, weight, "silu", SMALL)
     assert got.shape == (count, out_features)
     assert got.dtype == torch.float16
     torch.testing.assert_close(got.double(), expected(rows, weight), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh")]
+)
+def test_other_functions(device: torch.device, name: str, function: FusedActivation) -> None:
+    rows = 3 * drawn(40, 64, dtype=torch.float16, device=device)
+    weight = drawn(96, 64, dtype=torch.float16, device=device) / 8
+    got = gated_linear(rows, weight, function, SMALL).double()
+    want = expected(rows, weight, function=activation(name))
+    torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
 
 
 def test_great_gates_stay_finite(device: torch.device) -> None:
@@ -41,7 +57,7 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
     weight = torch.zeros(32, 16, dtype=torch.float16, device=device)
     weight[:16] = torch.arange(-2000, 2000, 250, dtype=torch.float16)[:, None]
     weight[16:] = 1 / 16
-    got = gated_linear(rows, weight, SMALL)[0]
+    got = gated_linear(rows, weight, "silu", SMALL)[0]
     assert got[:8].tolist() == [0.0] * 8
     torch.testing.assert_close(got[8:].float(), 16 * weight[8:16, 0].float())
 
@@ -60,7 +76,7 @@ def test_without_a_choice_the_log_says_so_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(2):
-        GatedProduct(drawn(48, 40, dtype=torch.float32, device=device))
+        GatedProduct(drawn(48, 40, dtype=torch.float32, device=device), None, "silu")
     told = "gated product, 40 to 24 features in torch.float32: library for any number of tokens"
     assert caplog.messages == [told]
 
@@ -80,7 +96,7 @@ def test_tiles_that_are_used(
     assert can_multiply(weight) == (torch.cuda.get_device_capability()[0] == 9)
     assert not can_multiply(weight.float())
     assert not can_multiply(weight[: 2 * 1351])
-    got = gated_linear(rows, weight, tile).double()
+    got = gated_linear(rows, weight, "silu", tile).double()
     rounding = torch.finfo(dtype).eps
     torch.testing.assert_close(got, expected(rows, weight), rtol=rounding, atol=rounding / 8)
 
@@ -91,7 +107,7 @@ def test_what_was_measured_is_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     weight = drawn(2 * 1360, 256, dtype=torch.bfloat16, device=device)
-    product, _ = GatedProduct(weight), GatedProduct(weight)
+    product, _ = (GatedProduct(weight, None, "silu") for _ in range(2))
     (line,) = caplog.messages
     print(line)
     assert line.startswith("gated product, 256 to 1360 features in torch.bfloat16, by tokens: ")
@@ -104,9 +120,9 @@ def test_what_was_measured_is_logged_once(
 def test_any_number_of_rows_in_the_fastest_way(device: torch.device, biased: bool) -> None:
     weight = drawn(2 * 1352, 512, dtype=torch.bfloat16, device=device) * 512**-0.5
     bias = drawn(2 * 1352, dtype=torch.bfloat16, device=device) if biased else None
-    product = GatedProduct(weight, bias)
+    product = GatedProduct(weight, bias, "gelu_tanh")
     for count in (1, 384, 385, 400, 401, 1008, 1009, 1024, 1025, 2000):
         rows = drawn(count, 512, dtype=torch.bfloat16, device=device)
         rounded = 2 * torch.finfo(torch.bfloat16).eps
-        want = expected(rows, weight, bias)
+        want = expected(rows, weight, bias, activation("gelu_pytorch_tanh"))
         torch.testing.assert_close(product(rows).double(), want, rtol=rounded, atol=rounded)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.kernels.linear.rms_norm import rms_norm
+from workers.kernels.linear.rms_norm import add_rms_norm, rms_norm
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 64), (5, 80), (3, 1000)])
@@ -18,6 +18,16 @@ def test_rms_norm(
     got = rms_norm(rows, weight, 1e-5)
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), exact * weight.double(), rtol=rounding, atol=1e-7)
+
+
+def test_sum_with_a_residual(dtype: torch.dtype, rounding: float, device: torch.device) -> None:
+    residual = 3 * torch.randn(4, 80).to(device, dtype)
+    rows, weight = torch.randn(4, 160).to(device, dtype)[:, 80:], torch.randn(80).to(device)
+    normed = rows.double() * (rows.double().square().mean(1, keepdim=True) + 1e-5).rsqrt()
+    exact = residual.double() + normed * weight.double()
+    got = add_rms_norm(residual, rows, weight, 1e-5)
+    assert got is residual
+    torch.testing.assert_close(got.double(), exact, rtol=rounding, atol=4e-6)
 
 
 def test_epsilon_counts(device: torch.device) -> None:

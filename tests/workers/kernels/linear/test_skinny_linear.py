@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from tests.workers.kernels.drawn import drawn
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.skinny_linear import linear
+from workers.layers.activation import activation, fused_activation
 from workers.layers.fused import Norm
 
 EPS = 1e-5
@@ -31,11 +32,33 @@ def test_a_product_with_what_surrounds_it(
     for got, want in (
         (linear(rows, weight), plain),
         (linear(rows, weight, norm=norm, residual=given), product + residual.float()),
-        (linear(rows, weight, norm=norm, gated=True), F.silu(gate) * up),
+        (linear(rows, weight, norm=norm, gate="silu"), F.silu(gate) * up),
     ):
         assert got.dtype == dtype
         assert (got.float() - want).abs().max() < TOLERANCE[dtype]
     assert (given.float() - product - residual.float()).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("count", [1, 5, 17])
+def test_a_bias_and_what_surrounds_it(device: torch.device, count: int, name: str) -> None:
+    rows = drawn(count, 200, dtype=torch.float32, device=device)
+    weight = drawn(40, 200, dtype=torch.float32, device=device) * 200**-0.5
+    norm = Norm(drawn(200, dtype=torch.float32, device=device), EPS)
+    bias = drawn(40, dtype=torch.float32, device=device)
+    residual = drawn(count, 40, dtype=torch.float32, device=device)
+    plain = F.linear(rows, weight, bias)
+    product = F.linear(F.rms_norm(rows, (200,), norm.weight, EPS), weight, bias)
+    gate, up = product.chunk(2, dim=-1)
+    function = activation(name)
+    fused = fused_activation(function)
+    assert fused is not None
+    for got, want in (
+        (linear(rows, weight, bias=bias, residual=residual.clone()), plain + residual),
+        (linear(rows, weight, bias=bias, norm=norm), product),
+        (linear(rows, weight, bias=bias, norm=norm, gate=fused), function(gate) * up),
+    ):
+        assert (got - want).abs().max() < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -60,6 +83,6 @@ def test_tiles_that_do_not_divide_the_layer(
     rows = drawn(count, 72, dtype=torch.float32, device=device)
     weight = drawn(26, 72, dtype=torch.float32, device=device)
     norm = Norm(drawn(72, dtype=torch.float32, device=device), EPS)
-    got = linear(rows, weight, norm=norm, gated=True, tile=tile)
+    got = linear(rows, weight, norm=norm, gate="silu", tile=tile)
     gate, up = (F.rms_norm(rows, (72,), norm.weight, EPS) @ weight.T).chunk(2, dim=-1)
     assert (got - F.silu(gate) * up).abs().max() < TOLERANCE[torch.float32] * 10
