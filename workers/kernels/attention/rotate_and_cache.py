@@ -1,4 +1,5 @@
-"""Rotary embedding and the KV cache's new tokens, in one pass over a step's heads."""
+"""Norms and rotary embedding of queries and keys, and the KV cache's new tokens, in one pass over a
+step's heads."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -11,6 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.kernels.launch import pdl
+from workers.layers.norm import QKNorm
 
 
 def rotate_and_cache(
@@ -22,22 +24,40 @@ def rotate_and_cache(
     values: torch.Tensor,
     num_heads: int,
     out: torch.Tensor,
+    qk_norm: QKNorm | None = None,
 ) -> None:
     """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
 
     qkv, out     [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives the
                  rotated queries and keys and the values, and may be `qkv`.
-    table        float32[max_position, D]: cosines of the D / 2 pairs (i, i + D / 2), then sines
-                 (Su et al. 2021, arXiv:2104.09864); contiguous
+    table        float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
+                 (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
+                 are not rotated.
     positions    int64[T'], kv_indices int64[T]: block * page + offset
     keys, values [blocks, page, Hkv, D], contiguous
-    Tokens from T on, a step's padding, are left alone in `out`. Values that are not finite are
-    cached as 0.
+    qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
+
+    Norm and rotation are computed in float32 and rounded once, at the end. Tokens from T on, a
+    step's padding, are left alone in `out`. Values that are not finite are cached as 0.
     """
-    new_keys = qkv[:, num_heads : num_heads + keys.shape[2]]
-    new_values = qkv[:, num_heads + keys.shape[2] :]
-    rotation = Rotation(qkv, table, positions, out)
-    _launch(num_heads, rotation, new_keys, new_values, kv_indices, keys, values)
+    rotation = Rotation(qkv, table, positions, num_heads, out, qk_norm)
+    kv_heads = keys.shape[2]
+    new_keys, new_values = qkv[:, num_heads : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
+    _launch(rotation, new_keys, new_values, KVTarget(kv_indices, keys, values))
+
+
+def rotate(
+    qkv: torch.Tensor,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    num_heads: int,
+    out: torch.Tensor,
+    qk_norm: QKNorm | None = None,
+) -> None:
+    """`rotate_and_cache` of all T' tokens for a model that has no KV cache."""
+    kv_heads = (qkv.shape[1] - num_heads) // 2
+    new_keys, new_values = qkv[:, num_heads : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
+    _launch(Rotation(qkv, table, positions, num_heads, out, qk_norm), new_keys, new_values, None)
 
 
 def write_kv(
@@ -48,48 +68,61 @@ def write_kv(
     values: torch.Tensor,
 ) -> None:
     """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
-    _launch(0, None, new_keys, new_values, kv_indices, keys, values)
+    _launch(None, new_keys, new_values, KVTarget(kv_indices, keys, values))
 
 
 class Rotation(NamedTuple):
-    """Which heads to rotate, by which table and positions, and the output."""
+    """Which heads to normalise and rotate, by which table and positions, and the output."""
 
     qkv: torch.Tensor
     table: torch.Tensor
     positions: torch.Tensor
+    num_heads: int
     out: torch.Tensor
+    qk_norm: QKNorm | None
+
+
+class KVTarget(NamedTuple):
+    """Where in the KV cache a step's keys and values go."""
+
+    kv_indices: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 def _launch(
-    num_heads: int,
     rotation: Rotation | None,
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
-    kv_indices: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    target: KVTarget | None,
 ) -> None:
-    """One program a token; without a rotation, for keys and values only."""
+    """One program a token. A kernel does not touch the operands of what it is not asked to do: any
+    tensor stands in for them."""
     kv_heads, head_dim = new_keys.shape[1:]
     rotate = rotation is not None
-    rotation = rotation or Rotation(new_keys, new_keys, kv_indices, new_keys)
-    _write[(len(kv_indices),)](
-        rotation.qkv,
+    rotation = rotation or Rotation(new_keys, new_keys, new_keys, 0, new_keys, None)
+    qkv, table, positions, num_heads, out, qk_norm = rotation
+    query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
+    _write[(len(positions if target is None else target.kv_indices),)](
+        qkv,
         new_keys,
         new_values,
-        rotation.table,
-        rotation.positions,
-        rotation.out,
-        kv_indices,
-        keys,
-        values,
+        table,
+        positions,
+        out,
+        *(target or (positions, new_keys, new_values)),
+        query_norm,
+        key_norm,
+        eps,
         new_keys.stride(0),
         new_values.stride(0),
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        ROTATE=rotate,
-        IN_PLACE=rotation.out is rotation.qkv,
+        ROTARY_DIM=table.shape[1] if rotate else 0,
+        NORM=qk_norm is not None,
+        CACHE=target is not None,
+        IN_PLACE=out is qkv,
         HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
         KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
@@ -101,56 +134,86 @@ def _launch(
 @triton.jit(do_not_specialize=["positions", "kv_indices"])
 def _write(
     queries, new_keys, new_values, table, positions, out, kv_indices, keys, values,
-    key_stride, value_stride,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTATE: tl.constexpr,
-    IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
-    HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    query_norm, key_norm, eps, key_stride, value_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
+    NORM: tl.constexpr, CACHE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
+    KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    HALF: tl.constexpr = HEAD_DIM // 2
     token = tl.program_id(0).to(tl.int64)
-    kv_index = tl.load(kv_indices + token)
-    kv_heads, pairs = tl.arange(0, KV_HEAD_BLOCK)[:, None], tl.arange(0, HALF_BLOCK)[None, :]
-    first = kv_heads * HEAD_DIM + pairs
-    inside = (kv_heads < KV_HEADS) & (pairs < HALF)
-    own_keys = new_keys + token * key_stride + first
-    own_values = new_values + token * value_stride + first
+    pairs = tl.arange(0, HALF_BLOCK)[None, :]
+    low_at, high_at = _dimensions(pairs, HEAD_DIM, ROTARY_DIM)
+    kv_heads = tl.arange(0, KV_HEAD_BLOCK)[:, None]
+    inside = (kv_heads < KV_HEADS) & (pairs < HEAD_DIM // 2)
+    low_key, high_key = kv_heads * HEAD_DIM + low_at, kv_heads * HEAD_DIM + high_at
+    new_keys += token * key_stride
+    new_values += token * value_stride
     # Everything is read before anything is written: loads do not pass stores that may overlap them,
     # and in a small tile several threads hold the same element, which only one of them writes.
-    low = tl.load(own_keys, mask=inside)
-    high = tl.load(own_keys + HALF, mask=inside)
-    low_value = tl.load(own_values, mask=inside)
-    high_value = tl.load(own_values + HALF, mask=inside)
-    if ROTATE:
-        angle = table + tl.load(positions + token) * HEAD_DIM + pairs
-        cos = tl.load(angle, mask=pairs < HALF, other=0.0)
-        sin = tl.load(angle + HALF, mask=pairs < HALF, other=0.0)
+    low, high = _load(new_keys, low_key, high_key, inside)
+    low_value, high_value = _load(new_values, low_key, high_key, inside)
+    if CACHE:
+        cached = tl.load(kv_indices + token) * (KV_HEADS * HEAD_DIM)
+    if ROTARY_DIM:
+        turning = pairs < ROTARY_DIM // 2
+        angle = table + tl.load(positions + token) * ROTARY_DIM + pairs
+        cos = tl.load(angle, mask=turning, other=1.0)
+        sin = tl.load(angle + ROTARY_DIM // 2, mask=turning, other=0.0)
         heads = tl.arange(0, HEAD_BLOCK)[:, None]
-        own_queries = heads * HEAD_DIM + pairs
-        within = (heads < HEADS) & (pairs < HALF)
+        within = (heads < HEADS) & (pairs < HEAD_DIM // 2)
+        low_query, high_query = heads * HEAD_DIM + low_at, heads * HEAD_DIM + high_at
         queries += token * key_stride
-        low_query = tl.load(queries + own_queries, mask=within)
-        high_query = tl.load(queries + own_queries + HALF, mask=within)
+        low_turned, high_turned = _load(queries, low_query, high_query, within)
+        if NORM:
+            low_scale, high_scale = _scales(query_norm, low_at, high_at, HEAD_DIM)
+            low_key_scale, high_key_scale = _scales(key_norm, low_at, high_at, HEAD_DIM)
         tl.debug_barrier()
-        low_query, high_query = _rotate(low_query, high_query, cos, sin)
+        low_turned, high_turned = low_turned.to(tl.float32), high_turned.to(tl.float32)
+        wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+        if NORM:
+            inverse = _inverse_rms(low_turned, high_turned, eps, HEAD_DIM)
+            low_turned *= inverse * low_scale
+            high_turned *= inverse * high_scale
+            inverse = _inverse_rms(wide_low, wide_high, eps, HEAD_DIM)
+            wide_low *= inverse * low_key_scale
+            wide_high *= inverse * high_key_scale
         out += token * key_stride
-        tl.store(out + own_queries, low_query, mask=within)
-        tl.store(out + own_queries + HALF, high_query, mask=within)
-        low, high = _rotate(low, high, cos, sin)
-        out_keys = out + HEADS * HEAD_DIM + first
-        tl.store(out_keys, low, mask=inside)
-        tl.store(out_keys + HALF, high, mask=inside)
+        low_turned, high_turned = _turned(low_turned, high_turned, cos, sin, low.dtype)
+        _store(out, low_query, high_query, low_turned, high_turned, within)
+        low, high = _turned(wide_low, wide_high, cos, sin, low.dtype)
+        _store(out + HEADS * HEAD_DIM, low_key, high_key, low, high, inside)
         if not IN_PLACE:
-            out_values = out_keys + KV_HEADS * HEAD_DIM
-            tl.store(out_values, low_value, mask=inside)
-            tl.store(out_values + HALF, high_value, mask=inside)
-    cached = kv_index * (KV_HEADS * HEAD_DIM) + first
-    tl.store(keys + cached, low, mask=inside)
-    tl.store(keys + cached + HALF, high, mask=inside)
-    tl.store(values + cached, _finite(low_value), mask=inside)
-    tl.store(values + cached + HALF, _finite(high_value), mask=inside)
+            out_values = out + (HEADS + KV_HEADS) * HEAD_DIM
+            _store(out_values, low_key, high_key, low_value, high_value, inside)
+    if CACHE:
+        _store(keys + cached, low_key, high_key, low, high, inside)
+        low_value, high_value = _finite(low_value), _finite(high_value)
+        _store(values + cached, low_key, high_key, low_value, high_value, inside)
+
+
+@triton.jit
+def _dimensions(pairs, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr):
+    """The two dimensions of each pair: (i, i + R / 2) of those that turn, then the others."""
+    low, high = pairs, pairs + HEAD_DIM // 2
+    if ROTARY_DIM and ROTARY_DIM < HEAD_DIM:
+        turning = pairs < ROTARY_DIM // 2
+        low = tl.where(turning, pairs, pairs + ROTARY_DIM // 2)
+        high = tl.where(turning, pairs + ROTARY_DIM // 2, pairs + HEAD_DIM // 2)
+    return low, high
+
+
+@triton.jit
+def _load(start, low_at, high_at, mask):
+    low = tl.load(start + low_at, mask=mask, other=0.0)
+    return low, tl.load(start + high_at, mask=mask, other=0.0)
+
+
+@triton.jit
+def _store(start, low_at, high_at, low, high, mask):
+    tl.store(start + low_at, low, mask=mask)
+    tl.store(start + high_at, high, mask=mask)
 
 
 @triton.jit
@@ -161,9 +224,21 @@ def _finite(values):
 
 
 @triton.jit
-def _rotate(low, high, cos, sin):
-    """Rotate the pairs (low, high) by their angles, in float32, rounded once."""
-    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
-    rotated_low = wide_low * cos - wide_high * sin
-    rotated_high = wide_high * cos + wide_low * sin
-    return rotated_low.to(low.dtype), rotated_high.to(high.dtype)
+def _scales(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
+    """A norm's weight at the two dimensions of each pair, in float32."""
+    low = tl.load(weight + low_at, mask=low_at < HEAD_DIM, other=0.0)
+    high = tl.load(weight + high_at, mask=high_at < HEAD_DIM, other=0.0)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def _inverse_rms(low, high, eps, HEAD_DIM: tl.constexpr):
+    """1 / rms of each head [H, 1]; `low` and `high` are 0 outside of it."""
+    squares = tl.sum(low * low + high * high, axis=1, keep_dims=True)
+    return tl.rsqrt(squares / HEAD_DIM + eps)
+
+
+@triton.jit
+def _turned(low, high, cos, sin, dtype: tl.constexpr):
+    """Rotate the pairs (low, high) of float32 by their angles, rounded once."""
+    return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)

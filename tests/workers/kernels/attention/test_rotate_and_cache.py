@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from workers.kernels.attention.rotate_and_cache import rotate_and_cache, write_kv
+from tests.workers.kernels.drawn import drawn
+from workers.kernels.attention.rotate_and_cache import rotate, rotate_and_cache, write_kv
+from workers.layers.norm import QKNorm
 
 PAGE = 4
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)]
@@ -57,6 +59,47 @@ def test_rotate_and_cache(
     expected_values.flatten(0, 1)[kv_indices] = before[:4, turning:]
     assert torch.equal(keys, expected_keys)
     assert torch.equal(values, expected_values)
+
+
+@pytest.mark.parametrize(("normed", "rotary"), [(True, 1.0), (True, 0.5), (False, 0.75)])
+@pytest.mark.parametrize("shape", HEADS)
+def test_normed_and_rotated_in_part(
+    *,
+    shape: tuple[int, int, int],
+    normed: bool,
+    rotary: float,
+    dtype: torch.dtype,
+    rounding: float,
+    device: torch.device,
+) -> None:
+    num_heads, kv_heads, head_dim = shape
+    rotary_dim = int(head_dim * rotary)
+    heads = 3 * drawn(5, num_heads + 2 * kv_heads, head_dim, dtype=dtype, device=device)
+    angles = 6 * torch.rand(9, rotary_dim // 2)
+    table = torch.cat((angles.cos(), angles.sin()), dim=1).to(device)
+    positions = torch.tensor([3, 0, 8, 8, 0], device=device)
+    weights = 1 + torch.rand(2, head_dim, device=device)  # float32, whatever the heads are
+    norm = QKNorm(weights[0], weights[1], 1e-3) if normed else None
+
+    exact = heads.double()
+    turning = num_heads + kv_heads
+    if norm is not None:
+        exact = exact * (exact.square().mean(2, keepdim=True) + norm.eps).rsqrt()
+        exact[:, :num_heads] *= norm.query
+        exact[:, num_heads:] *= norm.key
+    exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
+
+    cached = heads.clone()
+    kv_indices = torch.arange(5, device=device)
+    keys, values = torch.empty(2, 2, PAGE, kv_heads, head_dim, device=device, dtype=dtype)
+    rotate_and_cache(cached, table, positions, kv_indices, keys, values, num_heads, cached, norm)
+    out = torch.full_like(heads, 9.0)
+    rotate(heads, table, positions, num_heads, out, norm)
+    got = out[:, :turning].double()
+    torch.testing.assert_close(got, exact[:, :turning], rtol=rounding, atol=4e-6)
+    assert torch.equal(out[:, turning:], heads[:, turning:])
+    assert torch.equal(out, cached)
+    assert torch.equal(keys.flatten(0, 1)[:5], out[:, num_heads:turning])
 
 
 def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
