@@ -53,7 +53,7 @@ def save_llama(folder: Path, *, shard_size: str = "1GB", **changes: Any) -> Llam
     """Write a Llama whose every weight, norms and biases too, is random; returns the model."""
     torch.manual_seed(7)
     model = LlamaForCausalLM(LlamaConfig(**LLAMA | changes)).eval()
-    return _save(model, folder, shard_size)
+    return save_randomly(model, folder, shard_size)
 
 
 def save_bert(folder: Path, *, labels: int = 0, **changes: Any) -> Any:
@@ -63,7 +63,7 @@ def save_bert(folder: Path, *, labels: int = 0, **changes: Any) -> Any:
         changes["num_labels"] = labels
     config = BertConfig(**BERT | changes)
     model = BertForSequenceClassification(config) if labels else BertModel(config)
-    return _save(model.eval(), folder, "1GB")
+    return save_randomly(model.eval(), folder)
 
 
 def save_masked_lm(folder: Path, *, bias: float = 0.0, **changes: Any) -> Any:
@@ -71,7 +71,7 @@ def save_masked_lm(folder: Path, *, bias: float = 0.0, **changes: Any) -> Any:
     `bias`; returns the model."""
     torch.manual_seed(7)
     model = BertForMaskedLM(BertConfig(**BERT | changes)).eval()
-    _save(model, folder, "1GB")
+    save_randomly(model, folder)
     if bias:
         with torch.no_grad():
             model.cls.predictions.bias.add_(bias)
@@ -79,7 +79,8 @@ def save_masked_lm(folder: Path, *, bias: float = 0.0, **changes: Any) -> Any:
     return model
 
 
-def _save(model: Any, folder: Path, shard_size: str) -> Any:
+def save_randomly(model: Any, folder: Path, shard_size: str = "1GB") -> Any:
+    """Write a model of transformers whose norms and biases are random too; returns it."""
     for name, weight in model.named_parameters():
         if weight.dim() == 1:
             mean = 0.0 if name.endswith("bias") else 1.0

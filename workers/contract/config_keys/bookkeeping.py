@@ -23,8 +23,8 @@ _TRAINING = """
     summary_first_dropout
 """
 _TOKENS = """
-    bos_token_id cls_token_id decoder_start_token_id eos_token_id mask_token_id pad_token_id
-    prefix sep_token_id tokenizer_class unk_token_id
+    bos_token_id cls_token_id decoder_start_token_id eos_token_id eos_token_ids mask_token_id
+    pad_token_id prefix sep_token_id tokenizer_class unk_token_id
 """
 _GENERATION = """
     bad_words_ids begin_suppress_tokens cross_attention_hidden_size diversity_penalty do_sample

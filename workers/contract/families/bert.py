@@ -8,9 +8,20 @@ from workers.contract.families.base import encoder
 from workers.contract.families.sizes import read_sizes
 from workers.contract.model_shape import EncoderConfig, ModelShape
 
+_ORIGINAL_POOLER = (
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+"""What the original code wrote for multilingual models; transformers reads none of them."""
+
 
 def read_bert(keys: ConfigKeys) -> ModelShape:
     """As `BertConfig` of transformers. Raises ModelConfigError."""
+    keys.neutral({"directionality": ("bidi", None)})
+    keys.ignore(*_ORIGINAL_POOLER)
     return read_encoder(keys)
 
 

@@ -18,10 +18,12 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
             "llama_4_scaling": (None,),
             "logit_scale": (1, None),
             "partial_rotary_factor": (1, None),
+            "rope_interleaved": (False, None),
             "sliding_window": (None,),
             "use_bidirectional_attention": (False, None),
         }
     )
+    keys.ignore("is_llama_config", "max_sequence_length")
     sizes, bias = read_sizes(keys), keys.read("attention_bias", bool, False)
     rope = read_rope(keys, sizes.max_position)
     read_layer_types(keys, sizes.num_layers)
