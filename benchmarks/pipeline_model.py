@@ -140,7 +140,7 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="(default: 1)")
     running = f"(default: {max_running(on_cpu=False):,} a stage)"
     group.add_argument("--max-running", type=int, metavar="N", help=running)
-    tokens = max_step_tokens("generate", on_cpu=False)
+    tokens = max_step_tokens(cached=True, on_cpu=False)
     given = f"(default: {tokens:,})"
     group.add_argument("--max-step-tokens", type=int, default=tokens, metavar="N", help=given)
 

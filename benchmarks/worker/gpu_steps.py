@@ -17,7 +17,7 @@ from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
 from server.bench.cases.dummy_models import shape_folder
 from server.models.model_setup import EngineOptions
-from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.share import shares_of
@@ -77,11 +77,11 @@ def measure() -> list[Figure]:
 
 def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> list[Figure]:
     try:
-        backend = select_backend(name, attention_needs(config.execution))
+        backends = select_backends(name, attention_needs(config.execution))
     except AttentionBackendError as error:
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []
-    runner = DecodeRunner(config, model, backend, _BLOCKS)
+    runner = DecodeRunner(config, model, backends, _BLOCKS)
     runner.warm_up()
     for layer in runner.kv_cache.layers:
         layer.keys.normal_()

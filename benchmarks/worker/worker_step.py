@@ -21,7 +21,7 @@ from server.daemon.child_commands import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
 from workers.contract.share import shares_of
@@ -97,13 +97,14 @@ class _Worker:
         config = WorkerConfig(execution=execution, stage=0)
         (share,) = shares_of([execution.model.num_layers])
         model = load_model(config, share).model
-        backend = select_backend(execution.attention_backend, attention_needs(execution))
+        backends = select_backends(execution.attention_backend, attention_needs(execution))
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap
         model.compute_logits = timed("head", model.compute_logits)
-        backend.plan_paged = timed("plan", backend.plan_paged)
-        runner = DecodeRunner(config, model, backend, _MAX_BLOCKS)
+        for backend in backends:
+            backend.plan_paged = timed("plan", backend.plan_paged)
+        runner = DecodeRunner(config, model, backends, _MAX_BLOCKS)
         runner.prepare = timed("prepare", runner.prepare)
         runner.forward = timed("forward", runner.forward)
         runner.run_head = timed("run_head", runner.run_head)

@@ -68,7 +68,7 @@ def set_up_model(
         shares = _memory_shares(execution, options.memory_share, heads)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_shares=shares)
-    elif task == "generate" and not options.kv_cache_memory:
+    elif model.has_kv_cache and not options.kv_cache_memory:
         own = min(defaults.CPU_KV_CACHE_BYTES, largest_kv_cache(execution))
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
     engine = EngineConfig(
@@ -121,7 +121,7 @@ def _execution_config(
     devices = resolve_devices(options.device, stages)
     on_cpu = devices[0] == "cpu"
     return ExecutionConfig(
-        **_limits(name, model, task, options, on_cpu=on_cpu),
+        **_limits(name, model, options, on_cpu=on_cpu),
         name=name,
         model=model,
         task=task,
@@ -149,7 +149,7 @@ def _execution_config(
 
 
 def _limits(
-    name: str, model: ModelConfig, task: Task, options: EngineOptions, *, on_cpu: bool
+    name: str, model: ModelConfig, options: EngineOptions, *, on_cpu: bool
 ) -> dict[str, int]:
     """The fields of EngineLimits: each is the option of its name, or else the default."""
     asked = options.max_model_len
@@ -158,7 +158,7 @@ def _limits(
             "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
         )
     limits = msgspec.structs.asdict(
-        defaults.engine_limits(model, task, options.pipeline_stages, on_cpu=on_cpu)
+        defaults.engine_limits(model, options.pipeline_stages, on_cpu=on_cpu)
     )
     for key in limits:
         if (given := getattr(options, key)) is not None:

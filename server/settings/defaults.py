@@ -6,7 +6,7 @@ declared with None (`server.settings.engine_settings`), and `server.models.model
 function when it sets up the model. Limits of an engine are collected in `engine_limits`.
 """
 
-from workers.contract.config import Dtype, EngineLimits, Task
+from workers.contract.config import Dtype, EngineLimits
 from workers.contract.model_config import ModelConfig
 
 HOST = "127.0.0.1"
@@ -37,12 +37,12 @@ CPU_KV_CACHE_BYTES = 1 << 30
 `max_model_len` tokens."""
 
 
-def engine_limits(model: ModelConfig, task: Task, stages: int, *, on_cpu: bool) -> EngineLimits:
+def engine_limits(model: ModelConfig, stages: int, *, on_cpu: bool) -> EngineLimits:
     """The limits of an engine of so many pipeline stages for which no setting is given."""
     return EngineLimits(
         max_model_len=model.max_model_len,
         max_running=max_running(stages, on_cpu=on_cpu),
-        max_step_tokens=max_step_tokens(task, on_cpu=on_cpu),
+        max_step_tokens=max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
     )
 
 
@@ -60,8 +60,9 @@ def block_size(*, on_cpu: bool) -> int:
     return 16 if on_cpu else 128
 
 
-def max_step_tokens(task: Task, *, on_cpu: bool) -> int:
-    """`--max-step-tokens`: most tokens of one step.
+def max_step_tokens(*, cached: bool, on_cpu: bool) -> int:
+    """`--max-step-tokens`: most tokens of one step of a model that is `cached`, has a KV cache, or
+    of another.
 
     Enough to keep the device busy, few enough to keep decoding smooth.
 
@@ -69,8 +70,8 @@ def max_step_tokens(task: Task, *, on_cpu: bool) -> int:
     do, all of them spread evenly over the 132 processors of an H100 or H200.
     """
     if on_cpu:
-        return 512 if task == "generate" else 2048
-    return 8448 if task == "generate" else 16_384
+        return 512 if cached else 2048
+    return 8448 if cached else 16_384
 
 
 def threads(cores: int, stages: int, *, on_cpu: bool) -> int:

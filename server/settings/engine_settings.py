@@ -145,10 +145,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.CAPACITY,
             "most tokens of one step "
-            f"(default: {defaults.max_step_tokens('generate', on_cpu=True)} for a generator and "
-            f"{defaults.max_step_tokens('embed', on_cpu=True)} for an encoder on a CPU, "
-            f"{defaults.max_step_tokens('generate', on_cpu=False)} and "
-            f"{defaults.max_step_tokens('embed', on_cpu=False)} on CUDA)",
+            f"(default: {defaults.max_step_tokens(cached=True, on_cpu=True)} for a generator and "
+            f"{defaults.max_step_tokens(cached=False, on_cpu=True)} for an encoder on a CPU, "
+            f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
+            f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",
             parse_positive,
             "TOKENS",
         ),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from engine_core.config import EngineConfig
 from workers.contract.attention_kind import AttentionKind, RopeConfig
 from workers.contract.config import ExecutionConfig
@@ -30,13 +32,15 @@ MODEL = ModelConfig(
     pooling=PoolingConfig(),
 )
 
+ENCODER = msgspec.structs.replace(MODEL, attention=(AttentionKind(causal=False, scale=1.0),))
+
 
 def execution_config(num_stages: int = 1, **changes: Any) -> ExecutionConfig:
     """An ExecutionConfig with small numbers, of `num_stages` stages on the CPU; `changes` replace
-    fields."""
+    fields. Without a `model`, one that generates is causal, and any other is not."""
     fields: dict[str, Any] = {
         "name": "test",
-        "model": MODEL,
+        "model": MODEL if changes.get("task", "generate") == "generate" else ENCODER,
         "task": "generate",
         "devices": ("cpu",) * num_stages,
         "stage_layers": (),

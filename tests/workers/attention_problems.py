@@ -9,14 +9,14 @@ import torch
 
 from tests.workers.step_tensors import PagedRow, paged_step
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.contract.attention_kind import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 
 def attention_needs(**changes: Any) -> AttentionNeeds:
-    """What a small decoder on the CPU needs, but for `changes`."""
+    """What a small decoder on the CPU needs, but for `changes`: to the needs, or to their kind."""
     needs: dict[str, Any] = {
-        "paged": True,
         "device": "cpu",
         "dtype": torch.float32,
         "num_heads": 4,
@@ -24,8 +24,14 @@ def attention_needs(**changes: Any) -> AttentionNeeds:
         "head_dim": 32,
         "block_size": 4,
     }
-    return AttentionNeeds(**needs | changes)
+    of_kind = {key: changes.pop(key) for key in list(changes) if key in _KIND}
+    needs |= changes
+    kind = {"causal": of_kind.pop("paged", True), "scale": needs["head_dim"] ** -0.5} | of_kind
+    return AttentionNeeds(kind=AttentionKind(**kind), **needs)
 
+
+_KIND = {"paged", *AttentionKind.__struct_fields__}
+"""`paged` stands for `causal`."""
 
 StepT = TypeVar("StepT", PagedStep, PackedStep)
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.workers.checkpoints import load_share
 from tests.workers.in_memory_links import Fault, in_memory_links, mark
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.heads.base import HeadResult
@@ -141,6 +141,8 @@ def stage_runner(
     config: WorkerConfig, num_blocks: int, last_tokens: torch.Tensor | None = None
 ) -> CountingRunner:
     """A runner with its weights; nothing is warm and nothing captured."""
-    backend = select_backend(config.execution.attention_backend, attention_needs(config.execution))
+    backends = select_backends(
+        config.execution.attention_backend, attention_needs(config.execution)
+    )
     with torch.inference_mode():
-        return CountingRunner(config, load_share(config).model, backend, num_blocks, last_tokens)
+        return CountingRunner(config, load_share(config).model, backends, num_blocks, last_tokens)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import BERT, load_share, worker_config
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import select_backends
 from workers.contract.config import Device, Task, WorkerConfig
 from workers.contract.messages import (
     ClassifyOutput,
@@ -43,7 +43,7 @@ class Stages:
         self.block_size = configs[0].execution.block_size
         self.runners: list[DecodeRunner] = []
         for config in configs:
-            chosen = select_backend(backend, attention_needs(config.execution))
+            chosen = select_backends(backend, attention_needs(config.execution))
             runner = DecodeRunner(config, load_share(config).model, chosen, NUM_BLOCKS)
             with torch.inference_mode():
                 runner.warm_up()
@@ -89,7 +89,7 @@ class EncoderStages:
     ) -> None:
         self._runners: list[EncodeRunner] = []
         for config in _configs(folder, task, num_stages, backend, device):
-            chosen = select_backend(backend, attention_needs(config.execution))
+            chosen = select_backends(backend, attention_needs(config.execution))
             runner = EncodeRunner(config, load_share(config).model, chosen)
             with torch.inference_mode():
                 runner.warm_up()

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from tests.workers.checkpoints import load_share, worker_config
-from workers.attention.backend_selection import select_backend
-from workers.attention.base import AttentionNeeds
+from workers.attention.backend_selection import select_backends
 from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
 from workers.contract.config import Dtype, Task
+from workers.layers.placement import Placement
+from workers.models.base import StageModel
 from workers.models.layer_loop import forward
+from workers.stage.model_runner import attention_needs, stage_attention
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -96,17 +98,8 @@ class Stages:
         ]
         model, self.block_size = configs[0].execution.model, configs[0].execution.block_size
         self.models = [load_share(config).model for config in configs]
-        needs = AttentionNeeds(
-            paged=task == "generate",
-            device="cpu",
-            dtype=getattr(torch, dtype),
-            num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
-            head_dim=model.head_dim,
-            block_size=self.block_size,
-        )
-        self._backend = select_backend(backend, needs)
-        self._heads = model.num_heads, model.num_kv_heads
+        self._config = configs[0].execution
+        self._backends = select_backends(backend, attention_needs(self._config))
         num_blocks = 128
         self._caches = [
             KVCache(
@@ -114,7 +107,7 @@ class Stages:
                 len(stage_model.layers),
                 num_blocks,
                 self.block_size,
-                needs.dtype,
+                getattr(torch, dtype),
                 torch.device("cpu"),
             )
             for stage_model in self.models
@@ -139,12 +132,17 @@ class Stages:
         hidden = None
         with torch.inference_mode():
             for model, cache in zip(self.models, self._caches, strict=True):
-                stage = StageAttention(self._backend, self._heads, cache.layers, model.rotary)
+                stage = self._attention(model, cache)
                 paged = isinstance(step, PagedStep)
                 attention = stage.paged(step) if paged else stage.packed(step)
                 hidden = forward(model, step, hidden, attention)
         assert hidden is not None
         return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
+
+    def _attention(self, model: StageModel, cache: KVCache) -> StageAttention:
+        config = self._config
+        placement = Placement(torch.device("cpu"), getattr(torch, config.dtype))
+        return stage_attention(config.model, model, self._backends, cache.layers, placement)
 
     def logits(self, step: PagedStep | PackedStep) -> list[torch.Tensor]:
         """Logits of each row's tokens, [query_len, vocab_size]."""

@@ -1,4 +1,4 @@
-"""Selects the attention backend of a model on a device."""
+"""Selects the attention backends of a model on a device, one a kind of layer."""
 
 import logging
 from collections.abc import Sequence, Set
@@ -24,6 +24,11 @@ _logger = logging.getLogger(__name__)
 
 class AttentionBackendError(ValueError):
     """No such backend, or it cannot serve the model; the message names those that can."""
+
+
+def select_backends(name: str, needs: Sequence[AttentionNeeds]) -> list[AttentionBackend]:
+    """`select_backend` for each kind of layer; the backends may differ."""
+    return [select_backend(name, own) for own in needs]
 
 
 def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
@@ -78,7 +83,8 @@ def _fastest(
             f"{_alternatives(needs, tried)}"
         )
     best = min(passed, key=lambda known: sum(passed[known].milliseconds.values()))
-    _logger.info("attention backend %s; measured %s", best, _table(passed))
+    kind = _describe_kind(needs)
+    _logger.info("attention backend %s for %s; measured %s", best, kind, _table(passed))
     return passed[best].backend
 
 
@@ -116,8 +122,19 @@ def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
 
 
 def _describe(needs: AttentionNeeds) -> str:
-    kind = "causal paged" if needs.paged else "bidirectional"
-    return f"{kind} attention on {needs.device!r} in {needs.dtype}"
+    return f"{_describe_kind(needs)} on {needs.device!r} in {needs.dtype}"
+
+
+def _describe_kind(needs: AttentionNeeds) -> str:
+    kind = needs.kind
+    features = [
+        "" if kind.window is None else f"a window of {kind.window}",
+        "" if kind.softcap is None else "a softcap",
+        "" if kind.position_bias is None else "a position bias",
+    ]
+    text = f"{'causal paged' if needs.paged else 'bidirectional'} attention"
+    present = " and ".join(feature for feature in features if feature)
+    return f"{text} with {present}" if present else text
 
 
 def _table(passed: dict[str, Probed]) -> str:

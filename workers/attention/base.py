@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from workers.contract.attention_kind import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -20,8 +21,11 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, to be checked against a model's needs at start.
+    """What a backend can do, to be checked against a model's needs at start. Every backend can
+    scale scores by any number.
 
+    causal_windows, bidirectional_windows, softcap  as in `AttentionKind`
+    position_bias      likewise, in bidirectional attention
     head_dims          sizes of attention heads; None for any
     compute_majors     first numbers of CUDA compute capabilities; None for any
     page_multiple      divides the block sizes that the backend can read
@@ -40,6 +44,10 @@ class Capabilities:
     graph_safe: bool
     devices: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
+    causal_windows: bool = False
+    bidirectional_windows: bool = False
+    softcap: bool = False
+    position_bias: bool = False
     head_dims: Sequence[int] | None = None
     page_multiple: int = 1
     chunks_graph_safe: bool = False
@@ -49,15 +57,20 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AttentionNeeds:
-    """What a model needs of its backend."""
+    """What one kind of a model's layers needs of its backend."""
 
-    paged: bool
+    kind: AttentionKind
     device: str
     dtype: torch.dtype
     num_heads: int
     num_kv_heads: int
     head_dim: int
     block_size: int
+
+    @property
+    def paged(self) -> bool:
+        """Whether keys and values are in a paged cache: those of causal attention are."""
+        return self.kind.causal
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +87,12 @@ class LayerCache:
 
 
 class AttentionBackend(Protocol):
-    """Attention over a step's rows. A plan is made once a step, the rest runs once a layer.
+    """Attention of one kind of layers over a step's rows. A plan is made once a step, the rest runs
+    once a layer.
 
     Queries are [T, num_heads, head_dim], keys and values [T, num_kv_heads, head_dim], without
-    padding; the scale is head_dim ** -0.5. The paged methods are called only if `capabilities` has
-    `causal_paged`, the packed ones only if it has `bidirectional`.
+    padding. What is computed is told by `AttentionNeeds.kind`. The paged methods are called only if
+    `capabilities` has `causal_paged`, the packed ones only if it has `bidirectional`.
     """
 
     capabilities: Capabilities
@@ -111,8 +125,9 @@ class AttentionBackend(Protocol):
         """
         ...
 
-    def plan_packed(self, step: PackedStep) -> Any:
-        """Like `plan_paged`."""
+    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Any:
+        """Like `plan_paged`. `position_bias` [num_heads, 2 * L - 1], contiguous and no row longer
+        than L tokens, has at L - 1 + k - q what is added to the score of query q and key k."""
         ...
 
     def attend_packed(

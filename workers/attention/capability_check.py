@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities
+from workers.contract.attention_kind import AttentionKind
 
 
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
@@ -18,6 +19,8 @@ def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
         return "no causal attention over a paged cache"
     if not needs.paged and not capabilities.bidirectional:
         return "no bidirectional attention"
+    if missing := _unmet_kind(capabilities, needs.kind):
+        return missing
     if device not in capabilities.devices:
         return f"not for device {device!r}"
     if needs.dtype not in capabilities.dtypes:
@@ -30,6 +33,17 @@ def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
     if package and not _installed(package.name):
         return f"package {package.name} is not installed ({package.source})"
     return _unmet_compute(capabilities.compute_majors, needs.device)
+
+
+def _unmet_kind(capabilities: Capabilities, kind: AttentionKind) -> str:
+    windows = capabilities.causal_windows if kind.causal else capabilities.bidirectional_windows
+    if kind.window is not None and not windows:
+        return "no windows"
+    if kind.softcap is not None and not capabilities.softcap:
+        return "no softcap"
+    if kind.position_bias is not None and not capabilities.position_bias:
+        return "no position bias"
+    return ""
 
 
 def _one_of(allowed: Sequence[int]) -> str:

@@ -1,15 +1,16 @@
-"""Attention between the two halves of a layer: rotates queries and keys, writes the KV cache, and
-calls the backend."""
+"""Attention between the two halves of a layer: normalises and rotates queries and keys, writes the
+KV cache, and calls the backend."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from workers.attention.base import AttentionBackend, LayerCache
+from workers.layers.norm import QKNorm
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import LastTokens, PagedStep
@@ -31,23 +32,37 @@ class QKV(NamedTuple):
         return QKV(*(part.index_select(0, tokens) for part in self))
 
 
+class KindAttention(NamedTuple):
+    """What layers of one kind share: a backend, and what rotates queries and keys; `rotary` is None
+    without rotary embedding."""
+
+    backend: AttentionBackend
+    rotary: RotaryEmbedding | None
+
+
+class LayerAttention(NamedTuple):
+    """What a layer has of its own: the number of its kind, and norms if the model has them."""
+
+    kind: int
+    qk_norm: QKNorm | None
+
+
+@dataclass(frozen=True, slots=True)
 class StageAttention:
     """Attention of a stage's layers, for any step.
 
-    head_counts  the numbers of query and of KV heads
-    caches       one a layer; none for an encoder
-    rotary       rotates queries and keys; None for a model without rotary embedding
+    head_counts    the numbers of query and of KV heads
+    kinds          the model's kinds of layers
+    layers         the stage's layers
+    caches         one a layer; none for an encoder
+    position_bias  [H, 2 * L - 1] (see `AttentionBackend.plan_packed`); None for most encoders
     """
 
-    def __init__(
-        self,
-        backend: AttentionBackend,
-        head_counts: tuple[int, int],
-        caches: Sequence[LayerCache],
-        rotary: RotaryEmbedding | None,
-    ) -> None:
-        self.backend, self.head_counts = backend, head_counts
-        self.caches, self.rotary = caches, rotary
+    head_counts: tuple[int, int]
+    kinds: Sequence[KindAttention]
+    layers: Sequence[LayerAttention]
+    caches: Sequence[LayerCache]
+    position_bias: torch.Tensor | None = None
 
     def paged(
         self, step: PagedStep, last_tokens: Callable[[], LastTokens | None] = lambda: None
@@ -65,6 +80,20 @@ class StageAttention:
         queries, keys = self.head_counts[0], sum(self.head_counts)
         return QKV(qkv[:, :queries], qkv[:, queries:keys], qkv[:, keys:])
 
+    def of(self, layer: int) -> KindAttention:
+        """What a layer shares with the others of its kind."""
+        return self.kinds[self.layers[layer].kind]
+
+    @property
+    def graph_safe(self) -> bool:
+        """Whether every kind's decode steps can be captured (see `Capabilities`)."""
+        return all(kind.backend.capabilities.graph_safe for kind in self.kinds)
+
+    @property
+    def chunks_graph_safe(self) -> bool:
+        """Likewise for steps with prompts."""
+        return all(kind.backend.capabilities.chunks_graph_safe for kind in self.kinds)
+
 
 class StepAttention(ABC):
     """Attention of one step. The backend never sees padding."""
@@ -72,14 +101,16 @@ class StepAttention(ABC):
     def __init__(self, stage: StageAttention, positions: torch.Tensor) -> None:
         """`positions` int64[T'] are those of the step's tokens."""
         self._stage, self._positions = stage, positions
-        self._rotation: Rotation | None = None
+        self._rotations: dict[int, Rotation] = {}
+        self._plans: dict[int, Any] = {}
 
     @abstractmethod
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        """Rotate the queries and keys of `qkv` [T', H + 2 Hkv, D] by their positions if the model
-        has a rotary embedding, and write keys and values to the layer's cache if there is one.
+        """Normalise the queries and keys of `qkv` [T', H + 2 Hkv, D] if the layer has norms, rotate
+        them by their positions if it has a rotary embedding, and write keys and values to the
+        layer's cache if there is one.
 
         `qkv` may be overwritten. On CUDA the result is in `out`, of the same shape, if given.
         """
@@ -98,33 +129,64 @@ class StepAttention(ABC):
         alone if the step's results depend on no others."""
         return hidden, self.attend(layer, qkv)
 
-    def _rotated(self, qkv: torch.Tensor) -> QKV:
-        rotary = self._stage.rotary
-        if rotary is None:
-            return self._stage.split_qkv(qkv)
-        if self._rotation is None:
-            self._rotation = rotary(self._positions)
-        num_heads, num_kv_heads = self._stage.head_counts
-        rotated = rotate(qkv[:, :-num_kv_heads], self._rotation)
-        return QKV(rotated[:, :num_heads], rotated[:, num_heads:], qkv[:, -num_kv_heads:])
+    @abstractmethod
+    def _new_plan(self, backend: AttentionBackend) -> Any:
+        """The step's plan for the layers of a backend."""
+
+    def _plan(self, layer: int) -> Any:
+        """The step's plan for layers of this one's kind, made when the first of them needs it."""
+        kind = self._stage.layers[layer].kind
+        if kind not in self._plans:
+            self._plans[kind] = self._new_plan(self._stage.kinds[kind].backend)
+        return self._plans[kind]
+
+    def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
+        """Without fused kernels."""
+        kind, norm = self._stage.layers[layer]
+        rotary = self._stage.kinds[kind].rotary
+        split = self._stage.split_qkv(qkv)
+        if norm is not None:
+            heads = torch.cat(_normed(split, norm), dim=1)
+        elif rotary is None:
+            return split
+        else:
+            heads = qkv[:, : sum(self._stage.head_counts)]
+        if rotary is not None:
+            if kind not in self._rotations:
+                self._rotations[kind] = rotary(self._positions)
+            heads = rotate(heads, self._rotations[kind])
+        num_heads = self._stage.head_counts[0]
+        return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
 
 
 class PackedAttention(StepAttention):
-    """Each token attends to all of its text."""
+    """Each token attends to all of its text, or to those within its layer's window."""
 
     def __init__(self, stage: StageAttention, step: PackedStep) -> None:
         super().__init__(stage, step.positions)
-        self._total = step.num_tokens
-        self._plan = stage.backend.plan_packed(step)
+        self._step, self._total = step, step.num_tokens
 
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        return self._rotated(qkv)
+        kind, norm = self._stage.layers[layer]
+        rotary = self._stage.kinds[kind].rotary
+        if not qkv.is_cuda or rotary is None:
+            return self._rotated(layer, qkv)
+        # Imported here, because a machine without a GPU may have no Triton.
+        from workers.kernels.attention.rotate_and_cache import rotate  # noqa: PLC0415
+
+        out = qkv if out is None else out
+        rotate(qkv, rotary.table, self._step.positions, self._stage.head_counts[0], out, norm)
+        return self._stage.split_qkv(out)
 
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        attended = self._stage.backend.attend_packed(*qkv.first(self._total), self._plan)
+        backend = self._stage.of(layer).backend
+        attended = backend.attend_packed(*qkv.first(self._total), self._plan(layer))
         return _lengthened(attended, len(qkv.queries))
+
+    def _new_plan(self, backend: AttentionBackend) -> Any:
+        return backend.plan_packed(self._step, self._stage.position_bias)
 
 
 class PagedAttention(StepAttention):
@@ -142,21 +204,20 @@ class PagedAttention(StepAttention):
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        stage, cache = self._stage, self._stage.caches[layer]
-        if qkv.is_cuda and stage.rotary is not None:
+        backend, rotary = self._stage.of(layer)
+        if qkv.is_cuda and rotary is not None:
             out = qkv if out is None else out
-            table, num_heads = stage.rotary.table, stage.head_counts[0]
-            _rotate_and_cache_fused(qkv, table, num_heads, cache, self._step, out)
-            return stage.split_qkv(out)
-        rotated = self._rotated(qkv)
+            self._rotate_and_cache_fused(layer, qkv, rotary.table, out)
+            return self._stage.split_qkv(out)
+        rotated = self._rotated(layer, qkv)
         _, keys, values = rotated.first(self._step.num_tokens)
-        stage.backend.write_kv(keys, values, cache, self._plan)
+        backend.write_kv(keys, values, self._stage.caches[layer], self._plan(layer))
         return rotated
 
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        backend, cache = self._stage.backend, self._stage.caches[layer]
+        backend, cache = self._stage.of(layer).backend, self._stage.caches[layer]
         queries, keys, values = qkv.first(self._step.num_tokens)
-        attended = backend.attend_paged(queries, keys, values, cache, self._plan, out)
+        attended = backend.attend_paged(queries, keys, values, cache, self._plan(layer), out)
         return attended if out is not None else _lengthened(attended, len(qkv.queries))
 
     def attend_in_last_layer(
@@ -172,15 +233,34 @@ class PagedAttention(StepAttention):
         own = qkv.at(last.indices)
         if not last.rows.num_tokens:
             return own.queries
-        backend, cache = self._stage.backend, self._stage.caches[layer]
+        backend, cache = self._stage.of(layer).backend, self._stage.caches[layer]
         queries, keys, values = own.first(last.rows.num_tokens)
         plan = backend.plan_paged(last.rows)
         attended = backend.attend_paged(queries, keys, values, cache, plan)
         return _lengthened(attended, len(own.queries))
 
-    @cached_property
-    def _plan(self) -> Any:
-        return self._stage.backend.plan_paged(self._step)
+    def _rotate_and_cache_fused(
+        self, layer: int, qkv: torch.Tensor, table: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """On CUDA, in one kernel."""
+        # Imported here, because a machine without a GPU may have no Triton.
+        from workers.kernels.attention.rotate_and_cache import rotate_and_cache  # noqa: PLC0415
+
+        stage, step, cache = self._stage, self._step, self._stage.caches[layer]
+        rotate_and_cache(
+            qkv,
+            table,
+            step.positions,
+            step.kv_indices,
+            cache.keys,
+            cache.values,
+            stage.head_counts[0],
+            out,
+            stage.layers[layer].qk_norm,
+        )
+
+    def _new_plan(self, backend: AttentionBackend) -> Any:
+        return backend.plan_paged(self._step)
 
 
 def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
@@ -189,18 +269,9 @@ def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
     return F.pad(attended, (0, 0, 0, 0, 0, missing)) if missing else attended
 
 
-def _rotate_and_cache_fused(
-    qkv: torch.Tensor,
-    table: torch.Tensor,
-    num_heads: int,
-    cache: LayerCache,
-    step: PagedStep,
-    out: torch.Tensor,
-) -> None:
-    """On CUDA: rotate queries and keys by the rotary `table`, and write keys and values to the
-    cache, in one kernel."""
-    # Imported here, because a machine without a GPU may have no Triton.
-    from workers.kernels.attention.rotate_and_cache import rotate_and_cache  # noqa: PLC0415
-
-    caches = cache.keys, cache.values
-    rotate_and_cache(qkv, table, step.positions, step.kv_indices, *caches, num_heads, out)
+def _normed(qkv: QKV, norm: QKNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys, each attention head normalised by itself."""
+    return (
+        F.rms_norm(qkv.queries, norm.query.shape, norm.query, norm.eps),
+        F.rms_norm(qkv.keys, norm.key.shape, norm.key, norm.eps),
+    )

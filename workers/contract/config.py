@@ -90,8 +90,9 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
 
     @property
     def largest_step_tokens(self) -> int:
-        """Tokens of the largest step. An encoder computes a text in one step, however long."""
-        if self.task == "generate":
+        """Tokens of the largest step. Without a KV cache a text is computed in one step, however
+        long it is."""
+        if self.model.has_kv_cache:
             return self.max_step_tokens
         return max(self.max_step_tokens, self.max_model_len)
 

@@ -46,7 +46,7 @@ class GraphCapture:
         graphs = StageGraphs()
         hidden = _widened(hidden_like, max([*rows, *tokens]))
         buffers = self._buffers(max(tokens, default=0))
-        mixed = self._attention.backend.capabilities.chunks_graph_safe
+        mixed = self._attention.chunks_graph_safe
         count = len(rows) + len(tokens) * (1 + mixed)
         with ProgressBar("capturing CUDA graphs", count) as progress:
             for size in sorted(tokens, reverse=True):

@@ -30,10 +30,6 @@ class RotaryEmbedding:
     def __init__(
         self, rope: RopeConfig, head_dim: int, max_position: int, placement: Placement
     ) -> None:
-        if placement.device.type == "meta":
-            # An outline needs no angles. Computing some would import 900 modules, for two seconds.
-            self.table = torch.empty((max_position, head_dim), device=placement.device)
-            return
         frequencies = rope_frequencies(rope, head_dim)
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
         cos, sin = angles.cos(), angles.sin()

@@ -11,7 +11,6 @@ from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
 from workers.layers.norm import QKNorm
 from workers.layers.placement import Placement
-from workers.layers.rotary import RotaryEmbedding
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -41,16 +40,27 @@ class StageLayer(Protocol):
 class StageModel(Protocol):
     """The part of a model that a stage holds: its `Share`.
 
-    The loader fills `weights()`, then calls `pack()`, once each, before the first step. `rotary`
-    rotates queries and keys by their positions; None if the architecture has no rotary embedding.
+    The loader fills `weights()`, then calls `pack()`, once each, before the first step. Queries and
+    keys are rotated between the layers' halves, by what the configuration says of each kind.
     `unused` matches canonical names of tensors that checkpoints contain but this architecture does
     not need: buffers that follow from the configuration, and heads of other tasks.
     """
 
     unused: ClassVar[re.Pattern[str]]
-    rotary: RotaryEmbedding | None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None: ...
+
+    @property
+    def share(self) -> Share:
+        """The part that this is."""
+        ...
+
+    @property
+    def position_bias(self) -> torch.Tensor | None:
+        """[H, 2 * max_model_len - 1], contiguous: what attention adds to the scores by the distance
+        of two tokens (see `AttentionBackend.plan_packed`), read once the weights are packed; None
+        without a learned bias."""
+        ...
 
     @property
     def layers(self) -> Sequence[StageLayer]:

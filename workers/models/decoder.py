@@ -17,7 +17,6 @@ from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.layers.placement import Placement
-from workers.layers.rotary import RotaryEmbedding
 from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -72,13 +71,12 @@ class DecoderForCausalLM(Layer):
     unused = re.compile(
         r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
     )
+    position_bias: torch.Tensor | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.canonical_name = family_of(config.architecture).canonical_name
         eps = family_config(config, DecoderConfig).norm_eps
-        rope = config.attention[0].rope
-        positions = config.max_position
-        self.rotary = rope and RotaryEmbedding(rope, config.head_dim, positions, placement)
+        self.share = share
         self.layers = [DecoderLayer(config, f"model.layers.{i}", placement) for i in share.layers]
         size, words, first = config.hidden_size, config.vocab_size, share.first
         self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None

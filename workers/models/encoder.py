@@ -17,7 +17,6 @@ from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.layers.placement import Placement
-from workers.layers.rotary import RotaryEmbedding
 from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -93,9 +92,10 @@ class EncoderModel(Layer):
     unused = re.compile(
         r"embeddings\.position_ids|((unused_)?pooler|cls|classifier|qa_outputs)\..*"
     )
-    rotary: RotaryEmbedding | None = None
+    position_bias: torch.Tensor | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        self.share = share
         self.canonical_name = family_of(config.architecture).canonical_name
         self._embeddings = EncoderEmbeddings(config, placement) if share.first else None
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]

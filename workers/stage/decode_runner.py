@@ -2,12 +2,12 @@
 
 import logging
 import time
+from collections.abc import Sequence
 
 import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
-from workers.attention.stage_attention import StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.device.tuning import WARM_LM_HEAD_ROWS
@@ -17,12 +17,13 @@ from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
 from workers.heads.generate import GenerateHead, GenerateResult
+from workers.layers.placement import Placement
 from workers.models.base import StageModel, on_this_stage
 from workers.models.layer_loop import forward
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInput, DecodeInputBuilder
-from workers.stage.model_runner import ModelRunner
+from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import MAX_TOKENS, decode_steps, step_of_first_tokens
 from workers.step.slot_table import SlotTable
 from workers.weights.loader import TORCH_DTYPES
@@ -40,7 +41,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self,
         worker: WorkerConfig,
         model: StageModel,
-        backend: AttentionBackend,
+        backends: Sequence[AttentionBackend],
         num_blocks: int,
         last_tokens: torch.Tensor | None = None,
     ) -> None:
@@ -53,8 +54,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
         self.kv_cache = _kv_cache(config, len(model.layers), num_blocks, self.device)
-        head_counts = (config.model.num_heads, config.model.num_kv_heads)
-        self._attention = StageAttention(backend, head_counts, self.kv_cache.layers, model.rotary)
+        placement = Placement(self.device, TORCH_DTYPES[config.dtype])
+        self._attention = stage_attention(
+            config.model, model, backends, self.kv_cache.layers, placement
+        )
         vocab_size, last = config.model.vocab_size, self.last
         self._sampling = SamplingTable(slots, vocab_size, self.device) if last else None
         self._head = GenerateHead(model, self.slots, self._sampling) if self._sampling else None
@@ -101,7 +104,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
 
     def can_capture(self) -> bool:
         """Whether steps of this stage can be captured in CUDA graphs."""
-        return self.device.type == "cuda" and self._attention.backend.capabilities.graph_safe
+        return self.device.type == "cuda" and self._attention.graph_safe
 
     def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
         """Capture decode steps of so many rows and other steps of so many tokens, in place of any

@@ -1,31 +1,36 @@
 """A stage of an encoder: whole texts, nothing is kept between steps."""
 
+from collections.abc import Sequence
+
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.attention.stage_attention import StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import EncodeStep
 from workers.heads.base import EncoderHead, HeadResult
 from workers.heads.classify import ClassifyHead
 from workers.heads.embed import EmbedHead
 from workers.heads.embed_sparse import EmbedSparseHead
+from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward
-from workers.stage.model_runner import ModelRunner
+from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import encode_steps
 from workers.step.packed_step import PackedStep
+from workers.weights.loader import TORCH_DTYPES
 
 
 class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     """See `ModelRunner`."""
 
-    def __init__(self, worker: WorkerConfig, model: StageModel, backend: AttentionBackend) -> None:
+    def __init__(
+        self, worker: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend]
+    ) -> None:
         super().__init__(worker)
         config = worker.execution
         self._model = model
-        head_counts = (config.model.num_heads, config.model.num_kv_heads)
-        self._attention = StageAttention(backend, head_counts, (), model.rotary)
+        placement = Placement(self.device, TORCH_DTYPES[config.dtype])
+        self._attention = stage_attention(config.model, model, backends, (), placement)
         self._head = encoder_head(config, model)
 
     def prepare(self, message: EncodeStep) -> PackedStep:

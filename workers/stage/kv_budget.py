@@ -11,6 +11,8 @@ The worker reports its budget, and `engine_core/executor/capacity.py` turns the 
 stages into a number of blocks.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -28,7 +30,7 @@ from workers.stage.warm_up_steps import blocks_of, step_of_rows
 
 
 def measured_kv_budget(
-    worker: WorkerConfig, model: StageModel, backend: AttentionBackend, ring: int
+    worker: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend], ring: int
 ) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
     peak of its largest step beside them, its CUDA graphs, and the ring in which it receives hidden
@@ -38,7 +40,7 @@ def measured_kv_budget(
     Raises DeviceMemoryError where nothing is left.
     """
     config = worker.execution
-    runner = DecodeRunner(worker, model, backend, blocks_of_largest_step(config))
+    runner = DecodeRunner(worker, model, backends, blocks_of_largest_step(config))
     tokens, rows = config.setting("max_step_tokens"), config.setting("max_running")
     share = config.setting("memory_share")
     with explained("measuring the largest step", f"lower {tokens} or {rows}"):

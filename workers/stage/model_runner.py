@@ -2,15 +2,21 @@
 results."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import torch
 
-from workers.attention.base import AttentionNeeds
+from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, StepInput
+from workers.contract.model_config import ModelConfig
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
+from workers.layers.placement import Placement
+from workers.layers.rotary import RotaryEmbedding
+from workers.models.base import StageModel
 from workers.weights.loader import TORCH_DTYPES
 
 StepT = TypeVar("StepT", DecodeStep, EncodeStep)
@@ -73,14 +79,42 @@ def num_tokens(message: StepInput) -> int:
     return len(message.tokens) // _TOKEN_BYTES
 
 
-def attention_needs(config: ExecutionConfig) -> AttentionNeeds:
-    """What each stage of a model needs of its attention backend."""
-    return AttentionNeeds(
-        paged=config.task == "generate",
-        device=config.device_type,
-        dtype=TORCH_DTYPES[config.dtype],
-        num_heads=config.model.num_heads,
-        num_kv_heads=config.model.num_kv_heads,
-        head_dim=config.model.head_dim,
-        block_size=config.block_size,
-    )
+def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
+    """What each stage of a model needs of its attention backends, by kind of layer."""
+    return [
+        AttentionNeeds(
+            kind=kind,
+            device=config.device_type,
+            dtype=TORCH_DTYPES[config.dtype],
+            num_heads=config.model.num_heads,
+            num_kv_heads=config.model.num_kv_heads,
+            head_dim=config.model.head_dim,
+            block_size=config.block_size,
+        )
+        for kind in config.model.attention
+    ]
+
+
+def stage_attention(
+    config: ModelConfig,
+    model: StageModel,
+    backends: Sequence[AttentionBackend],
+    caches: Sequence[LayerCache],
+    placement: Placement,
+) -> StageAttention:
+    """Attention of the layers of `model`, whose weights are packed: one backend a kind of layer,
+    one cache a layer."""
+    kinds = [
+        KindAttention(
+            backend,
+            kind.rope
+            and RotaryEmbedding(kind.rope, config.head_dim, config.max_position, placement),
+        )
+        for kind, backend in zip(config.attention, backends, strict=True)
+    ]
+    layers = [
+        LayerAttention(config.layer_kinds[index], layer.qk_norm)
+        for index, layer in zip(model.share.layers, model.layers, strict=True)
+    ]
+    head_counts = config.num_heads, config.num_kv_heads
+    return StageAttention(head_counts, kinds, layers, caches, model.position_bias)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from workers.attention.base import AttentionBackend, LayerCache
+from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache, kv_block_bytes
-from workers.attention.stage_attention import StageAttention
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import EncodeStep, PartCosts, StageCosts
 from workers.contract.share import Share
@@ -23,6 +22,7 @@ from workers.models.base import StageModel
 from workers.models.layer_loop import forward, run_layer
 from workers.models.model_class import model_class
 from workers.stage.encode_runner import encoder_head
+from workers.stage.model_runner import stage_attention
 from workers.stage.warm_up_steps import blocks_of, step_of_rows
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
@@ -58,7 +58,7 @@ class _Parts(NamedTuple):
     head: Callable[[], object]
 
 
-def measured_costs(worker: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
+def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """Times one layer with random weights, the embedding and the head on the stage's device; None
     for layers that are too small, and on a CPU also for those that are too large. Takes a few
     tenths of a second, besides what kernels take to compile: after `MEASURING_SECONDS` all times
@@ -71,15 +71,15 @@ def measured_costs(worker: WorkerConfig, backend: AttentionBackend) -> StageCost
         return None
     model, timer = _made_up_model(execution, placement), _PartTimer(placement.device, started)
     try:
-        if execution.task == "generate":
-            decode, prompts = _decoder_seconds(execution, model, backend, placement, timer)
+        if execution.model.has_kv_cache:
+            decode, prompts = _decoder_seconds(execution, model, backends, placement, timer)
         else:
-            prompts = _encoder_seconds(execution, model, backend, timer)
+            prompts = _encoder_seconds(execution, model, backends, placement, timer)
             decode = [0.0 for _ in prompts]
     except TimeoutError:
         decode = prompts = [0.0 for _ in weights]
     block_bytes = 0
-    if execution.task == "generate":
+    if execution.model.has_kv_cache:
         block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
@@ -163,13 +163,18 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _encoder_seconds(
-    execution: ExecutionConfig, model: StageModel, backend: AttentionBackend, timer: _PartTimer
+    execution: ExecutionConfig,
+    model: StageModel,
+    backends: Sequence[AttentionBackend],
+    placement: Placement,
+    timer: _PartTimer,
 ) -> list[float]:
     """The time of each part in a step of texts."""
     lens = _prompt_lens(execution)
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
-    step = PackedStep.of(message, timer.device)
-    attention = _attention(execution, model, backend, ()).packed(step)
+    step = PackedStep.of(message, placement.device)
+    stage = stage_attention(execution.model, model, backends, (), placement)
+    attention = stage.packed(step)
     hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
     parts = _Parts(
         layer=lambda: run_layer(model, 0, hidden, attention),
@@ -182,7 +187,7 @@ def _encoder_seconds(
 def _decoder_seconds(
     execution: ExecutionConfig,
     model: StageModel,
-    backend: AttentionBackend,
+    backends: Sequence[AttentionBackend],
     placement: Placement,
     timer: _PartTimer,
 ) -> tuple[list[float], list[float]]:
@@ -203,7 +208,7 @@ def _decoder_seconds(
     table = SamplingTable(max_rows, execution.model.vocab_size, device)
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
-    stage = _attention(execution, model, backend, cache)
+    stage = stage_attention(execution.model, model, backends, cache, placement)
     builder = DecodeInputBuilder(slots, table, device, first=True)
     head = GenerateHead(model, slots, table)
 
@@ -231,13 +236,3 @@ def _prompt_lens(execution: ExecutionConfig) -> IntArray:
     longest = min(PROMPT_LEN, execution.max_model_len)
     whole, rest = divmod(tokens, longest)
     return np.array([longest] * whole + [rest] * bool(rest), np.int32)
-
-
-def _attention(
-    execution: ExecutionConfig,
-    model: StageModel,
-    backend: AttentionBackend,
-    caches: Sequence[LayerCache],
-) -> StageAttention:
-    head_counts = execution.model.num_heads, execution.model.num_kv_heads
-    return StageAttention(backend, head_counts, caches, model.rotary)

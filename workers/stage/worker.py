@@ -3,13 +3,14 @@ after step."""
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 import zmq
 
-from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
 from workers.contract.config import ExecutionConfig, WorkerConfig
@@ -97,18 +98,18 @@ def _serve(
     remedy = f"lower {execution.setting('max_step_tokens')}"
     with explained("allocating what stages share", remedy):
         links = connect(config, partial(_end_process, execution, config.stage))
-    backend = select_backend(execution.attention_backend, attention_needs(execution))
-    engine.send(WorkerConnected(config.stage, _costs(config, backend)))
+    backends = select_backends(execution.attention_backend, attention_needs(execution))
+    engine.send(WorkerConnected(config.stage, _costs(config, backends)))
     share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config, share)
-    engine.send(_announcement(config, loaded, backend, links))
+    engine.send(_announcement(config, loaded, backends, links))
     num_blocks = _answer(engine, AllocateKV).num_blocks
     needed = num_blocks * _block_bytes(execution, loaded.model)
     setting = execution.setting
     remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
-        runner = _runner(config, loaded.model, backend, num_blocks, links)
+        runner = _runner(config, loaded.model, backends, num_blocks, links)
     inbox = StepInbox(engine)
     stage = _stage(runner, links, engine, inbox, context)
     with explained("warming up", remedy):
@@ -128,14 +129,14 @@ def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
     return message
 
 
-def _costs(config: WorkerConfig, backend: AttentionBackend) -> StageCosts | None:
+def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """What the parts of the model cost here, if the layers are to be divided by it."""
     if config.execution.num_stages == 1 or config.execution.stage_layers:
         return None
     from workers.stage.stage_costs import measured_costs  # noqa: PLC0415
 
     with explained("timing one layer", "use a smaller model"):
-        costs = measured_costs(config, backend)
+        costs = measured_costs(config, backends)
     if costs is not None:
         release_cached()
     return costs
@@ -148,16 +149,16 @@ def _costs(config: WorkerConfig, backend: AttentionBackend) -> StageCosts | None
 def _runner(
     config: WorkerConfig,
     model: StageModel,
-    backend: AttentionBackend,
+    backends: Sequence[AttentionBackend],
     num_blocks: int,
     links: Links,
 ) -> "DecodeRunner | EncodeRunner":
-    if config.execution.task == "generate":
+    if config.execution.model.has_kv_cache:
         from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
         last_tokens = links.tokens.last_tokens if links.tokens is not None else None
-        return DecodeRunner(config, model, backend, num_blocks, last_tokens)
-    return EncodeRunner(config, model, backend)
+        return DecodeRunner(config, model, backends, num_blocks, last_tokens)
+    return EncodeRunner(config, model, backends)
 
 
 def _stage(
@@ -196,27 +197,27 @@ def _result_sender(
 
 
 def _announcement(
-    config: WorkerConfig, loaded: LoadedModel, backend: AttentionBackend, links: Links
+    config: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], links: Links
 ) -> WorkerLoaded:
-    paged = config.execution.task == "generate"
+    cached = config.execution.model.has_kv_cache
     return WorkerLoaded(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
-        kv_block_bytes=_block_bytes(config.execution, loaded.model) if paged else 0,
-        kv_budget_bytes=_kv_budget(config, loaded.model, backend, links) if paged else 0,
+        kv_block_bytes=_block_bytes(config.execution, loaded.model) if cached else 0,
+        kv_budget_bytes=_kv_budget(config, loaded.model, backends, links) if cached else 0,
     )
 
 
 def _kv_budget(
-    config: WorkerConfig, model: StageModel, backend: AttentionBackend, links: Links
+    config: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend], links: Links
 ) -> int:
     """Bytes for the KV cache: as configured, or what is left of the device's share."""
     if not config.memory_share:
         return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 
-    budget = measured_kv_budget(config, model, backend, links.ring_bytes)
+    budget = measured_kv_budget(config, model, backends, links.ring_bytes)
     release_cached()
     return budget
 

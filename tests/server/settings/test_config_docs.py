@@ -54,9 +54,9 @@ def defaults_on_both(default: Callable[..., int], *arguments: str) -> list[int]:
         (
             "max_step_tokens",
             [
-                defaults.max_step_tokens(task, on_cpu=on_cpu)
+                defaults.max_step_tokens(cached=cached, on_cpu=on_cpu)
                 for on_cpu in (True, False)
-                for task in ("generate", "embed")
+                for cached in (True, False)
             ],
         ),
         ("kv_cache_memory", [defaults.CPU_KV_CACHE_BYTES >> 30]),

@@ -285,7 +285,9 @@ def test_only_the_chosen_backend_is_imported() -> None:
         "import sys, torch\n"
         "from workers.attention.base import AttentionNeeds\n"
         "from workers.attention.backend_selection import select_backend\n"
-        "select_backend('naive', AttentionNeeds(True, 'cpu', torch.float32, 4, 4, 32, 4))\n"
+        "from workers.contract.attention_kind import AttentionKind\n"
+        "kind = AttentionKind(causal=True, scale=1.0)\n"
+        "select_backend('naive', AttentionNeeds(kind, 'cpu', torch.float32, 4, 4, 32, 4))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('workers.attention.')))\n"
         "assert 'triton' not in sys.modules\n"
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.workers.checkpoints import LLAMA, load_share, save_llama, with_execution, worker_config
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import select_backends
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.kv_budget import blocks_of_largest_step, largest_step
 from workers.stage.model_runner import attention_needs
@@ -36,8 +36,8 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     assert (lens.sum(), lens.max()) == (tokens, longest)
     assert len(lens) == min(max_running, max_step_tokens)
     blocks = blocks_of_largest_step(config.execution)
-    backend = select_backend("auto", attention_needs(config.execution))
-    runner = DecodeRunner(config, load_share(config).model, backend, blocks)
+    backends = select_backends("auto", attention_needs(config.execution))
+    runner = DecodeRunner(config, load_share(config).model, backends, blocks)
     with torch.inference_mode():
         runner.run_alone(step)
     assert runner.kv_cache is not None

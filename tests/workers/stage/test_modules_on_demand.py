@@ -12,7 +12,9 @@ import torch
 import workers.stage.worker
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
-select_backend("auto", AttentionNeeds(False, "cpu", torch.float32, 4, 4, 32, 16))
+from workers.contract.attention_kind import AttentionKind
+kind = AttentionKind(causal=False, scale=1.0)
+select_backend("auto", AttentionNeeds(kind, "cpu", torch.float32, 4, 4, 32, 16))
 print(*sys.modules, sep="\\n")
 """
 
@@ -23,7 +25,7 @@ from workers.contract.share import shares_of
 from workers.weights.loader import outline
 (share,) = shares_of([2])
 before = set(sys.modules)
-assert outline(execution_config(), share).rotary is not None
+assert outline(execution_config(), share).layers
 print(*(set(sys.modules) - before), sep="\\n")
 """
 

@@ -18,7 +18,7 @@ from tests.workers.checkpoints import (
 from tests.workers.stages import EncoderStages
 from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import select_backends
 from workers.contract.config import Task, WorkerConfig
 from workers.contract.messages import EmbedSparseOutput, PartCosts, StageCosts, WorkerLoaded
 from workers.contract.share import shares_of
@@ -32,9 +32,9 @@ SECONDS = 5.0
 def measured(config: WorkerConfig) -> StageCosts | None:
     """As a worker of two stages measures it."""
     config = with_execution(config, devices=("cpu", "cpu"))
-    backend = select_backend("auto", attention_needs(config.execution))
+    backends = select_backends("auto", attention_needs(config.execution))
     with torch.inference_mode():
-        return measured_costs(config, backend)
+        return measured_costs(config, backends)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -80,7 +80,7 @@ class FlashAttentionBackend(ABC):
     def __init__(self, needs: AttentionNeeds) -> None:
         """Imports the library. Raises whatever a broken build raises on import."""
         self._block_size = needs.block_size
-        self._scale = needs.head_dim**-0.5
+        self._scale = needs.kind.scale
         if needs.paged:
             self._decode = imported("workers.kernels.attention.paged_decode", "attend")
 
@@ -118,7 +118,7 @@ class FlashAttentionBackend(ABC):
         concurrently(launches)
         return attended
 
-    def plan_packed(self, step: PackedStep) -> Texts:
+    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Texts:
         return Texts(step.query_starts, int(step.query_lens.max()))
 
     def attend_packed(

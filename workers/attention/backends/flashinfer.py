@@ -44,7 +44,7 @@ class FlashInferBackend:
         self._needs = needs
         self._heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
         self._common: dict[str, Any] = {
-            "sm_scale": needs.head_dim**-0.5,
+            "sm_scale": needs.kind.scale,
             "q_data_type": needs.dtype,
             "kv_data_type": needs.dtype,
         }
@@ -86,7 +86,7 @@ class FlashInferBackend:
         attended: torch.Tensor = self._wrapper.run(queries.contiguous(), (cache.keys, cache.values))
         return attended
 
-    def plan_packed(self, step: PackedStep) -> None:
+    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> None:
         """Like `plan_paged`; FlashInfer keeps the whole plan."""
         (starts,) = _on_host(_starts(step.query_lens))
         self._planned.synchronize()

@@ -4,6 +4,7 @@ Every query is computed in float32 from tensors of its own context's size, so it
 the same whatever else is in the step and however its prompt was divided into chunks.
 """
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -32,19 +33,40 @@ class NaivePlan:
     kv_indices: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class TextPlan:
+    """The number of tokens of each row, and the position bias [H, 2 * L - 1] if there is one."""
+
+    lengths: list[int]
+    position_bias: torch.Tensor | None
+
+    def bias_of(self, query: int, keys: slice) -> torch.Tensor | None:
+        """[H, keys]: what is added to the scores of the token `query` and those that it sees."""
+        if self.position_bias is None:
+            return None
+        zero = self.position_bias.shape[1] // 2
+        return self.position_bias[:, zero + keys.start - query : zero + keys.stop - query]
+
+
 class NaiveBackend:
     """Attention by its definition, for tests and bitwise reproducible runs; slow."""
 
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
+        position_bias=True,
         graph_safe=False,
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        self._scale = needs.head_dim**-0.5
+        self._kind = needs.kind
+        # A query sees no token that is so far away or farther.
+        self._reach = needs.kind.window or sys.maxsize
 
     def plan_paged(self, step: PagedStep) -> NaivePlan:
         rows: list[_Row] = []
@@ -73,31 +95,43 @@ class NaiveBackend:
         for row in plan.rows:
             row_keys, row_values = _cached(cache.keys, row), _cached(cache.values, row)
             cached = row.context - (row.stop - row.start)
-            for seen, token in enumerate(range(row.start, row.stop), start=cached + 1):
-                out[token] = self._attend(queries[token], row_keys[:seen], row_values[:seen])
+            for position, token in enumerate(range(row.start, row.stop), start=cached):
+                seen = slice(max(0, position + 1 - self._reach), position + 1)
+                out[token] = self._attend(queries[token], row_keys[seen], row_values[seen])
         return out
 
-    def plan_packed(self, step: PackedStep) -> list[int]:
-        """The number of tokens of each row."""
-        return step.query_lens.tolist()
+    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> TextPlan:
+        return TextPlan(step.query_lens.tolist(), position_bias)
 
     def attend_packed(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: list[int]
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: TextPlan
     ) -> torch.Tensor:
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         stop = 0
-        for length in plan:
+        for length in plan.lengths:
             start, stop = stop, stop + length
             for token in range(start, stop):
-                out[token] = self._attend(queries[token], keys[start:stop], values[start:stop])
+                first = max(start, token + 1 - self._reach)
+                seen = slice(first, min(stop, token + self._reach))
+                bias = plan.bias_of(token, seen)
+                out[token] = self._attend(queries[token], keys[seen], values[seen], bias)
         return out
 
     def _attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One query [H, D] over keys and values [L, Hkv, D]; returns [H, D]."""
+        """One query [H, D] over keys and values [L, Hkv, D], with `bias` [H, L] or none; returns
+        [H, D]."""
         grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
-        scores = grouped @ keys.float().permute(1, 2, 0).contiguous() * self._scale
+        scores = grouped @ keys.float().permute(1, 2, 0).contiguous() * self._kind.scale
+        if (cap := self._kind.softcap) is not None:
+            scores = cap * torch.tanh(scores / cap)
+        if bias is not None:
+            scores = scores + bias.float().reshape(scores.shape)
         attended = scores.softmax(dim=-1) @ values.float().transpose(0, 1).contiguous()
         return attended.view_as(query)
 

@@ -42,7 +42,9 @@ class SdpaBackend:
     ) -> torch.Tensor:
         return attend_paged(queries, keys, values, cache, plan)
 
-    def plan_packed(self, step: PackedStep) -> BidirectionalPlan:
+    def plan_packed(
+        self, step: PackedStep, position_bias: torch.Tensor | None = None
+    ) -> BidirectionalPlan:
         return BidirectionalPlan.of(step, self._needs.dtype)
 
     def attend_packed(

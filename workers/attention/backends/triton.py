@@ -58,7 +58,7 @@ class TritonBackend:
 
         self._decode, self._prefill = paged_decode, paged_prefill
         self._write = rotate_and_cache.write_kv
-        self._scale = needs.head_dim**-0.5
+        self._scale = needs.kind.scale
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
@@ -84,7 +84,9 @@ class TritonBackend:
         concurrently(self._launches(queries, cache, plan, out))
         return out
 
-    def plan_packed(self, step: PackedStep) -> PackedPlan:
+    def plan_packed(
+        self, step: PackedStep, position_bias: torch.Tensor | None = None
+    ) -> PackedPlan:
         return PackedPlan(step.query_starts, int(step.query_lens.max()))
 
     def attend_packed(

@@ -27,7 +27,7 @@ class XformersBackend:
     )
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        self._scale = needs.head_dim**-0.5
+        self._scale = needs.kind.scale
         self._group = needs.num_heads // needs.num_kv_heads
         self._mask: Any = imported("xformers.ops.fmha.attn_bias", "BlockDiagonalMask")
         self._attend = imported("xformers.ops", "memory_efficient_attention_forward")
@@ -51,7 +51,7 @@ class XformersBackend:
     ) -> torch.Tensor:
         raise TypeError("xformers attends without a cache")
 
-    def plan_packed(self, step: PackedStep) -> Any:
+    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Any:
         """The step's mask."""
         return self._mask.from_seqlens(step.query_lens.tolist())
 

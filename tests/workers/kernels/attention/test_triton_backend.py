@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.workers.attention_problems import attention_needs
 from tests.workers.kernels.paged_rows import Heads, PagedRows, assert_attended
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.triton import TritonBackend
@@ -26,7 +27,7 @@ STEPS = {
 
 
 def needs(rows: PagedRows, *, paged: bool) -> AttentionNeeds:
-    return AttentionNeeds(
+    return attention_needs(
         paged=paged,
         device=rows.queries.device.type,
         dtype=rows.queries.dtype,
