@@ -11,6 +11,7 @@ from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import EncoderConfig
 from workers.contract.share import Share
+from workers.layers.activated_linear import ActivatedLinear
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer
@@ -69,17 +70,17 @@ class EncoderLayer(Layer):
         self._qkv = Linear(size, qkv, placement, bias=True)
         self._output = Linear(size, output, placement, bias=True)
         self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
-        self._up = Linear(size, {f"{name}.intermediate.dense": inner}, placement, bias=True)
+        function, up = activation(family.hidden_act), f"{name}.intermediate.dense"
+        self._up = ActivatedLinear(size, up, inner, function, placement)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=True)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
-        self._activation = activation(family.hidden_act)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._attention_norm.of_sum(hidden, self._output(attended.flatten(1)))
-        return self._mlp_norm.of_sum(hidden, self._down(self._activation(self._up(hidden))))
+        return self._mlp_norm.of_sum(hidden, self._down(self._up.activated(hidden)))
 
     def parts(self) -> Sequence[Layer]:
         attention = (self._qkv, self._output, self._attention_norm)

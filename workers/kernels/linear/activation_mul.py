@@ -10,7 +10,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.device.tuning import ACTIVATION_MUL_BLOCK
 from workers.kernels.launch import pdl
-from workers.kernels.linear.activation import activated
+from workers.kernels.linear.activated import activated
 from workers.layers.fused import FusedActivation
 
 

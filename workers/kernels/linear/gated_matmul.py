@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.device.tuning import GatedTile
 from workers.kernels.launch import processors
-from workers.kernels.linear.activation import activated
+from workers.kernels.linear.activated import activated
 from workers.layers.fused import FusedActivation
 
 _ALIGNMENT = 16

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
 from workers.kernels.launch import pdl
-from workers.kernels.linear.activation import activated
+from workers.kernels.linear.activated import activated
 from workers.kernels.linear.rms_norm import rms_norm
 from workers.layers.fused import FusedActivation
 
