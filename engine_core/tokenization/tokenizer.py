@@ -33,9 +33,13 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Raises TokenizerError if `folder` has no readable tokenizer.json."""
-        path = folder / TOKENIZER_FILE
+        return cls.read(folder / TOKENIZER_FILE)
+
+    @classmethod
+    def read(cls, path: Path) -> "Tokenizer":
+        """The tokenizer in a file. Raises TokenizerError if it cannot be read."""
         if not path.exists():
-            raise TokenizerError(f"{TOKENIZER_FILE} is missing from {folder}")
+            raise TokenizerError(f"{path.name} is missing from {path.parent}")
         try:
             return cls(RawTokenizer.from_file(str(path)))
         except Exception as error:  # tokenizers raises plain Exception for any bad file
@@ -48,10 +52,10 @@ class Tokenizer:
         Random weights need none: a text is then a list of words like `<17>`, one an id.
         Raises TokenizerError, as `load` does.
         """
-        folder = Path(model.path)
-        if load_format == "dummy" and not (folder / TOKENIZER_FILE).exists():
+        file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
+        if load_format == "dummy" and not file.exists():
             return cls(_numbered_words(model.vocab_size))
-        tokenizer = cls.load(folder)
+        tokenizer = cls.read(file)
         if model.lowercase:
             tokenizer.lowercase()
         return tokenizer

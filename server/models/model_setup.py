@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.config import EngineConfig
+from server.conversion.slow_tokenizer import with_tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
@@ -58,7 +59,7 @@ def set_up_model(
     Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
     or DeviceError.
     """
-    model = read_model_config(folder)
+    model = with_tokenizer(read_model_config(folder), options.load_format)
     task = family_of(model.architecture).task
     heads = check_checkpoint(model, options.load_format)
     _check_stages(name, model, options)

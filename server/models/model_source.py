@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
+from server.conversion.slow_tokenizer import SLOW_FILES
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
@@ -35,19 +36,20 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     weights = [] if load_format == "dummy" else [_SAFETENSORS]
     try:
         folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
-        if more := _only_as_pickles(folder) if weights else ():
+        if weights and (more := _what_is_not_preferred(folder)):
             folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
     except HubError as error:
         raise ModelSourceError(str(error)) from None
     return folder
 
 
-def _only_as_pickles(folder: Path) -> list[str]:
-    """What to download where the hub has no safetensors: of the model, and of the Dense modules of
-    sentence-transformers."""
+def _what_is_not_preferred(folder: Path) -> list[str]:
+    """What to download where the hub has no safetensors of the model, or of a Dense module of
+    sentence-transformers; or no tokenizer.json."""
+    slow = () if (folder / TOKENIZER_FILE).exists() else SLOW_FILES
     modules = [folder, *folder.glob("*_Dense*")]
     lacking = [module for module in modules if not any(module.glob(_SAFETENSORS))]
-    return [str(module.relative_to(folder) / _PICKLES) for module in lacking]
+    return [*slow, *(str(module.relative_to(folder) / _PICKLES) for module in lacking)]
 
 
 def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads | None:

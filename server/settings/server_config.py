@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -88,6 +89,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
     """The API key that the environment sets, if any."""
     return environment.get(API_KEY_VARIABLE) or None
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's programs keep what they can make again (XDG Base Directory)."""
+    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "penstock"
 
 
 def child_environment(

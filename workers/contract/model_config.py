@@ -62,7 +62,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
-    they are tokenized.
+    they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`.
     """
 
     path: str
@@ -76,6 +76,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     pooling: PoolingConfig
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    tokenizer_file: str | None = None
 
 
 def read_json(path: Path) -> dict[str, Any]:

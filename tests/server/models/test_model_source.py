@@ -205,6 +205,13 @@ def test_only_what_is_read_is_downloaded(
     assert hub.downloaded == READ | read
 
 
+def test_a_slow_tokenizer_is_downloaded_where_there_is_no_other(hub: Hub) -> None:
+    slow = {"vocab.txt", "sentencepiece.bpe.model"}
+    hub.files = ("config.json", "model.safetensors", *slow)
+    model_folder("someone/llama", "auto")
+    assert hub.downloaded == {*hub.files}
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_pickles_are_looked_at_without_torch(checkpoint: Path, zipped: bool) -> None:
     """Their tensors' names are known to the loader only."""

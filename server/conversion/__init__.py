@@ -1,0 +1,1 @@
+"""Tokenizers that exist only in slow form become a tokenizer.json, once."""

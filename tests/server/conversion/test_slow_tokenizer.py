@@ -1,0 +1,193 @@
+"""Tokenizers without a tokenizer.json: converted once, compared, kept; or refused in one line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.conversion import convert_main, slow_tokenizer
+from server.conversion.convert_main import ConversionError, convert
+from server.conversion.odd_texts import NUM_TEXTS, odd_texts
+from server.conversion.slow_tokenizer import with_tokenizer
+from server.demo import EMBEDDER_NAME, demo_models
+from server.models.model_setup import EngineOptions, set_up_model
+from server.settings.server_config import Limits
+from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.model_config import ModelConfig
+
+SPECIAL = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
+
+
+def vocabulary_of_the_demo_embedder() -> str:
+    model = json.loads((demo_models()[EMBEDDER_NAME] / "tokenizer.json").read_text())["model"]
+    return "\n".join(sorted(model["vocab"], key=model["vocab"].__getitem__)) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock" / "tokenizers"
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A real BERT's vocabulary.txt and no tokenizer.json."""
+    folder = write_checkpoint(tmp_path / "bert", BERT | {"model_type": "bert"})
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text(vocabulary_of_the_demo_embedder())
+    write_json(folder / "tokenizer_config.json", {"do_lower_case": True, "model_max_length": 64})
+    return folder
+
+
+def model_of(folder: Path) -> ModelConfig:
+    options = EngineOptions(device="cpu")
+    served = set_up_model("m", folder, options, Limits(), str(folder.parent / "0"))
+    return served.execution.model
+
+
+def refusal(model: ModelConfig) -> str:
+    with pytest.raises(TokenizerError) as error:
+        with_tokenizer(model, "auto")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_vocabulary_alone_becomes_a_tokenizer_once(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(bert)
+    assert model.tokenizer_file is not None
+    assert [str(file) for file in cache.iterdir()] == [model.tokenizer_file]
+    texts = odd_texts(SPECIAL)
+    ids = Tokenizer.for_model(model, "auto").encode(texts)
+    slow: Any = BertTokenizerLegacy(str(bert / "vocab.txt"))
+    for text, own in zip(texts, ids, strict=True):
+        assert memoryview(own).cast("i").tolist() == slow(text)["input_ids"], text
+
+    monkeypatch.setattr(slow_tokenizer, "_run", None)
+    assert model_of(bert) == model
+
+
+def test_another_vocabulary_or_setting_is_another_tokenizer(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file has the same name and size."""
+    monkeypatch.setattr(slow_tokenizer, "_run", lambda _, written, __: written.touch())
+    plain = read_model_config(bert)
+    first = with_tokenizer(plain, "auto").tokenizer_file
+    lines = (bert / "vocab.txt").read_text().splitlines()
+    (bert / "vocab.txt").write_text("\n".join(lines[::-1]) + "\n")
+    second = with_tokenizer(plain, "auto").tokenizer_file
+    write_json(bert / "tokenizer_config.json", {"do_lower_case": False})
+    third = with_tokenizer(plain, "auto").tokenizer_file
+    assert len({first, second, third}) == 3
+    assert {str(file) for file in cache.iterdir()} == {first, second, third}
+
+
+def test_a_tokenizer_json_is_left_as_it_is(bert: Path, cache: Path) -> None:
+    Tokenizer.load(demo_models()[EMBEDDER_NAME]).raw.save(str(bert / "tokenizer.json"))
+    assert model_of(bert).tokenizer_file is None
+    assert not cache.exists()
+
+
+def test_dummy_weights_need_no_tokenizer(bert: Path, cache: Path) -> None:
+    options = EngineOptions(device="cpu", load_format="dummy")
+    served = set_up_model("m", bert, options, Limits(), str(bert.parent / "0"))
+    assert served.execution.model.tokenizer_file is None
+
+
+def test_without_the_extra_the_line_names_it(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
+    with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
+        model_of(bert)
+
+
+def test_files_that_transformers_does_not_read(
+    bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bert / "vocab.txt").write_bytes(b"\xff")
+    monkeypatch.setattr(sys, "argv", ["convert_main", str(bert), str(bert / "target")])
+    assert convert_main.main() == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("did not contain valid UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("print('why'); sys.exit(1)", "why"), ("os.kill(os.getpid(), 9)", "status -9")],
+)
+def test_a_process_that_fails_leaves_nothing(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    command = (sys.executable, "-c", f"import os, sys; {program}")
+    monkeypatch.setattr(slow_tokenizer, "_COMMAND", command)
+    assert refusal(read_model_config(bert)) == (
+        f"the tokenizer of {bert} exists only in slow form (vocab.txt), and cannot be converted: "
+        + reason
+    )
+    assert list(cache.iterdir()) == []
+
+
+def test_tekken_is_refused_by_name(bert: Path) -> None:
+    (bert / "vocab.txt").rename(bert / "tekken.json")
+    with pytest.raises(TokenizerError, match=r"tekken\.json \(Tekken\), which is not supported"):
+        model_of(bert)
+
+
+def test_no_tokenizer_at_all(bert: Path) -> None:
+    (bert / "vocab.txt").unlink()
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing from"):
+        model_of(bert)
+
+
+def test_a_cache_that_cannot_be_written(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(TokenizerError, match=r"cannot be written: .*Not a directory"):
+        model_of(bert)
+
+
+def byte_level(folder: Path, kind: str) -> Path:
+    """The files of a byte-level BPE with a few merges, as GPT-2's."""
+    from server.conversion.byte_pairs import _letters
+
+    merges = "h e,l l,he ll,hell o,Ġ w,o r,Ġ a,Ã ¤,e r,1 2,Ġ Ġ,t h".split(",")
+    tokens = [*_letters(), *("".join(pair.split()) for pair in merges), "<|endoftext|>"]
+    folder.mkdir()
+    write_json(folder / "vocab.json", {token: i for i, token in enumerate(dict.fromkeys(tokens))})
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    write_json(folder / "config.json", {"model_type": kind})
+    write_json(folder / "tokenizer_config.json", {"unk_token": "<|endoftext|>"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+def test_byte_level_vocabularies(tmp_path: Path, kind: str) -> None:
+    folder = byte_level(tmp_path / kind, kind)
+    convert(folder, tmp_path / "tokenizer.json")
+    (ids,) = Tokenizer.load(tmp_path).encode(["hello wä<|endoftext|>"])
+    assert memoryview(ids).cast("i").tolist() == [259, 260, 263, 268]
+
+
+def test_the_comparison_notices(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = bert / "converted.json"
+    convert(bert, target)
+    slow = BertTokenizerLegacy(str(bert / "vocab.txt"))
+    monkeypatch.setattr(BertTokenizerLegacy, "tokenize", lambda _, text: slow._tokenize(text + "."))
+    with pytest.raises(ConversionError, match=r"reads .* otherwise once it is converted"):
+        convert(bert, target)
+
+
+@pytest.mark.parametrize("special", [[], SPECIAL, [f"<{n}x>" for n in range(300)]])
+def test_there_are_enough_odd_texts(special: list[str]) -> None:
+    texts = odd_texts(special)
+    assert len(texts) == len(set(texts)) == NUM_TEXTS
