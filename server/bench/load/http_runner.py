@@ -22,6 +22,7 @@ from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
+from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
 
@@ -69,7 +70,7 @@ async def started_server(
     """
     tokenizer = tokenizer_for(case, tokenizer_file)
     with (
-        tempfile.TemporaryDirectory(prefix="penstock-") as directory,
+        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory,
         socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener,
     ):
         folder = Path(directory) / "model"
@@ -86,7 +87,8 @@ async def started_server(
             engine = EngineClient(model.engine.client_endpoint)
             try:
                 await engine.start()
-                yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
+                with announce(Path(directory), [model]):
+                    yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
 

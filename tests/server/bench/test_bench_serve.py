@@ -1,12 +1,16 @@
 """`penstock bench serve` against real daemons: one that runs, and those that it starts."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from server import cli
+from server.bench.cases.workloads import HTTPCase
+from server.bench.load.http_runner import HTTPRunner
+from server.daemon.running_daemons import running_daemons
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
@@ -81,8 +85,21 @@ def test_a_model_of_another_kind_is_a_failure(
     [("http-gen-32x32", LLAMA, 30), ("http-emb-32x128", BERT, 20)],
 )
 def test_a_daemon_of_its_own(
-    case: str, config: dict[str, object], requests: int, tmp_path: Path
+    case: str,
+    config: dict[str, object],
+    requests: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    found: list[str] = []
+    warm_up = HTTPRunner.warm_up
+
+    async def warm_up_where_others_look(runner: HTTPRunner, case: HTTPCase) -> None:
+        own = (daemon for daemon in running_daemons() if daemon.pid == os.getpid())
+        found.extend(model.name for daemon in own for model in daemon.models)
+        await warm_up(runner, case)
+
+    monkeypatch.setattr(HTTPRunner, "warm_up", warm_up_where_others_look)
     shape, kept = tmp_path / "tiny", tmp_path / "out.json"
     shape.mkdir()
     write_json(shape / "config.json", config | {"max_position_embeddings": 256})
@@ -96,6 +113,7 @@ def test_a_daemon_of_its_own(
     )
     (report,) = json.loads(kept.read_bytes())["cases"]
     assert code == 0, report["error"]
+    assert found == ["tiny"]
     assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
     assert report["engine"]["devices"] == ["cpu", "cpu"]
     assert 0 < report["figures"]["bubble_share"] < 1
