@@ -29,8 +29,8 @@ class TraceError(Exception):
 def add_trace(parser: argparse.ArgumentParser) -> None:
     """Give `penstock trace` its flags."""
     parser.description = (
-        "Write what each stage of a running daemon does in the next seconds: its micro-batches,\n"
-        "its transfers, and where it waits."
+        "Write what each stage of a running daemon does in the next seconds: its part of each\n"
+        "step, its transfers, and where it waits."
     )
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, parser=parser)

@@ -35,7 +35,7 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="decode_step"):
-    """One micro-batch of rows with a KV cache, the same message for every stage.
+    """One step of rows with a KV cache, the same message for every stage.
 
     tokens          int32[T]    input ids, rows one after another; -1: take the token that was last
                                 sampled for the row's slot (first stage's slot buffer)
@@ -66,7 +66,7 @@ class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
 
 
 class EncodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="encode_step"):
-    """One micro-batch of whole texts, the same message for every stage.
+    """One step of whole texts, the same message for every stage.
 
     tokens          int32[T]    input ids, rows one after another
     query_lens      int32[R]    tokens of each row
