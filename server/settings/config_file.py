@@ -157,6 +157,8 @@ def _message(fault: Fault) -> str:
     choices = _choices(struct, key)
     if choices and fault.kind == "value":
         return f"{path}: {fault.reason}; one of {', '.join(choices)}"
+    if key == "stage_layers":
+        return f"{path}: {fault.reason}; layers of each stage, such as [9, 8, 8, 7]"
     return f"{path}: {fault.reason}" if path else fault.reason
 
 
