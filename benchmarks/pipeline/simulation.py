@@ -50,7 +50,7 @@ class Run:
     def _bubble(self, stage: int) -> float:
         times = [step.stages[stage] for step in self.steps]
         busy = sum(end - begin for begin, end in times)
-        return 1 - busy / (times[-1][1] - times[0][0])
+        return max(0.0, 1 - busy / (times[-1][1] - times[0][0]))  # but for rounding
 
 
 class SimulatedEngine:

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from benchmarks.pipeline.loads import CASES, Load, load
-from benchmarks.pipeline.simulation import Run, SimulatedEngine
+from benchmarks.pipeline.simulation import Run, SimulatedEngine, SimulatedStep
 from benchmarks.pipeline.step_times import StepTimes, read_step_times
+from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.configs import execution_config
@@ -132,3 +133,11 @@ def test_no_chunk_but_a_prompts_last_is_short(stages: int, name: str) -> None:
 def test_one_stage_takes_all_that_fits() -> None:
     run = simulated(1, load(CASES["long32k"]))
     assert [step.batch.num_tokens for step in run.steps] == [8448, 8448, 8448, 6656]
+
+
+def test_a_stage_that_is_never_idle_has_no_bubbles() -> None:
+    """Though the sum of these times is larger than their whole, for rounding."""
+    batch = DecodeBatch(0)
+    times = [(0.1, 0.8), (0.8, 1.2), (1.2, 1.9)]
+    run = Run(1.9, [SimulatedStep(batch, 1, [time]) for time in times])
+    assert f"{run.bubbles()[0]:.1%}" == "0.0%"
