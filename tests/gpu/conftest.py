@@ -11,6 +11,9 @@ from workers.contract.multicast import NO_MULTICAST
 
 SOURCE = Path(__file__).parents[2]
 
+OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
+"""Torch's switch for several stages on one GPU; tests alone set it."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """The project's markers, for runs with a configuration of their own."""

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.gpu.conftest import OVERLAPPING
+
 pytestmark = pytest.mark.gpu
 
 HOPS = 100_000
-OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 
 
 def test_every_byte_arrives_in_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

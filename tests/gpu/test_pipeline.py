@@ -24,6 +24,7 @@ from engine_core.messages import RowOutput, SamplingParams, TracedStep
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits
+from tests.gpu.conftest import OVERLAPPING
 from tests.workers.equivalence import Lesson, Lessons
 from tests.workers.inline_engine import Sampled
 from tests.workers.teacher import Comparison
@@ -34,7 +35,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWa
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
 SAME_GPU, BOTH_GPUS, SECOND_GPU = ("cuda:0", "cuda:0"), ("cuda:0", "cuda:1"), ("cuda:1",)
-OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 WIDTH = 8
 CLOCKS_ERROR_US = 100
 
