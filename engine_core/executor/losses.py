@@ -24,7 +24,7 @@ class Losses:
         self._failures: dict[int, WorkerFailed] = {}
 
     def connected(self, stage: int, descriptor: int) -> None:
-        """The connection of `stage` has this file descriptor."""
+        """A connection of `stage` has this file descriptor."""
         self._stages[descriptor] = stage
 
     def failed(self, failure: WorkerFailed) -> None:

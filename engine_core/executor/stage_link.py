@@ -152,6 +152,6 @@ class StageLink:
         self.results.recv()  # the sender's identity
         frame = self.results.recv(copy=False)  # megabytes, if it holds vectors
         message = self._decoder.decode(frame.buffer)
-        if isinstance(message, WorkerConnected):
+        if isinstance(message, WorkerBeat):
             self._losses.connected(message.stage, frame.get(zmq.SRCFD))
         return message

@@ -124,7 +124,7 @@ class Supervisor:
     async def _first_death(self) -> RunningPart:
         exits = [child.exit for child in self._children]
         await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
-        return next(child for child in self._children if child.exit.done())
+        return _cause([child for child in self._children if child.exit.done()])
 
     async def _serve(self) -> int:
         """Until a signal comes or a part dies; then the requests in flight are finished."""
@@ -168,12 +168,10 @@ class Supervisor:
             later(_CAUSE_S, self._kill_workers, part.model)
 
     def _log_losses(self) -> None:
-        """Name the cause: a worker that was killed, or else what ended first. What runs elsewhere
-        is then finished."""
+        """Name the cause. What runs elsewhere is then finished."""
         for lost in self._unlogged:
             ended = [child for child in self._ended if lost in (child.part.model, child.part.title)]
-            killed = (c for c in ended if c.part.role == "worker" and c.exit.result() < 0)
-            cause = next(killed, ended[0])
+            cause = _cause(ended)
             _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
         self._unlogged.clear()
         self._died.set()
@@ -223,6 +221,12 @@ class Supervisor:
         for child in self._children:
             child.signal(signal.SIGKILL)
         await _wait(self._children, None)
+
+
+def _cause(ended: Sequence[RunningPart]) -> RunningPart:
+    """A worker that was killed, or else what ended first."""
+    killed = (part for part in ended if part.part.role == "worker" and part.exit.result() < 0)
+    return next(killed, ended[0])
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
-from workers.links.process_groups import edge_groups
+from workers.links.process_groups import edge_groups, needing_all_stages
 from workers.links.transport import Links
 from workers.weights.loader import TORCH_DTYPES
 
@@ -45,19 +45,23 @@ class NCCLSender:
 
 def connect_nccl(worker: WorkerConfig) -> Links:
     """Connect this stage, a member of `process_groups.joined`, to its neighbours, and send one row
-    over every edge: NCCL connects at the first use. Every stage must call this."""
+    over every edge: NCCL connects at the first use. Every stage must call this. Raises
+    PipelineError."""
     config, stage = worker.execution, worker.stage
     edges = edge_groups(config.num_stages, "nccl")
     shape = (config.largest_step_tokens, config.model.hidden_size)
     dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
+    row = torch.zeros(1, shape[1], dtype=dtype, device=device)
     previous = next_stage = None
     if stage > 0:
         buffer = torch.zeros(shape, dtype=dtype, device=device)
         previous = NCCLReceiver(stage - 1, edges[stage - 1], buffer)
-        previous.receive(-1, 1)
     if stage < config.num_stages - 1:
         next_stage = NCCLSender(stage + 1, edges[stage])
-        row = torch.zeros(1, shape[1], dtype=dtype, device=device)
-        next_stage.send(-1, row, reused=False)
-    torch.cuda.synchronize()
+    with needing_all_stages():
+        if previous is not None:
+            previous.receive(-1, 1)
+        if next_stage is not None:
+            next_stage.send(-1, row, reused=False)
+        torch.cuda.synchronize()
     return Links(previous, next_stage)

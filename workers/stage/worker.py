@@ -18,6 +18,7 @@ from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     StageCosts,
+    WorkerBeat,
     WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
@@ -95,6 +96,8 @@ def _serve(
     execution = config.execution
     if execution.device_type == "cuda":
         torch.cuda.set_device(config.local_device)
+    # From now on the core knows whose connection it is: a stage that goes takes others with it.
+    engine.send(WorkerBeat(config.stage, -1))
     remedy = f"lower {execution.setting('max_step_tokens')}"
     with explained("allocating what stages share", remedy):
         links = connect(config, partial(_end_process, execution, config.stage))

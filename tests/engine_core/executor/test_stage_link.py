@@ -4,7 +4,7 @@ Which stage was lost first."""
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -21,6 +21,7 @@ from workers.contract.messages import (
     EncodeStep,
     FromWorker,
     ToWorker,
+    WorkerBeat,
     WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
@@ -49,19 +50,12 @@ class Stages:
     @contextmanager
     def started(self, budgets: list[int], **changes) -> Iterator[tuple[StageLink, Capacity]]:
         num_stages = len(budgets)
-        config = engine_config(
-            num_stages=num_stages,
-            model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
-            worker_endpoint=self._endpoint,
-            block_size=4,
-            **changes,
-        )
-        executor = StageLink(config, self._context)
+        executor = self._executor(num_stages, **changes)
         try:
             with ThreadPoolExecutor(1) as thread:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
-                    self._dealers.append(self._open(stage))
+                    self._begin(stage)
                     self.send(stage, WorkerConnected(stage))
                 for stage, budget in enumerate(budgets):
                     self.shares.append(self._receive(stage, Share))
@@ -76,6 +70,19 @@ class Stages:
         finally:
             executor.close()
 
+    @contextmanager
+    def connecting(self, num_stages: int, **changes) -> Iterator["Future[Capacity]"]:
+        """While no stage is connected to its neighbours yet."""
+        executor = self._executor(num_stages, **changes)
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                starting = thread.submit(executor.start)
+                for stage in range(num_stages):
+                    self._begin(stage)
+                yield starting
+        finally:
+            executor.close()
+
     def lose(self, stage: int) -> None:
         """Close the stage's connection, as the kernel does with a process that ends."""
         self._dealers[stage].close(0)
@@ -85,11 +92,22 @@ class Stages:
             dealer.close(0)
         self._context.term()
 
-    def _open(self, stage: int) -> "zmq.Socket[bytes]":
+    def _executor(self, num_stages: int, **changes) -> StageLink:
+        config = engine_config(
+            num_stages=num_stages,
+            model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
+            worker_endpoint=self._endpoint,
+            block_size=4,
+            **changes,
+        )
+        return StageLink(config, self._context)
+
+    def _begin(self, stage: int) -> None:
         dealer = self._context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
         dealer.connect(self._endpoint)
-        return dealer
+        self._dealers.append(dealer)
+        self.send(stage, WorkerBeat(stage, -1))
 
     def send(self, stage: int, message: FromWorker) -> None:
         self._dealers[stage].send(msgspec.msgpack.encode(message))
@@ -199,6 +217,20 @@ def test_a_neighbour_that_notices_is_not_the_cause(stages: Stages, noticed_first
 
     events = (notice, go) if noticed_first else (go, notice)
     assert why_lost(stages, *events) == "worker 1 of m has gone"
+
+
+@pytest.mark.parametrize("noticed_first", [True, False])
+def test_a_stage_that_goes_while_all_connect_is_named(stages: Stages, noticed_first: bool) -> None:
+    with stages.connecting(3, name="m") as starting:
+        time.sleep(0.1)
+        if noticed_first:
+            stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+            time.sleep(0.02)
+        stages.lose(1)
+        if not noticed_first:
+            stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+        with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
+            starting.result(10)
 
 
 def test_last_words_explain_more_than_going(stages: Stages) -> None:

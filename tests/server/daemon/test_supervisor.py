@@ -54,6 +54,10 @@ class FakeDaemon:
         """A child that exits at once."""
         self._add(name, role, ["-c", f"raise SystemExit({status})"])
 
+    def add_killed(self, name: str, role: Role) -> None:
+        """A child that is killed at once."""
+        self._add(name, role, ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+
     def add_silent(self, name: str, role: Role) -> None:
         """A child that runs, and is never up."""
         self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
@@ -87,6 +91,7 @@ class FakeDaemon:
         startup: float = 60.0,
         drain: float = 30.0,
         stall: float = 0.0,
+        on_started: Callable[[], None] = lambda: None,
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""
 
@@ -97,7 +102,7 @@ class FakeDaemon:
             self.parts,
             Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
             is_ready=is_ready,
-            on_started=lambda: None,
+            on_started=on_started,
             on_ready=lambda _: when_ready(),
         )
         return await supervisor.run()
@@ -302,6 +307,17 @@ async def test_a_death_while_starting_ends_the_start(
     daemon.add_failing("worker 0", "worker", status=3)
     assert await daemon.run(never_ready) == 1
     assert caplog.messages == ["the worker 0 exited with status 3 while starting"]
+
+
+async def test_of_those_that_end_together_a_killed_worker_is_named(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its neighbour and its engine core, which end because of it, may be seen before it."""
+    daemon.add_failing("engine", "engine", status=1)
+    daemon.add_failing("worker 0", "worker", status=1)
+    daemon.add_killed("worker 1", "worker")
+    assert await daemon.run(never_ready, on_started=lambda: time.sleep(1)) == 1
+    assert caplog.messages == ["the worker 1 was killed by SIGKILL while starting"]
 
 
 async def test_a_start_has_a_deadline(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
