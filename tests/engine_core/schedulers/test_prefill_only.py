@@ -12,7 +12,7 @@ from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outp
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from tests.engine_core.configs import execution_config
+from tests.engine_core.configs import ENCODER, execution_config
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EmbedOutput
 
@@ -26,6 +26,7 @@ class Steps:
     def __init__(self, max_step_tokens: int = 32, stages: int = 1, max_model_len: int = 16) -> None:
         config = execution_config(
             num_stages=stages,
+            model=ENCODER,
             task="embed",
             max_model_len=max_model_len,
             max_step_tokens=max_step_tokens,
