@@ -167,6 +167,15 @@ def test_an_index_of_pickles_that_names_the_wrong_file(folder: Path, tensors: Te
     )
 
 
+def test_a_decoder_saved_without_its_head_has_names_without_prefix(
+    folder: Path, tensors: Tensors
+) -> None:
+    stored = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    assert stored.keys() != tensors.keys()
+    save_file(stored, folder / FILE)
+    assert_loads(folder, tensors)
+
+
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model.", "model."])
 def test_the_language_model_of_a_larger_one(
     folder: Path, tensors: Tensors, prefix: str, caplog: pytest.LogCaptureFixture

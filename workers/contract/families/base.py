@@ -14,6 +14,9 @@ Renames = Sequence[tuple[str, str]]
 those that its stage model uses."""
 
 
+_PREFIX = (r"^(embed_tokens|layers|norm)\.", r"model.\1.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One architecture, as a row of the table (`workers/contract/families/table.py`).
@@ -39,13 +42,14 @@ class Family:
 
 
 def decoder(name: str, read_shape: ReadShape, renames: Renames = ()) -> dict[str, Family]:
-    """The architectures of decoder `name`: with an LM head."""
+    """The architectures of decoder `name`: with an LM head. A checkpoint that was saved
+    without it has names without the prefix "model."."""
     architecture = f"{name}ForCausalLM"
     family = Family(
         task="generate",
         model_class="workers.models.decoder:DecoderForCausalLM",
         read_shape=read_shape,
-        renames=renames,
+        renames=(_PREFIX, *renames),
         base=architecture,
     )
     return {architecture: family}
