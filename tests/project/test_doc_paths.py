@@ -60,3 +60,9 @@ def test_paths_in_a_page_are_found() -> None:
     assert paths_in(text) == {"a/b.py", "c.py"}
     assert folders_in(text) == {"folder/"}
     assert modules_in(text) == {"server.errors", "server.crt"}
+
+
+def test_the_page_on_adding_a_model_shows_a_file_as_it_is() -> None:
+    page = (REPOSITORY / "docs" / "adding-a-model.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert shown == (REPOSITORY / "workers/contract/families/roberta.py").read_text()

@@ -21,8 +21,9 @@ from workers.contract.checkpoint.sentence_transformers_files import (
     read_transformer_file,
 )
 from workers.contract.config import Task
+from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.conventions import CONVENTIONS, Neutral
+from workers.contract.conventions import CONVENTIONS
 from workers.contract.families.table import UnknownArchitectureError, family_of
 from workers.contract.model_config import (
     EmbeddingConfig,
@@ -32,19 +33,6 @@ from workers.contract.model_config import (
     read_json,
 )
 from workers.contract.model_shape import ModelShape
-
-_NOT_SUPPORTED: Neutral = {
-    "add_cross_attention": (False, None),
-    "attention_chunk_size": (None,),
-    "compression_config": (None,),
-    "is_decoder": (False, None),
-    "is_encoder_decoder": (False, None),
-    "per_layer_config": (None, {}),
-    "pruned_heads": (None, {}),
-    "quantization": (None,),
-    "quantization_config": (None,),
-}
-"""Keys of any family that none obeys."""
 
 _Size = Annotated[int, Meta(ge=1)]
 
@@ -107,7 +95,7 @@ def _check_others(keys: ConfigKeys, folder: Path, modules: list[Module], task: T
     quantization = keys.read("quantization_config", dict[str, Any], {})
     if method := quantization.get("quant_method"):
         raise keys.error(f"quantization_config with the method {method!r} is not supported")
-    keys.neutral(_NOT_SUPPORTED)
+    keys.neutral(NOT_SUPPORTED)
     if (adapter := folder / "adapter_config.json").exists():
         raise ModelConfigError(f"{adapter}: adapters are not supported; merge it into the weights")
     check_sentence_transformers_files(folder, modules, CONVENTIONS[task])

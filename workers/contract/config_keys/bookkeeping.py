@@ -1,8 +1,10 @@
-"""Keys of `config.json` that change no model's numbers.
+"""Keys of `config.json` that change no model's numbers, and keys that no family obeys.
 
 As of transformers 5.23 and the versions before it, whose PretrainedConfig wrote the defaults of
 generation too. What a checkpoint declares for sampling is read by `server/models`.
 """
+
+from workers.contract.conventions import Neutral
 
 _ORIGIN = """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
@@ -39,3 +41,16 @@ _LABELS = "id2label label2id num_labels problem_type _num_labels"
 BOOKKEEPING = frozenset(
     " ".join((_ORIGIN, _EXECUTION, _TRAINING, _TOKENS, _GENERATION, _LABELS)).split()
 )
+
+NOT_SUPPORTED: Neutral = {
+    "add_cross_attention": (False, None),
+    "attention_chunk_size": (None,),
+    "compression_config": (None,),
+    "is_decoder": (False, None),
+    "is_encoder_decoder": (False, None),
+    "per_layer_config": (None, {}),
+    "pruned_heads": (None, {}),
+    "quantization": (None,),
+    "quantization_config": (None,),
+}
+"""Values of other keys of any family; with another value a checkpoint is refused."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from workers.contract.config_keys.bookkeeping import BOOKKEEPING
+from workers.contract.config_keys.bookkeeping import BOOKKEEPING, NOT_SUPPORTED
 from workers.contract.conventions import Neutral, check_neutral, shown_value
 from workers.contract.model_config import ModelConfigError
 
@@ -71,6 +71,7 @@ class ConfigKeys:
         """The keys of the object at key `name`: none if it is absent. They must be read too."""
         values = self.read(name, dict[str, Any], {})
         keys = ConfigKeys(self.file, values, f"{self._within}{name}.")
+        keys.neutral(NOT_SUPPORTED)
         self._nested.append(keys)
         return keys
 

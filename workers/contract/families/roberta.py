@@ -20,10 +20,7 @@ _RENAMES = (
     (r"^roberta\.", ""),
     (r"\.gamma$", ".weight"),
     (r"\.beta$", ".bias"),
-    (
-        r"^pooler\.",
-        "unused_pooler.",
-    ),  # the classifier has a layer of its own, after the same tokens
+    (r"^pooler\.", "unused_pooler."),  # the classifier's first layer is in its place
     (r"^classifier\.dense\.", "pooler.dense."),
     (r"^classifier\.out_proj\.", "classifier."),
     (r"^lm_head\.(dense|layer_norm)\.", r"cls.predictions.transform.\1."),
