@@ -33,8 +33,10 @@ help:
 run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
 
+# Two tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -m "not (alone or gpu)" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -q -m "alone or gpu"
 
 check: $(TEST_READY)
 	$(BIN)/ruff check --quiet

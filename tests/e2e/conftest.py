@@ -16,6 +16,13 @@ def demo() -> Generator[Daemon]:
 
 
 @pytest.fixture(scope="session")
+def pipeline() -> Generator[Daemon]:
+    """The same in two stages."""
+    with running("--pipeline-stages", "2", "--threads", "1") as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
 def full_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
     """A generator that chats, an embedder and a classifier, for those who have the key."""
     models = write_models(tmp_path_factory.mktemp("models"))

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME
-from tests.e2e.daemon import Daemon, running
+from tests.e2e.daemon import Daemon
 
 PROMPT = "The function returns"
 VOCABULARY = 4096
@@ -73,7 +73,7 @@ def test_a_bias_outside_the_vocabulary_is_refused(demo: Daemon, token: int, stre
     assert text(demo, max_tokens=2, logit_bias={str(VOCABULARY - 1): -1})
 
 
-def test_a_pipeline_gives_the_text_of_one_stage(demo: Daemon) -> None:
+def test_a_pipeline_gives_the_text_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
     """The last stage counts tokens; the requests' own order of steps must not matter."""
     asked: dict[str, Any] = {
         "max_tokens": 40,
@@ -84,5 +84,4 @@ def test_a_pipeline_gives_the_text_of_one_stage(demo: Daemon) -> None:
         "repetition_penalty": 1.1,
         "logit_bias": {"394": -3.5, "1141": 2},
     }
-    with running("--pipeline-stages", "2", "--threads", "1") as daemon:
-        assert text(daemon, **asked) == text(demo, **asked)
+    assert text(pipeline, **asked) == text(demo, **asked)

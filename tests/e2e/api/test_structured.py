@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
-from tests.e2e.daemon import Daemon, metric, running, wait_for
+from tests.e2e.daemon import Daemon, metric, wait_for
 
 PROMPT = "The configuration of the server as JSON:\n"
 SCHEMA = {
@@ -179,13 +179,12 @@ def test_an_embedder_has_no_text_to_constrain(demo: Daemon) -> None:
     assert answer.json()["error"]["code"] == "wrong_endpoint"
 
 
-def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon) -> None:
+def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
     forms: list[dict[str, Any]] = [
         {"response_format": JSON_SCHEMA, "seed": 4, "n": 3},
         {"regex": VERSION, "temperature": 0},
         {"choice": COLOURS, "seed": 9},
     ]
-    with running("--pipeline-stages", "2", "--threads", "1") as daemon:
-        for form in forms:
-            ours = [choice["text"] for choice in complete(daemon, **form)["choices"]]
-            assert ours == [choice["text"] for choice in complete(demo, **form)["choices"]]
+    for form in forms:
+        ours = [choice["text"] for choice in complete(pipeline, **form)["choices"]]
+        assert ours == [choice["text"] for choice in complete(demo, **form)["choices"]]

@@ -11,7 +11,7 @@ import httpx
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, is_alive, metric, wait_for
 
-LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
+LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True}
 DEMO = str(demo_models()[GENERATOR_NAME])
 PARTS = (f"worker 0 of {GENERATOR_NAME}", f"engine of {GENERATOR_NAME}", "api process 0")
 NAMED = ("--served-model-name", GENERATOR_NAME)

@@ -16,7 +16,7 @@ import pytest
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
 
-LONG = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
+LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True}
 
 
 @pytest.fixture

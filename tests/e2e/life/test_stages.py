@@ -2,7 +2,6 @@
 
 import httpx
 import numpy as np
-import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running, wait_for
@@ -26,12 +25,19 @@ def vectors(daemon: Daemon) -> np.ndarray:
     return np.array([item["embedding"] for item in answer.json()["data"]])
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, stages: int) -> None:
-    with running("--pipeline-stages", str(stages), "--threads", "1") as daemon:
-        assert len(daemon.children()["workers"]) == 2 * stages
-        assert texts(daemon) == texts(demo)
-        np.testing.assert_allclose(vectors(daemon), vectors(demo), atol=1e-6)
+def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
+    check_pipeline(pipeline, 2, demo)
+
+
+def test_a_long_pipeline_gives_the_answers_of_one_stage(demo: Daemon) -> None:
+    with running("--pipeline-stages", "4", "--threads", "1") as daemon:
+        check_pipeline(daemon, 4, demo)
+
+
+def check_pipeline(daemon: Daemon, stages: int, demo: Daemon) -> None:
+    assert len(daemon.children()["workers"]) == 2 * stages
+    assert texts(daemon) == texts(demo)
+    np.testing.assert_allclose(vectors(daemon), vectors(demo), atol=1e-6)
 
 
 def test_a_pipeline_that_is_divided_and_scheduled_as_asked(demo: Daemon) -> None:

@@ -57,6 +57,16 @@ def as_penstock(line: str) -> str:
     return line.removeprefix(".venv/bin/")
 
 
+def one_of_each(commands: list[str]) -> list[str]:
+    """The longest of those that differ in names and ports only."""
+    kinds: dict[tuple[int, tuple[str, ...]], str] = {}
+    for command in sorted(commands, key=len):
+        words = re.sub(r" --(port|served-model-name) \S+", "", command).split()
+        options = tuple(word for word in words if "/" not in word)
+        kinds[len(words), options] = command
+    return sorted(kinds.values())
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the models of the examples are: small ones under great names."""
@@ -90,12 +100,18 @@ def test_a_measurement_that_is_shown_is_one(command: str) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("command", shown("serve", "config"))
-def test_a_command_that_is_shown_works(command: str) -> None:
+def test_a_command_that_is_shown_is_understood(command: str) -> None:
     assert "cuda" not in command, "not for this machine"
     _, kind, *arguments = shlex.split(command)
-    if kind == "config":
-        subprocess.run([sys.executable, "-P", "-m", "server", kind, *arguments], check=True)
-        return
+    check = ["--check"] if kind == "serve" else []
+    words = [sys.executable, "-P", "-m", "server", "config", *check, *arguments]
+    subprocess.run(words, check=True)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("command", one_of_each(shown("serve")))
+def test_a_command_that_is_shown_serves(command: str) -> None:
+    arguments = shlex.split(command)[2:]
     # The last --port counts: tests take one that is free.
     with running(*arguments, "--port", "0") as daemon:
         names = {model["id"] for model in httpx.get(f"{daemon.url}/v1/models").json()["data"]}

@@ -25,6 +25,8 @@ from workers.contract.share import shares_of
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
 
+pytestmark = pytest.mark.alone
+
 WIDE: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3}
 SECONDS = 5.0
 
