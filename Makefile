@@ -14,12 +14,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(C
 HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check coverage bench constraints test-newest
+.PHONY: help run test test-models check coverage bench constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the whole test suite"
+	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
 	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
 	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
 	@echo "make bench        measure the daemon on this machine (needs wrk)"
@@ -35,8 +36,11 @@ run: $(RUN_READY)
 
 # Two tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu)" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -q -m "not (alone or gpu or matrix)" --numprocesses 2 --dist worksteal
 	$(BIN)/pytest -q -m "alone or gpu"
+
+test-models: $(TEST_READY)
+	$(BIN)/pytest -q tests/workers/models tests/workers/contract/families --numprocesses 2
 
 check: $(TEST_READY)
 	$(BIN)/ruff check --quiet

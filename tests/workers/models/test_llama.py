@@ -1,4 +1,4 @@
-"""Llama against transformers in float32, teacher-forced, over every way to cut up the work."""
+"""A decoder's stages without an engine: every position, over every way to cut up the work."""
 
 import dataclasses
 import random
@@ -11,27 +11,6 @@ import torch
 
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.step_tensors import Stages
-
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 3.0}
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "grouped": {},
-    "ungrouped": {"num_key_value_heads": 4},
-    "single_kv_head": {"num_key_value_heads": 1},
-    "wide_heads": {"head_dim": 24},
-    "tied": {"tie_word_embeddings": True},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "rope_llama3": {"rope_parameters": LLAMA3_ROPE},
-    "rope_linear": {"rope_parameters": LINEAR_ROPE},
-}
 
 PROMPTS = [
     random.Random(row).choices(range(LLAMA["vocab_size"]), k=length)
@@ -53,15 +32,6 @@ CHUNKS: list[Work] = [
 ]
 DECODES: list[Work] = [[(0, 37), (1, 12), (2, 5), (3, 1)], *[[(row, 1) for row in range(4)]] * 4]
 SCHEDULES = {"whole": WHOLE, "one_by_one": ONE_BY_ONE, "chunks": CHUNKS, "decodes": DECODES}
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def checkpoint(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[torch.Tensor]]:
-    """A folder, and the reference's log-probabilities for each of PROMPTS."""
-    folder = tmp_path_factory.mktemp(request.param)
-    return folder, reference(save_llama(folder, **VARIANTS[request.param]))
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +69,9 @@ def largest_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_position_agrees_with_transformers(
-    checkpoint: tuple[Path, list[torch.Tensor]], schedule: str
+    plain: tuple[Path, list[torch.Tensor]], schedule: str
 ) -> None:
-    folder, expected = checkpoint
+    folder, expected = plain
     ours = run_schedule(Stages(folder), SCHEDULES[schedule])
     assert largest_difference(ours, expected) <= 1e-4
 

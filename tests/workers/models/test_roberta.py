@@ -5,20 +5,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    CamembertConfig,
-    CamembertForSequenceClassification,
-    CamembertModel,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
     RobertaModel,
     XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
-    XLMRobertaForSequenceClassification,
     XLMRobertaModel,
 )
 
@@ -65,28 +59,6 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2])
-@pytest.mark.parametrize(
-    ("model", "config"),
-    [
-        (RobertaModel, RobertaConfig),
-        (XLMRobertaModel, XLMRobertaConfig),
-        (CamembertModel, CamembertConfig),
-    ],
-)
-def test_states_agree_with_transformers(
-    tmp_path: Path, model: Any, config: Any, num_stages: int
-) -> None:
-    expected = states_of(save(tmp_path, model, config))
-    assert min(float(own.std()) for own in expected) > 0.5
-    assert read_model_config(tmp_path).max_model_len == LIMIT
-    stages = Stages(tmp_path, task="embed", num_stages=num_stages)
-    ours = stages.run(packed_step(TEXTS))
-    assert_close(ours, expected)
-    for text, own in zip(TEXTS, ours, strict=True):
-        assert_close(stages.run(packed_step([text])), [own])
-
-
 def test_positions_begin_after_that_of_the_padding(tmp_path: Path) -> None:
     """By the padding's id, and not otherwise."""
     expected = states_of(save(tmp_path, XLMRobertaModel, XLMRobertaConfig, pad_token_id=0))
@@ -108,44 +80,6 @@ def test_segments_count_if_there_are_two(tmp_path: Path) -> None:
         own = model(torch.tensor([TEXTS[3]]), token_type_ids=torch.tensor([types[3]]))
     ours = Stages(tmp_path, task="embed").run(packed_step(TEXTS, types))
     assert_close(ours[3:4], [own.last_hidden_state[0]])
-
-
-@pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize(
-    ("model", "config"),
-    [
-        (RobertaForSequenceClassification, RobertaConfig),
-        (XLMRobertaForSequenceClassification, XLMRobertaConfig),
-        (CamembertForSequenceClassification, CamembertConfig),
-    ],
-)
-def test_scores_agree_with_transformers(
-    tmp_path: Path, model: Any, config: Any, labels: int
-) -> None:
-    expected = torch.stack(logits_of(save(tmp_path, model, config, num_labels=labels)))
-    stages = Stages(tmp_path, task="classify", num_stages=2)
-    states = stages.run(packed_step(TEXTS))
-    with torch.inference_mode():
-        scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
-    assert scores.shape == (len(TEXTS), labels)
-    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("hidden_act", ["gelu", "relu"])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(
-    ("model", "config"),
-    [(RobertaForMaskedLM, RobertaConfig), (XLMRobertaForMaskedLM, XLMRobertaConfig)],
-)
-def test_logits_agree_with_transformers(
-    tmp_path: Path, model: Any, config: Any, tied: bool, hidden_act: str
-) -> None:
-    """The head's activation is a gelu, whatever that of the layers."""
-    changes: dict[str, Any] = {"tie_word_embeddings": tied, "hidden_act": hidden_act}
-    expected = logits_of(save(tmp_path, model, config, **changes))
-    ours = Stages(tmp_path, task="embed_sparse", num_stages=2).logits(packed_step(TEXTS))
-    for a, b in zip(ours, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 
 
 def test_a_classifier_beside_a_pooler_that_it_does_not_use(tmp_path: Path) -> None:

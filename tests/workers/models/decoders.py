@@ -1,0 +1,62 @@
+"""A tiny model of every family of decoders, and what each of its features is spoilt by."""
+
+from typing import Any
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.workers.checkpoints import LLAMA
+from tests.workers.models.tiny_models import Spoilt, TinyModel
+
+LIMIT = 64
+_SIZES = LLAMA | {"max_position_embeddings": LIMIT}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 3.0}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
+
+
+def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
+    return TinyModel(
+        model_class=LlamaForCausalLM,
+        config_class=LlamaConfig,
+        config=_SIZES | changes,
+        spoilt=spoilt or {},
+    )
+
+
+DECODERS: dict[str, TinyModel] = {
+    "llama": _llama(
+        {
+            "positions": Spoilt(config={"rope_parameters": _ROPE}),
+            "norms": Spoilt(tensors={"input_layernorm": 1.0}),
+            "last_norm": Spoilt(tensors={r"model\.norm": 1.0}),
+        }
+    ),
+    "llama_ungrouped": _llama(num_key_value_heads=4),
+    "llama_single_kv_head": _llama(num_key_value_heads=1),
+    "llama_wide_heads": _llama(head_dim=24),
+    "llama_tied": _llama(tie_word_embeddings=True),
+    "llama_biases": _llama(
+        {
+            "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
+            "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
+            "mlp_bias": Spoilt(tensors={r"mlp.*bias": 0.0}),
+        },
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    "llama_rope_llama3": _llama(
+        {"scaling": Spoilt(config={"rope_parameters": _LLAMA3 | {"factor": 4.0}})},
+        rope_parameters=_LLAMA3,
+    ),
+    "llama_rope_linear": _llama(
+        {"scaling": Spoilt(config={"rope_parameters": _LINEAR | {"factor": 2.0}})},
+        rope_parameters=_LINEAR,
+    ),
+}

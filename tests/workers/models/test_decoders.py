@@ -1,0 +1,78 @@
+"""Decoders of every family against transformers in float32, teacher-forced: one token, the edges of
+windows, the limit, among strangers, with and without cached prefixes, in stages."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.equivalence import WAYS, Lesson, check_prefix_cache, check_way
+from tests.workers.inline_engine import Way
+from tests.workers.models.decoders import DECODERS, LIMIT
+from tests.workers.models.tiny_models import TinyModel, TinyModels
+from tests.workers.teacher import Reference
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+
+TOKENS = 8
+SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
+
+
+def prompts_for(tiny: TinyModel) -> list[list[int]]:
+    """Prompts of which one is a token, others end about an edge, and one reaches the limit."""
+    draw = random.Random(1)
+    edges = [edge + by for edge in tiny.edges for by in (-1, 0, 1)]
+    lengths = [1, 15, 16, 17, *edges, 33, LIMIT - TOKENS]
+    return [draw.choices(range(6, tiny.config["vocab_size"]), k=length) for length in lengths]
+
+
+def taught(models: TinyModels, tiny: TinyModel) -> Lesson:
+    """What transformers says after each prompt, token by token."""
+    folder, model = models(tiny)
+    prompts = prompts_for(tiny)
+    return Lesson(folder, prompts, [continuation(model, prompt) for prompt in prompts])
+
+
+@torch.inference_mode()
+def continuation(model: Any, prompt: list[int]) -> Reference:
+    """Each prompt alone, greedily, without a cache."""
+    tokens, seen = list(prompt), []
+    while len(seen) < TOKENS:
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        assert logits.std() >= 1
+        seen.append(logits.log_softmax(-1).numpy())
+        tokens.append(int(logits.argmax()))
+    return Reference(tokens[len(prompt) :], np.stack(seen))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
+    lesson = taught(tiny_models, DECODERS[name])
+    assert read_model_config(lesson.folder).max_model_len == LIMIT
+    check_prefix_cache(lesson, Way(), print)
+    check_way(lesson, Way(stages=2, depth=3, max_step_tokens=40), print)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_way_changes_the_text(tiny_models: TinyModels, name: str, way: str, stages: int) -> None:
+    lesson = taught(tiny_models, DECODERS[name])
+    check_way(lesson, replace(WAYS[way], stages=stages), print)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("name", "feature"), SPOILT)
+def test_a_spoilt_feature_is_noticed(
+    tiny_models: TinyModels, name: str, feature: str, tmp_path: Path
+) -> None:
+    tiny = DECODERS[name]
+    lesson = taught(tiny_models, tiny)
+    tiny_models.spoil(tiny, tiny.spoilt[feature], tmp_path)
+    _, comparison = Lesson(tmp_path, lesson.prompts, lesson.references).run(Way())
+    with pytest.raises(AssertionError, match="log-probabilities within"):
+        comparison.check()

@@ -1,0 +1,109 @@
+"""Encoders of every family against transformers in float32: states, scores, logits of words; one
+token, the edges of windows, the limit, among strangers, in stages."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.workers.models.encoders import ENCODERS, LIMIT
+from tests.workers.models.tiny_models import TinyModel, TinyModels
+from tests.workers.step_tensors import Stages, packed_step
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.families.table import family_of
+
+SPOILT = [(name, feature) for name, tiny in ENCODERS.items() for feature in tiny.spoilt]
+SAME_DIRECTION = 0.99999
+"""The least cosine of states or logits."""
+CLOSE = {"embed": 1e-5, "classify": 1e-5, "embed_sparse": 2e-5}
+"""The largest difference of a state, of a score, of a logit of a word."""
+
+
+def texts_for(tiny: TinyModel) -> list[list[int]]:
+    """Texts of which one is a token, others end about an edge, and one reaches the limit. No token
+    is 0 or 1: transformers gives padding no position."""
+    draw = random.Random(1)
+    edges = [edge + by for edge in tiny.edges for by in (-1, 0, 1)]
+    lengths = [3, 17, 17, *edges, LIMIT, 1, 5, 44]
+    return [draw.choices(range(2, tiny.config["vocab_size"]), k=length) for length in lengths]
+
+
+def segments_of(tiny: TinyModel, texts: list[list[int]]) -> list[list[int]]:
+    """Two halves, or nothing where the model knows one segment."""
+    if tiny.config.get("type_vocab_size", 1) == 1:
+        return []
+    return [[int(place >= len(text) // 2) for place in range(len(text))] for text in texts]
+
+
+def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
+    """What transformers says of each text alone: states or logits [tokens, N], or scores [1, N]."""
+    texts = texts_for(tiny)
+    segments = segments_of(tiny, texts)
+    results: list[torch.Tensor] = []
+    for row, text in enumerate(texts):
+        types = {"token_type_ids": torch.tensor([segments[row]])} if segments else {}
+        with torch.inference_mode():
+            said = model(torch.tensor([text]), **types)
+        results.append(said.last_hidden_state[0] if "logits" not in said else said.logits)
+    results = [own.reshape(-1, own.shape[-1]) for own in results]
+    assert torch.cat(results).std() > 0.1
+    return results
+
+
+def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Tensor]:
+    """The same, of all texts in one step."""
+    task = family_of(read_model_config(folder).architecture).task
+    stages = Stages(folder, task=task, num_stages=num_stages)
+    texts = texts_for(tiny)
+    step = packed_step(texts, segments_of(tiny, texts))
+    if task == "embed_sparse":
+        return stages.logits(step)
+    states = stages.run(step)
+    if task == "embed":
+        return states
+    with torch.inference_mode():
+        scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
+    return list(scores.split(1))
+
+
+def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor]:
+    """Ours are transformers'; returns them."""
+    ours, expected = ours_of(folder, tiny), expected_of(model, tiny)
+    close = CLOSE[family_of(read_model_config(folder).architecture).task]
+    for a, b in zip(ours, expected, strict=True):
+        assert torch.cosine_similarity(a, b).min() >= SAME_DIRECTION
+        torch.testing.assert_close(a, b, atol=close, rtol=0)
+    return ours
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
+    folder, model = tiny_models(ENCODERS[name])
+    assert read_model_config(folder).max_model_len == LIMIT
+    whole = check_agrees(folder, model, ENCODERS[name])
+    split = ours_of(folder, ENCODERS[name], num_stages=2)
+    assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("num_stages", [3, 4])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_stages_do_not_change_a_bit(tiny_models: TinyModels, name: str, num_stages: int) -> None:
+    folder, _ = tiny_models(ENCODERS[name])
+    whole = ours_of(folder, ENCODERS[name])
+    split = ours_of(folder, ENCODERS[name], num_stages)
+    assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("name", "feature"), SPOILT)
+def test_a_spoilt_feature_is_noticed(
+    tiny_models: TinyModels, name: str, feature: str, tmp_path: Path
+) -> None:
+    tiny = ENCODERS[name]
+    _, model = tiny_models(tiny)
+    tiny_models.spoil(tiny, tiny.spoilt[feature], tmp_path)
+    with pytest.raises(AssertionError, match=r"Tensor-likes are not close|cosine_similarity"):
+        check_agrees(tmp_path, model, tiny)

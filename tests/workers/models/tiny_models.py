@@ -1,0 +1,78 @@
+"""Families in a size for tests: made by transformers, kept for a session, spoilt on purpose."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from tests.workers.checkpoints import save_randomly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoilt:
+    """What is wrong in a copy of a checkpoint: keys of config.json, and every element of the
+    tensors whose names a regular expression is found in.
+
+    A comparison that does not notice it does not see what the key or the tensor is for.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyModel:
+    """A model of a family.
+
+    config    keys of its configuration, with which `config_class` is made
+    edges     lengths in tokens at which something changes, such as a window's
+    spoilt    by feature
+    """
+
+    model_class: type[PreTrainedModel]
+    config_class: type[PreTrainedConfig]
+    config: Mapping[str, Any]
+    edges: tuple[int, ...] = ()
+    spoilt: Mapping[str, Spoilt] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> PreTrainedModel:
+        """Write it with random weights, norms and biases too; returns it."""
+        torch.manual_seed(7)
+        model = self.model_class(self.config_class(**self.config)).eval()
+        return save_randomly(model, folder)
+
+
+class TinyModels:
+    """Each model's folder and transformers' own model, made once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[int, tuple[Path, Any]] = {}
+
+    def __call__(self, tiny: TinyModel) -> tuple[Path, Any]:
+        if id(tiny) not in self._made:
+            folder = self._root / f"{len(self._made)}-{tiny.model_class.__name__}"
+            self._made[id(tiny)] = folder, tiny.save(folder)
+        return self._made[id(tiny)]
+
+    def spoil(self, tiny: TinyModel, spoilt: Spoilt, copy: Path) -> None:
+        """Write a wrong copy of `tiny` to the folder `copy`. Everything named must be there, and
+        must have been different."""
+        folder, _ = self(tiny)
+        right = json.loads((folder / "config.json").read_text())
+        wrong = right | spoilt.config
+        assert all(wrong[key] != right.get(key) for key in spoilt.config)
+        (copy / "config.json").write_text(json.dumps(wrong))
+        tensors = load_file(folder / "model.safetensors")
+        for pattern, value in spoilt.tensors.items():
+            names = [name for name in tensors if re.search(pattern, name)]
+            assert names, f"no tensor is called {pattern}"
+            for name in names:
+                tensors[name] = torch.full_like(tensors[name], value)
+        save_file(tensors, copy / "model.safetensors")
