@@ -80,12 +80,14 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """How a job's texts are tokenized, and how its items are truncated.
 
     Items longer than `truncate_to` tokens, special tokens included, lose tokens from
-    `truncation_side`; special tokens are kept. Only the second text of a pair is truncated.
+    `truncation_side`; special tokens are kept. Only the second text of a pair is truncated. The
+    first `unpooled` tokens of each text are a prompt that an embedder does not pool.
     """
 
     add_special_tokens: bool = True
     truncate_to: int | None = None
     truncation_side: Literal["left", "right"] = "right"
+    unpooled: int = 0
 
 
 class _Job(msgspec.Struct, array_like=True, frozen=True):
@@ -180,12 +182,13 @@ class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
-    vocabulary for sparse vectors."""
+    vocabulary for sparse vectors; `hidden_size` is that of a token state."""
 
     task: Task
     max_model_len: int
     vocab_size: int
     vector_size: int
+    hidden_size: int
     kv_tokens: int
     weight_bytes: int
 

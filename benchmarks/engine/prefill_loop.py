@@ -22,10 +22,10 @@ def measure() -> list[Figure]:
 def _figure(jobs: int, step_tokens: int) -> Figure:
     options = EngineOptions(max_step_tokens=step_tokens)
     config = engine_config(demo_models()[EMBEDDER_NAME], options)
-    vectors = bytes(step_tokens // _TEXT_TOKENS * config.execution.model.hidden_size * 4)
+    vectors = bytes(step_tokens // _TEXT_TOKENS * config.execution.model.vector_size * 4)
 
     def answer(step: StepInput) -> EmbedOutput:
-        size = len(step.query_lens) * config.execution.model.hidden_size
+        size = len(step.query_lens) * config.execution.model.vector_size
         return EmbedOutput(step.step, vectors=vectors[:size])
 
     core = InMemoryCore(config, 0, answer)

@@ -62,7 +62,7 @@ class FakeEngine:
         tokens: Sequence[int],
     ) -> None:
         self._clients = ClientSocket(endpoint, zmq.Context())
-        self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, 1 << 20, 1 << 20)
+        self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, VECTOR_SIZE, 1 << 20, 1 << 20)
         self._expected, self._greeting = clients, list[bytes]()
         self._step_seconds = step_seconds
         self._tokens = tokens

@@ -13,6 +13,7 @@ from engine_core.messages import (
     Accepted,
     DenseVectors,
     EncodedRows,
+    EngineInfo,
     Scores,
     SparseVectors,
     TokenStates,
@@ -108,16 +109,16 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
         """Put the results of `rows` where they belong."""
 
 
-CallKind = Callable[[int, int], EncodeCall[Any, AnswerT]]
-"""Makes the call of a job, from its number of rows and `EngineInfo.vector_size`."""
+CallKind = Callable[[int, EngineInfo], EncodeCall[Any, AnswerT]]
+"""Makes the call of a job, from its number of rows and what its engine says of its model."""
 
 
 class VectorsCall(EncodeCall[DenseVectors, EncodedVectors]):
     """A dense vector an item."""
 
-    def __init__(self, rows: int, vector_size: int) -> None:
+    def __init__(self, rows: int, info: EngineInfo) -> None:
         super().__init__(DenseVectors, rows)
-        self._vectors: FloatArray = np.empty((rows, vector_size), np.float32)
+        self._vectors: FloatArray = np.empty((rows, info.vector_size), np.float32)
 
     def result(self, accepted: Accepted) -> EncodedVectors:
         return EncodedVectors(
@@ -131,9 +132,9 @@ class VectorsCall(EncodeCall[DenseVectors, EncodedVectors]):
 class ScoresCall(EncodeCall[Scores, EncodedScores]):
     """A classifier's logits for each item."""
 
-    def __init__(self, rows: int, vector_size: int) -> None:
+    def __init__(self, rows: int, info: EngineInfo) -> None:
         super().__init__(Scores, rows)
-        self._logits: FloatArray = np.empty((rows, vector_size), np.float32)
+        self._logits: FloatArray = np.empty((rows, info.vector_size), np.float32)
 
     def result(self, accepted: Accepted) -> EncodedScores:
         return EncodedScores(
@@ -150,9 +151,9 @@ class StatesCall(EncodeCall[TokenStates, EncodedStates]):
 
     token_states = True
 
-    def __init__(self, rows: int, vector_size: int) -> None:
+    def __init__(self, rows: int, info: EngineInfo) -> None:
         super().__init__(TokenStates, rows)
-        self._states: FloatArray = np.empty((0, vector_size), np.float32)
+        self._states: FloatArray = np.empty((0, info.hidden_size), np.float32)
         self._offsets: list[int] = [0]
 
     def accept(self, message: Accepted) -> None:
@@ -185,8 +186,8 @@ class SparseCall(EncodeCall[SparseVectors, EncodedSparse]):
     """A sparse vector an item. Fails with `too_large` where all have more than MAX_SPARSE_ENTRIES
     entries."""
 
-    def __init__(self, rows: int, vector_size: int) -> None:
-        del vector_size  # the vocabulary's, of which few entries are not zero
+    def __init__(self, rows: int, info: EngineInfo) -> None:
+        del info  # its vector size is the vocabulary's, of which few entries are not zero
         super().__init__(SparseVectors, rows)
         self._entries: list[FloatArray] = [np.empty((0, 2), np.float32)] * rows
         self._room = MAX_SPARSE_ENTRIES

@@ -111,7 +111,7 @@ class EngineClient:
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = kind(len(texts) + len(ids), info.vector_size)
+        call = kind(len(texts) + len(ids), info)
         message = EncodeJob(
             job,
             texts=texts,

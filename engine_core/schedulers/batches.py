@@ -97,7 +97,8 @@ class EncodeBatch:
 
     `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` are
     the jobs that they belong to, each with its row numbers (int32), in batch order. `token_states`
-    uint8[R] is 1 for rows whose token states are requested (empty when there is none).
+    uint8[R] is 1 for rows whose token states are requested, `unpooled_lens` int32[R] the first
+    tokens of each that are not pooled (empty when there are none).
     """
 
     step: int
@@ -106,6 +107,7 @@ class EncodeBatch:
     token_types: npt.NDArray[np.uint8]
     parts: list[tuple[Job, npt.NDArray[np.int32]]]
     token_states: npt.NDArray[np.uint8]
+    unpooled_lens: npt.NDArray[np.int32]
 
     @property
     def work(self) -> StepWork:
@@ -113,7 +115,6 @@ class EncodeBatch:
         return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
 
     @property
-    def num_vectors(self) -> npt.NDArray[np.int32]:
-        """How many dense vectors each row gets: int32[R]."""
-        ones = np.ones_like(self.lens)
-        return np.where(self.token_states, self.lens, ones) if len(self.token_states) else ones
+    def num_states(self) -> npt.NDArray[np.int32]:
+        """How many token states each row gets: int32[R]."""
+        return self.lens * self.token_states if len(self.token_states) else np.zeros_like(self.lens)

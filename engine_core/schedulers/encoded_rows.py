@@ -27,31 +27,48 @@ def job_results(
 ) -> Iterator[tuple[Job, int, EncodedRows | None]]:
     """For each job of the batch how many of its rows have finished, and their results; None in
     place of results that are not all finite."""
-    data, sizes = _vectors_by_row(batch, output)
-    ends = [0, *np.cumsum(sizes).tolist()]
-    numbers = np.frombuffer(data, np.float32)
-    # Sparse vectors may all be empty.
-    vectors = numbers.reshape(ends[-1], len(numbers) // max(ends[-1], 1))
-    finite = bool(np.isfinite(vectors).all())
+    vectors = _Ragged(*_vectors_by_row(batch, output))
+    states = None
+    if isinstance(output, EmbedOutput) and len(batch.token_states):
+        states = _Ragged(output.states, batch.num_states)
     # Chosen once a step: where many jobs share it, each may have a single row.
     plain = Scores if isinstance(output, ClassifyOutput) else DenseVectors
-    sparse, any_states = isinstance(output, EmbedSparseOutput), len(batch.token_states) > 0
+    sparse = isinstance(output, EmbedSparseOutput)
     first = 0
     for job, rows in batch.parts:
         num_rows = len(rows)
         last = first + num_rows
-        own = vectors[ends[first] : ends[last]]
-        if not (finite or np.isfinite(own).all()):
+        own_states = states if states is not None and requests_token_states(job) else None
+        own = (own_states or vectors).of_rows(first, last)
+        if own is None:
             part = None
         elif sparse:
-            counts = sizes[first:last].tobytes()
-            part = SparseVectors(job.message.id, rows.tobytes(), own.tobytes(), counts)
-        elif any_states and requests_token_states(job):
-            part = TokenStates(job.message.id, rows.tobytes(), own.tobytes())
+            counts = vectors.counts[first:last].tobytes()
+            part = SparseVectors(job.message.id, rows.tobytes(), own, counts)
+        elif own_states is not None:
+            part = TokenStates(job.message.id, rows.tobytes(), own)
         else:
-            part = plain(job.message.id, rows.tobytes(), own.tobytes())
+            part = plain(job.message.id, rows.tobytes(), own)
         yield job, num_rows, part
         first = last
+
+
+class _Ragged:
+    """A step's vectors float32[V, D], `counts` int32[R] of which are each row's."""
+
+    def __init__(self, data: bytes, counts: _IntArray) -> None:
+        self.counts = counts
+        self._ends: list[int] = [0, *np.cumsum(counts).tolist()]
+        numbers = np.frombuffer(data, np.float32)
+        # Sparse vectors may all be empty.
+        width = len(numbers) // max(self._ends[-1], 1)
+        self._vectors = numbers.reshape(self._ends[-1], width)
+        self._finite = bool(np.isfinite(numbers).all())
+
+    def of_rows(self, first: int, last: int) -> bytes | None:
+        """The vectors of rows `first` to `last` - 1; None if they are not all finite."""
+        own = self._vectors[self._ends[first] : self._ends[last]]
+        return own.tobytes() if self._finite or np.isfinite(own).all() else None
 
 
 def requests_token_states(job: Job) -> bool:
@@ -63,7 +80,7 @@ def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> tuple[bytes, _I
     """The step's vectors, float32[V, D], and how many are each row's, int32[R]."""
     match output:
         case EmbedOutput():
-            return output.vectors, batch.num_vectors
+            return output.vectors, np.ones_like(batch.lens)
         case EmbedSparseOutput():
             return output.entries, np.frombuffer(output.counts, np.int32)
         case ClassifyOutput():

@@ -248,6 +248,7 @@ class _Packer:
             token_types=self._token_types(),
             parts=self._parts,
             token_states=self._token_states(),
+            unpooled_lens=self._unpooled_lens(),
         )
 
     def _token_states(self) -> npt.NDArray[np.uint8]:
@@ -255,6 +256,12 @@ class _Packer:
         if not any(flag for flag, _ in flags):
             return np.empty(0, np.uint8)
         return np.concatenate([np.full(count, flag, np.uint8) for flag, count in flags])
+
+    def _unpooled_lens(self) -> npt.NDArray[np.int32]:
+        lens = [(job.message.tokenization.unpooled, len(rows)) for job, rows in self._parts]
+        if not any(unpooled for unpooled, _ in lens):
+            return np.empty(0, np.int32)
+        return np.concatenate([np.full(count, unpooled, np.int32) for unpooled, count in lens])
 
     def _token_types(self) -> npt.NDArray[np.uint8]:
         if not any(map(len, self._types)):

@@ -42,6 +42,7 @@ def build_encode_step(batch: EncodeBatch) -> EncodeStep:
         query_lens=batch.lens.tobytes(),
         token_types=batch.token_types.tobytes(),
         token_states=batch.token_states.tobytes(),
+        unpooled_lens=batch.unpooled_lens.tobytes(),
     )
 
 

@@ -94,6 +94,7 @@ class Workflow:
             max_model_len=config.max_model_len,
             vocab_size=config.model.vocab_size,
             vector_size=self.vector_size(config.model),
+            hidden_size=config.model.hidden_size,
             kv_tokens=capacity.num_blocks * config.block_size,
             weight_bytes=capacity.weight_bytes,
         )

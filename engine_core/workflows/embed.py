@@ -36,19 +36,20 @@ class EncoderProcessor:
         lens = np.array([len(text.ids) // 4 for text in tokenized], np.int32)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
         rows = EncoderRows(tokens, _segments(tokenized), lens)
-        self._check(rows)
+        self._check(rows, inputs.job.message.tokenization.unpooled)
         dropped = [text.dropped for text in tokenized]
         accepted = Accepted(
             inputs.job.message.id, lens.tolist(), dropped=dropped if any(dropped) else []
         )
         return accepted, rows
 
-    def _check(self, rows: EncoderRows) -> None:
+    def _check(self, rows: EncoderRows, unpooled: int) -> None:
         lens = rows.lens
-        for index in np.flatnonzero((lens == 0) | (lens > self._max_model_len))[:1].tolist():
+        for index in np.flatnonzero((lens <= unpooled) | (lens > self._max_model_len))[:1].tolist():
             param = self._param(index, len(lens))
-            if lens[index] == 0:
-                raise RefusalError("invalid_request", f"{param} has no tokens", param)
+            if lens[index] <= unpooled:
+                behind = f" behind the {unpooled} of its prompt" if unpooled else ""
+                raise RefusalError("invalid_request", f"{param} has no tokens{behind}", param)
             raise RefusalError(
                 "context_length_exceeded",
                 f"{param} has {lens[index]} tokens; this model takes at most {self._max_model_len}",
@@ -86,5 +87,5 @@ WORKFLOW = Workflow(
     preprocessor=tokenizer_threads_for,
     processor=EncoderProcessor,
     scheduler=PrefillOnlyScheduler,
-    vector_size=lambda model: model.hidden_size,
+    vector_size=lambda model: model.vector_size,
 )

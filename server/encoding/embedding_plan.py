@@ -3,7 +3,7 @@
 import msgspec
 
 from engine_core.messages import Tokenization
-from server.encoding.text_prompts import text_prompt
+from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.errors import APIError
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name
@@ -29,13 +29,15 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> EmbeddingPlan:
     """Check everything that can be wrong with a request before it is tokenized. Raises APIError."""
+    items, prompt = _items(body, model, limits)
+    tokenization = Tokenization(
+        add_special_tokens=body.add_special_tokens is not False,
+        truncate_to=_input_limit(body, model.max_model_len),
+        truncation_side=body.truncation_side or "right",
+    )
     return EmbeddingPlan(
-        items=_items(body, model, limits),
-        tokenization=Tokenization(
-            add_special_tokens=body.add_special_tokens is not False,
-            truncate_to=_input_limit(body, model.max_model_len),
-            truncation_side=body.truncation_side or "right",
-        ),
+        items=items,
+        tokenization=behind_prompt(tokenization, model, prompt),
         priority=body.priority or 0,
         dimensions=_dimensions(body, model),
         normalize=_normalize(body, model),
@@ -44,21 +46,21 @@ def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> Embe
     )
 
 
-def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> Items:
-    """The inputs, texts behind their prompt."""
+def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> tuple[Items, str]:
+    """The inputs, texts behind their prompt; and the prompt."""
     items = parse_items(body.input, "input", model, limits.max_inputs)
     if "" in items.texts:
         field = f"input[{items.texts.index('')}]" if isinstance(body.input, list) else "input"
         raise APIError("invalid_request", f"{field}: must not be empty", field)
     named = body.prompt_name is not None or body.input_type is not None
     if items.ids and not named:
-        return items
+        return items, ""
     prompt = text_prompt(model, body.prompt_name, body.input_type)
     if prompt and items.ids:
         field = "prompt_name" if body.prompt_name is not None else "input_type"
         message = f"{field}: is only for texts; token ids are used as they are"
         raise APIError("invalid_request", message, field)
-    return text_items([prompt + text for text in items.texts]) if prompt else items
+    return text_items([prompt + text for text in items.texts]) if prompt else items, prompt
 
 
 def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
@@ -77,7 +79,7 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
     field, requested = name_and_value(
         ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
     )
-    own, declared = model.served.execution.model.hidden_size, model.served.execution.model.embedding
+    own, declared = model.served.execution.model.vector_size, model.served.execution.model.embedding
     if requested is None or requested == own:
         return own
     if not declared.is_matryoshka:
@@ -101,7 +103,7 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
     if requested is False and (dtype := _dtype(body)) in _DIRECTIONS:
         message = f"{field}: false is only for floats; {dtype} vectors keep only the direction"
         raise APIError("invalid_request", message, field)
-    return model.served.execution.model.pooling.normalize if requested is None else requested
+    return model.served.execution.model.normalized if requested is None else requested
 
 
 def _dtype(body: EmbeddingRequest) -> EmbedDtype:

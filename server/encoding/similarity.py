@@ -14,7 +14,7 @@ def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> 
     if kind == "cosine":
         return cosine_similarity(vectors, others)
     first, second = (
-        shorten(pooled, config.hidden_size, normalize=config.pooling.normalize)
+        shorten(pooled, config.vector_size, normalize=config.normalized)
         for pooled in (vectors, others)
     )
     if kind == "dot":

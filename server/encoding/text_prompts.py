@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
+from engine_core.messages import Tokenization
 from server.errors import APIError
 from server.schemas.embeddings import INPUT_TYPES
 from server.service.registry import Model
@@ -11,23 +14,37 @@ def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -
     """The prompt of this name or for this kind of text; without either the model's default.
 
     A kind for which the model has no prompt gets none. Raises APIError for an unknown name or
-    kind, for both at once, and where the model's pooling leaves prompts out.
+    kind, and for both at once.
     """
     if prompt_name is not None and input_type is not None:
         message = "prompt_name and input_type: give only one of them"
         raise APIError("invalid_request", message, "prompt_name")
     declared = model.served.execution.model.embedding
     if prompt_name is not None:
-        prompt = _named(model.name, declared.prompts, prompt_name)
-    elif input_type is not None:
-        prompt = _for_kind(declared.prompts, input_type)
-    else:
-        prompt = declared.prompts.get(declared.default_prompt_name or "", "")
-    if prompt and not model.served.execution.model.pooling.include_prompt:
-        field = "input_type" if input_type is not None else "prompt_name"
-        message = f"{field}: model {model.name} pools without its prompts, which is not served"
-        raise APIError("invalid_request", message, field)
-    return prompt
+        return _named(model.name, declared.prompts, prompt_name)
+    if input_type is not None:
+        return _for_kind(declared.prompts, input_type)
+    return declared.prompts.get(declared.default_prompt_name or "", "")
+
+
+def behind_prompt(tokenization: Tokenization, model: Model, prompt: str) -> Tokenization:
+    """That of texts behind `prompt`, which the model's pooling may leave out.
+
+    Raises APIError where such texts are to be cut on the left: little of the prompt would be left.
+    """
+    if not prompt or model.served.execution.model.pooling.include_prompt:
+        return tokenization
+    if tokenization.truncate_to is not None and tokenization.truncation_side == "left":
+        message = f"truncation_side: model {model.name} does not pool its prompts, which stay whole"
+        raise APIError("invalid_request", message, "truncation_side")
+    unpooled = _prompt_tokens(model, prompt, add_special_tokens=tokenization.add_special_tokens)
+    return msgspec.structs.replace(tokenization, unpooled=unpooled)
+
+
+def _prompt_tokens(model: Model, prompt: str, *, add_special_tokens: bool) -> int:
+    """The prompt's own, but for a special one at its end: sentence-transformers' rule."""
+    (encoding,) = model.tokenizer.raw.encode_batch([prompt], add_special_tokens=add_special_tokens)
+    return len(encoding.ids) - sum(encoding.special_tokens_mask[-1:])
 
 
 def _named(model: str, prompts: Mapping[str, str], name: str) -> str:

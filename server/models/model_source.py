@@ -6,6 +6,7 @@ from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from server.conversion.slow_tokenizer import SLOW_FILES
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from workers.contract.config import LoadFormat
+from workers.contract.embedding_modules import NormalizeConfig
 from workers.contract.model_config import ModelConfig
 
 _CONFIG_PATTERNS = ("*.json", "*.jinja")
@@ -63,6 +64,9 @@ def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads
     if load_format == "dummy":
         return None
     try:
+        for module in model.modules:
+            if not isinstance(module, NormalizeConfig):
+                read_heads(Path(model.path) / module.path)
         return read_heads(Path(model.path))
     except WeightHeadError as error:
         raise ModelSourceError(str(error)) from None

@@ -4,6 +4,8 @@ import re
 
 from server.models.weight_heads import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
+from workers.contract.embedding_modules import DenseConfig
+from workers.contract.model_config import ModelConfig
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
@@ -20,8 +22,8 @@ def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[
     """Bytes of the weights of each stage: as the files' `heads` say, in the dtype that is computed
     with. Without files, from the shape: all but norms and biases, which are too small to count.
 
-    The first stage also has the embedding, the last one the LM head. Where the two are tied, they
-    are one matrix on a stage that has both.
+    The first stage also has the embedding, the last one the LM head, or an embedder's Dense
+    modules. Where embedding and LM head are tied, they are one matrix on a stage that has both.
     """
     if heads is None:
         sizes = _elements_of_shape(execution)
@@ -31,7 +33,15 @@ def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[
         stored = _STORED_BYTES.get(execution.model.checkpoint_dtype, 4)
         a_layer = heads.stored_bytes / stored / execution.model.num_layers
         sizes = [int(layers * a_layer) for layers in planned_layers(execution)]
+    if execution.task == "embed":
+        sizes[-1] += _module_elements(execution.model)
     return [size * ITEM_BYTES[execution.dtype] for size in sizes]
+
+
+def _module_elements(model: ModelConfig) -> int:
+    """Of the matrices behind the pooling, which have files of their own."""
+    dense = [module for module in model.modules if isinstance(module, DenseConfig)]
+    return sum(module.in_features * module.out_features for module in dense)
 
 
 def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:

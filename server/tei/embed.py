@@ -20,7 +20,7 @@ from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
-from server.encoding.text_prompts import text_prompt
+from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vectors import shorten
 from server.errors import APIError
 from server.http.body import Body
@@ -132,6 +132,7 @@ async def similarity(request: Request) -> Response:
     parameters = body.parameters or SimilarityParameters()
     prompt = text_prompt(model, parameters.prompt_name, None)
     cut = whole_cut(model, truncate=parameters.truncate, direction=parameters.truncation_direction)
+    cut = behind_prompt(cut, model, prompt)
     pairs = Pairs(
         queries=[prompt + body.inputs.source_sentence],
         texts=[prompt + sentence for sentence in sentences],

@@ -11,6 +11,7 @@ from server.service.service import Service, json_answer, service_of
 from server.tei.embed import the_embedder, the_sparse_embedder
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import tei_errors
+from workers.contract.embedding_modules import PoolingConfig
 
 INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 
@@ -54,7 +55,7 @@ def _info(model: Model, service: Service) -> Info:
 def _model_type(model: Model) -> ModelType:
     config = model.served.execution.model
     if model.served.execution.task == "embed":
-        return ModelType(embedding=EmbeddingType(config.pooling.mode))
+        return ModelType(embedding=EmbeddingType(_pooling(config.pooling)))
     if model.served.execution.task == "embed_sparse":
         return ModelType(embedding=EmbeddingType("splade"))
     labels = ClassifierType(
@@ -62,3 +63,8 @@ def _model_type(model: Model) -> ModelType:
         {label: index for index, label in enumerate(config.labels)},
     )
     return ModelType(reranker=labels) if config.num_labels == 1 else ModelType(classifier=labels)
+
+
+def _pooling(pooling: PoolingConfig) -> str:
+    """In TEI's words, where it has one: it pools neither by weights nor in several ways at once."""
+    return "+".join("last_token" if mode == "lasttoken" else mode for mode in pooling.modes)

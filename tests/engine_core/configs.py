@@ -7,7 +7,7 @@ import msgspec
 from engine_core.config import EngineConfig
 from workers.contract.attention_kind import AttentionKind, RopeConfig
 from workers.contract.config import ExecutionConfig
-from workers.contract.model_config import ModelConfig, PoolingConfig
+from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import DecoderConfig
 
 MODEL = ModelConfig(
@@ -29,7 +29,6 @@ MODEL = ModelConfig(
     family=DecoderConfig(hidden_act="silu", norm_eps=1e-6),
     num_labels=1,
     sigmoid_scores=False,
-    pooling=PoolingConfig(),
 )
 
 ENCODER = msgspec.structs.replace(MODEL, attention=(AttentionKind(causal=False, scale=1.0),))

@@ -113,7 +113,8 @@ class FakeExecutor:
 
 
 class SimulatedEncoder:
-    """Pools each row to (its length, the sum of its ids); a row that holds id 13 to NaN."""
+    """Pools each row to (its length, the sum of its ids behind a prompt that is not pooled); a row
+    that holds id 13 to NaN."""
 
     def __init__(self) -> None:
         self._queue: deque[EncodeStep] = deque()
@@ -130,7 +131,11 @@ class SimulatedEncoder:
     def run(self, step: EncodeStep) -> EmbedOutput:
         lens = np.frombuffer(step.query_lens, np.int32)
         rows = np.split(np.frombuffer(step.tokens, np.int32), np.cumsum(lens)[:-1])
-        pooled = [(np.nan if 13 in row else len(row), row.sum()) for row in rows]
+        unpooled = np.frombuffer(step.unpooled_lens or bytes(4 * len(lens)), np.int32)
+        pooled = [
+            (np.nan if 13 in row else len(row), row[first:].sum())
+            for row, first in zip(rows, unpooled, strict=True)
+        ]
         return EmbedOutput(step.step, vectors=np.array(pooled, np.float32).tobytes())
 
 

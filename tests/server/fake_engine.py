@@ -135,6 +135,7 @@ class FakeEngine:
             max_model_len,
             tokenizer.raw.get_vocab_size(),
             0 if task == "generate" else labels if task == "classify" else vector_size,
+            vector_size,
             1 << 20,
             1 << 20,
         )

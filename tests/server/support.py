@@ -10,7 +10,8 @@ from server.settings.server_config import GenerationDefaults, Limits, ServedMode
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.model_config import ModelConfig, PoolingConfig
+from workers.contract.embedding_modules import NormalizeConfig
+from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import DecoderConfig
 
 WORDS = [
@@ -131,5 +132,5 @@ def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfi
         num_labels=len(labels),
         labels=labels,
         sigmoid_scores=False,
-        pooling=PoolingConfig(),
+        modules=(NormalizeConfig(),),
     )

@@ -90,7 +90,7 @@ class EncoderStages:
         self._runners: list[EncodeRunner] = []
         for config in _configs(folder, task, num_stages, backend, device):
             chosen = select_backends(backend, attention_needs(config.execution))
-            runner = EncodeRunner(config, load_share(config).model, chosen)
+            runner = EncodeRunner(config, load_share(config), chosen)
             with torch.inference_mode():
                 runner.warm_up()
             self._runners.append(runner)

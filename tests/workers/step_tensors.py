@@ -68,7 +68,8 @@ def packed_step(texts: Sequence[list[int]], types: Sequence[list[int]] = ()) -> 
         query_starts=torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32),
         row_lens=torch.tensor(lens, dtype=torch.int32),
         query_lens=np.array(lens, np.int32),
-        output_indices=None,
+        unpooled_lens=None,
+        state_indices=None,
     )
 
 

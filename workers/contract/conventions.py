@@ -53,7 +53,7 @@ CONVENTIONS: Mapping[Task, Conventions] = {
         output="last_hidden_state",
         output_name="token_embeddings",
         pooling="Pooling",
-        after_pooling=("Normalize", "Dropout"),
+        after_pooling=("Dense", "LayerNorm", "Normalize", "Dropout"),
     ),
     "embed_sparse": Conventions(
         library_class="SparseEncoder",

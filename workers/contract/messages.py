@@ -66,13 +66,13 @@ class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
 
 
 class EncodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="encode_step"):
-    """One step of whole texts, the same message for every stage.
+    """One step of whole texts, the same message for every stage. What is all 0 may be empty.
 
     tokens          int32[T]    input ids, rows one after another
     query_lens      int32[R]    tokens of each row
-    token_types     uint8[T]    segment of each token; empty when all are 0
-    token_states    uint8[R]    1 where the row's result is the states of all its tokens, not their
-                                pooled vector; empty when all are 0
+    token_types     uint8[T]    segment of each token
+    token_states    uint8[R]    1 where the states of the row's tokens are requested, too
+    unpooled_lens   int32[R]    the row's first tokens that are not pooled, fewer than all
     """
 
     step: int
@@ -80,6 +80,7 @@ class EncodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
     query_lens: bytes
     token_types: bytes = b""
     token_states: bytes = b""
+    unpooled_lens: bytes = b""
 
 
 StepInput = DecodeStep | EncodeStep
@@ -175,10 +176,11 @@ class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
 
 
 class EmbedOutput(FinishedStep, frozen=True, kw_only=True, tag="embed"):
-    """Dense vectors, float32[N, D]: one a row, or one a token of a row whose token states are
-    requested. A failed row holds NaN."""
+    """Dense vectors float32[R, D], and the states float32[S, hidden_size] of all tokens of the rows
+    whose token states are requested. A failed row holds NaN."""
 
     vectors: bytes
+    states: bytes = b""
 
 
 class EmbedSparseOutput(FinishedStep, frozen=True, kw_only=True, tag="embed_sparse"):

@@ -5,9 +5,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from workers.contract.embedding_modules import (
+    NormalizeConfig,
+    PoolingConfig,
+    VectorModule,
+    vector_size,
+)
 from workers.contract.model_shape import ModelShape
 
-PoolingMode = Literal["cls", "mean", "max", "last"]
 SpladeStrategy = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -16,18 +21,6 @@ ValueT = TypeVar("ValueT")
 
 class ModelConfigError(ValueError):
     """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
-
-
-class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an embedder turns token states into one vector (sentence-transformers' modules).
-
-    `normalize`: the server scales vectors to length 1 unless a request says otherwise. Without
-    `include_prompt`, the tokens of a prompt before the text are not pooled.
-    """
-
-    mode: PoolingMode = "mean"
-    normalize: bool = True
-    include_prompt: bool = True
 
 
 class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +55,9 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
-    they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`.
+    they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
+    follow an embedder's `pooling`, in order; if the last one normalises, the server does that,
+    because a request may leave it out.
     """
 
     path: str
@@ -73,10 +68,26 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     num_labels: int
     labels: tuple[str, ...] = ()
     sigmoid_scores: bool
-    pooling: PoolingConfig
+    pooling: PoolingConfig = PoolingConfig()
+    modules: tuple[VectorModule, ...] = ()
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     tokenizer_file: str | None = None
+
+    @property
+    def normalized(self) -> bool:
+        """Whether an embedder's vectors have length 1 unless a request says otherwise."""
+        return bool(self.modules) and isinstance(self.modules[-1], NormalizeConfig)
+
+    @property
+    def worker_modules(self) -> tuple[VectorModule, ...]:
+        """Those of `modules` that the last stage runs."""
+        return self.modules[:-1] if self.normalized else self.modules
+
+    @property
+    def vector_size(self) -> int:
+        """The numbers of an embedder's vector."""
+        return vector_size(self.hidden_size, self.pooling, self.modules)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,27 +11,28 @@ from workers.heads.base import EncoderHead, HeadResult
 from workers.heads.classify import ClassifyHead
 from workers.heads.embed import EmbedHead
 from workers.heads.embed_sparse import EmbedSparseHead
+from workers.heads.vector_modules import VectorModules
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward
 from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import encode_steps
 from workers.step.packed_step import PackedStep
-from workers.weights.loader import TORCH_DTYPES
+from workers.weights.loader import TORCH_DTYPES, LoadedModel
 
 
 class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     """See `ModelRunner`."""
 
     def __init__(
-        self, worker: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend]
+        self, worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend]
     ) -> None:
         super().__init__(worker)
-        config = worker.execution
+        config, model = worker.execution, loaded.model
         self._model = model
         placement = Placement(self.device, TORCH_DTYPES[config.dtype])
         self._attention = stage_attention(config.model, model, backends, (), placement)
-        self._head = encoder_head(config, model)
+        self._head = encoder_head(config, model, loaded.modules)
 
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
@@ -51,11 +52,11 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
             self.run_alone(message)
 
 
-def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
+def encoder_head(config: ExecutionConfig, model: StageModel, modules: VectorModules) -> EncoderHead:
     """The end of the last stage, by the task."""
     match config.task:
         case "embed":
-            return EmbedHead(config.model.pooling)
+            return EmbedHead(config.model.pooling, modules)
         case "embed_sparse":
             return EmbedSparseHead(model, config.model.splade)
         case "classify":

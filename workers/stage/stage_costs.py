@@ -28,6 +28,7 @@ from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
 from workers.step.slot_table import SlotTable
 from workers.weights.loader import TORCH_DTYPES, outline
+from workers.weights.module_weights import embedding_modules
 
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
@@ -133,9 +134,14 @@ def _part_weights(execution: ExecutionConfig) -> _PartWeights:
         weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
         return sum(weight.numel() for weight in weights.values())
 
-    layer = count(first=False, last=False)
+    layer, meta = count(first=False, last=False), Placement(torch.device("meta"), torch.float32)
+    modules = embedding_modules(execution, Share(0, 1, first=False, last=True), meta).weights()
     return _PartWeights(
-        layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
+        layer=layer,
+        embedding=count(first=True, last=False) - layer,
+        head=count(first=False, last=True)
+        - layer
+        + sum(weight.numel() for weight in modules.values()),
     )
 
 
@@ -170,12 +176,15 @@ def _encoder_seconds(
     timer: _PartTimer,
 ) -> list[float]:
     """The time of each part in a step of texts."""
+    modules = embedding_modules(execution, Share(0, 1, first=True, last=True), placement)
+    _fill(modules.weights().values())
+    modules.pack()
     lens = _prompt_lens(execution)
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
     step = PackedStep.of(message, placement.device)
     stage = stage_attention(execution.model, model, backends, (), placement)
     attention = stage.packed(step)
-    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
+    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model, modules)
     parts = _Parts(
         layer=lambda: run_layer(model, 0, hidden, attention),
         embedding=lambda: model.embed(step),

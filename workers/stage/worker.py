@@ -112,7 +112,7 @@ def _serve(
     setting = execution.setting
     remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
-        runner = _runner(config, loaded.model, backends, num_blocks, links)
+        runner = _runner(config, loaded, backends, num_blocks, links)
     inbox = StepInbox(engine)
     stage = _stage(runner, links, engine, inbox, context)
     with explained("warming up", remedy):
@@ -151,7 +151,7 @@ def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageC
 
 def _runner(
     config: WorkerConfig,
-    model: StageModel,
+    loaded: LoadedModel,
     backends: Sequence[AttentionBackend],
     num_blocks: int,
     links: Links,
@@ -160,8 +160,8 @@ def _runner(
         from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
         last_tokens = links.tokens.last_tokens if links.tokens is not None else None
-        return DecodeRunner(config, model, backends, num_blocks, last_tokens)
-    return EncodeRunner(config, model, backends)
+        return DecodeRunner(config, loaded.model, backends, num_blocks, last_tokens)
+    return EncodeRunner(config, loaded, backends)
 
 
 def _stage(

@@ -23,8 +23,9 @@ class PackedStep:
     query_starts    int32[R + 1]
     row_lens        int32[R]
     query_lens      int32[R], the same as a NumPy array, for planning without a read-back
-    output_indices  int64[N]: which of (R pooled vectors, then T token states) are requested; None
-                    where all are pooled vectors
+    unpooled_lens   int32[R] or None, where all are 0: the first tokens of each row that are not
+                    pooled, fewer than the row has
+    state_indices   int64[S] or None, where there are none: the tokens whose states are requested
     """
 
     tokens: torch.Tensor
@@ -33,7 +34,8 @@ class PackedStep:
     query_starts: torch.Tensor
     row_lens: torch.Tensor
     query_lens: IntArray
-    output_indices: torch.Tensor | None
+    unpooled_lens: torch.Tensor | None
+    state_indices: torch.Tensor | None
 
     @classmethod
     def of(cls, message: EncodeStep, device: torch.device) -> Self:
@@ -45,20 +47,29 @@ class PackedStep:
         positions = np.zeros(padded, np.int64)
         positions[:total] = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
         tokens = lengthened(np.frombuffer(message.tokens, np.int32), padded)
-        arrays = [tokens, positions, query_starts, query_lens]
-        has_types, has_states = bool(message.token_types), bool(message.token_states)
-        if has_types:
-            arrays.append(lengthened(np.frombuffer(message.token_types, np.uint8), padded))
-        if has_states:
-            arrays.append(_output_indices(message.token_states, query_starts))
-        tensors = to_device(arrays, device)
+        optional = {
+            "token_types": lengthened(np.frombuffer(message.token_types, np.uint8), padded)
+            if message.token_types
+            else None,
+            "unpooled_lens": np.frombuffer(bytearray(message.unpooled_lens), np.int32)
+            if message.unpooled_lens
+            else None,
+            "state_indices": _state_indices(message.token_states, query_starts)
+            if message.token_states
+            else None,
+        }
+        given = {name: array for name, array in optional.items() if array is not None}
+        always = [tokens, positions, query_starts, query_lens]
+        tensors = to_device([*always, *given.values()], device)
+        further = dict(zip(given, tensors[len(always) :], strict=True))
         return cls(
             *tensors[:2],
-            token_types=tensors[4] if has_types else None,
+            token_types=further.get("token_types"),
             query_starts=tensors[2],
             row_lens=tensors[3],
             query_lens=query_lens,
-            output_indices=tensors[-1] if has_states else None,
+            unpooled_lens=further.get("unpooled_lens"),
+            state_indices=further.get("state_indices"),
         )
 
     @property
@@ -67,14 +78,7 @@ class PackedStep:
         return int(self.query_lens.sum())
 
 
-def _output_indices(token_states: bytes, starts: IntArray) -> LongArray:
-    """`PackedStep.output_indices` of rows that start at `starts` int32[R + 1]."""
-    num_rows = len(token_states)
-    return np.concatenate(
-        [
-            np.arange(starts[row], starts[row + 1], dtype=np.int64) + num_rows
-            if requested
-            else np.array([row], np.int64)
-            for row, requested in enumerate(token_states)
-        ]
-    )
+def _state_indices(token_states: bytes, starts: IntArray) -> LongArray:
+    """`PackedStep.state_indices` of rows that start at `starts` int32[R + 1]."""
+    rows = np.flatnonzero(np.frombuffer(token_states, np.uint8))
+    return np.concatenate([np.arange(starts[row], starts[row + 1], dtype=np.int64) for row in rows])

@@ -11,10 +11,12 @@ import torch
 
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
 from workers.contract.share import Share, shares_of
+from workers.heads.vector_modules import VectorModules
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.model_class import model_class
 from workers.weights.checkpoint import Checkpoint
+from workers.weights.module_weights import embedding_modules, read_modules
 from workers.weights.tensor_file import CheckpointError
 
 __all__ = ["CheckpointError", "LoadedModel", "load_model"]
@@ -35,9 +37,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A stage's model, the bytes of its weights, and the seconds it took to load them."""
+    """A stage's model, an embedder's modules behind it, the bytes of their weights, and the seconds
+    it took to load them."""
 
     model: StageModel
+    modules: VectorModules
     weight_bytes: int
     seconds: float
 
@@ -52,10 +56,12 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
-    weights = model.weights()
-    weight_bytes = sum(weight.nbytes for weight in weights.values())
+    modules = embedding_modules(config, share, placement)
+    weights, module_weights = model.weights(), modules.weights()
+    weight_bytes = sum(weight.nbytes for weight in [*weights.values(), *module_weights.values()])
     if config.load_format == "dummy":
         fill_randomly(weights)
+        fill_randomly(module_weights)
     else:
         checkpoint = Checkpoint(Path(config.model.path), model.canonical_name, config.model.wrapper)
         if worker.stage == 0:
@@ -66,9 +72,11 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
         checkpoint.check_copies(model.copies())
         checkpoint.read(weights, WeightProgress(worker.stage, weight_bytes).add)
-    del weights
+        read_modules(modules, Path(config.model.path))
+    del weights, module_weights
     model.pack()
-    return LoadedModel(model, weight_bytes, time.monotonic() - start)
+    modules.pack()
+    return LoadedModel(model, modules, weight_bytes, time.monotonic() - start)
 
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:

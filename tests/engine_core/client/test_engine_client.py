@@ -36,7 +36,7 @@ from engine_core.messages import (
     ToCore,
 )
 
-INFO = EngineInfo("generate", 64, 50, 2, 0, 0)
+INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)
 
 
 class Script:

@@ -40,26 +40,27 @@ Sent = dict[tuple[type, int], list[list[float]]]
 
 
 def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
-    """The step's numbers by kind and job: vector i of the step is [i, -i]."""
-    numbers = np.arange(int(batch.num_vectors.sum()), dtype=np.float32)
+    """The step's numbers by kind and job: vector i of the step is [i, -i], state i [i, i, i]."""
+    numbers = np.arange(len(batch.lens), dtype=np.float32)
     pooled = np.stack([numbers, -numbers], axis=1)
+    states = np.arange(int(batch.num_states.sum()), dtype=np.float32).repeat(3)
     sent: Sent = {}
 
     class Recorder(Outbox):
         def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
             assert isinstance(part, DenseVectors | TokenStates)
-            data = part.states if isinstance(part, TokenStates) else part.vectors
-            sent.setdefault((type(part), part.job), []).extend(
-                np.frombuffer(data, np.float32).reshape(-1, 2).tolist()
-            )
+            is_states = isinstance(part, TokenStates)
+            data = np.frombuffer(part.states if is_states else part.vectors, np.float32)
+            own = data.reshape(-1, 3 if is_states else 2).tolist()
+            sent.setdefault((type(part), part.job), []).extend(own)
             super().encoded(job, part, rows)
 
-    output = EmbedOutput(batch.step, vectors=pooled.tobytes())
+    output = EmbedOutput(batch.step, vectors=pooled.tobytes(), states=states.tobytes())
     scheduler.update(batch, output, Recorder(lambda job: None))
     return sent
 
 
-def test_a_step_returns_vectors_and_states() -> None:
+def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     # Just enough for all: job 1 gets its second row after its share and job 2's.
     config = execution_config(task="embed", max_model_len=8, max_step_tokens=10)
     scheduler = PrefillOnlyScheduler(config, 0)
@@ -69,10 +70,10 @@ def test_a_step_returns_vectors_and_states() -> None:
     assert batch is not None
     message = scheduler.build(batch)
     assert list(message.token_states) == [0, 1, 1, 0]
-    assert batch.num_vectors.tolist() == [1, 3, 1, 1]
+    assert batch.num_states.tolist() == [0, 3, 1, 0]
     assert run(scheduler, batch) == {
-        (DenseVectors, 1): [[0, 0], [5, -5]],
-        (TokenStates, 2): [[1, -1], [2, -2], [3, -3], [4, -4]],
+        (DenseVectors, 1): [[0, 0], [3, -3]],
+        (TokenStates, 2): [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]],
     }
 
 
@@ -83,7 +84,7 @@ def test_a_step_without_states_says_nothing_of_them() -> None:
     batch = scheduler.schedule(None)
     assert batch is not None
     assert scheduler.build(batch).token_states == b""
-    assert batch.num_vectors.tolist() == [1, 1]
+    assert batch.num_states.tolist() == [0, 0]
 
 
 async def test_states_are_placed_by_item(tmp_path: Path) -> None:

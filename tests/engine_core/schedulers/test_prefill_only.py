@@ -256,6 +256,29 @@ def test_what_is_cut_may_still_hold_an_unknown_id(word_tokenizer) -> None:
     assert failed.param == "input"
 
 
+def test_a_prompt_is_not_pooled(word_tokenizer) -> None:
+    behind = Tokenization(unpooled=1)
+    job = EncodeJob(1, texts=["w9 w5 w6", "w9 w7"], tokenization=behind)
+    assert answers(word_tokenizer, job)[1] == {0: [3, 5 + 6], 1: [2, 7]}
+    failed, _ = answers(word_tokenizer, EncodeJob(1, texts=["w9 w5", "w9"], tokenization=behind))
+    assert isinstance(failed, Failed)
+    assert failed.message == "input[1] has no tokens behind the 1 of its prompt"
+
+
+def test_rows_behind_prompts_share_steps_with_others() -> None:
+    config = execution_config(task="embed", max_model_len=16, max_step_tokens=32)
+    scheduler = PrefillOnlyScheduler(config, 0)
+    for job_id, unpooled, lens in ((1, 0, [4]), (2, 3, [5, 6])):
+        own = Tokenization(unpooled=unpooled)
+        message = EncodeJob(job_id, ids=[b""] * len(lens), tokenization=own)
+        job = Job(A, message, len(lens), sum(lens))
+        tokens = np.zeros(sum(lens), np.int32)
+        scheduler.add(job, EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32)))
+    batch = scheduler.schedule(None)
+    assert batch is not None
+    assert np.frombuffer(scheduler.build(batch).unpooled_lens, np.int32).tolist() == [0, 3, 3]
+
+
 def test_of_a_pair_only_the_text_is_cut(word_tokenizer) -> None:
     cut = Tokenization(truncate_to=6)
     job = EncodeJob(1, texts=["w1 " * 9, "w1"], query="w9 w8 w7 w6", tokenization=cut)

@@ -249,14 +249,36 @@ def test_prompts_go_before_texts(ask, model, fields, prompt) -> None:
         ("prompted", {"prompt_name": "query", "input": [3, 4]}, "prompt_name", ["as they are"]),
         ("prompted", {"input_type": "query", "input": [[3]]}, "input_type", ["as they are"]),
         ("plain", {"prompt_name": "query", "input": [3]}, "prompt_name", ["no prompts"]),
-        ("unpooled", {"prompt_name": "query"}, "prompt_name", ["without its prompts"]),
-        ("unpooled", {"input_type": "query"}, "input_type", ["without its prompts"]),
+        (
+            "unpooled",
+            {"input_type": "query", "truncation": True, "truncation_side": "left"},
+            "truncation_side",
+            ["does not pool its prompts"],
+        ),
     ],
 )
 def test_prompts_that_are_refused(ask, model, fields, param, words) -> None:
     response, jobs = ask(model, **fields)
     refused(response, param, *words)
     assert jobs == []
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "unpooled"),
+    [
+        ("unpooled", {"prompt_name": "query"}, 4),
+        ("unpooled", {"input_type": "document", "truncation": True}, 4),
+        ("unpooled", {"input_type": "document", "add_special_tokens": False}, 3),
+        ("unpooled", {"prompt_name": "plain"}, 0),
+        ("unpooled", {"truncation": True, "truncation_side": "left"}, 0),
+        ("unpooled", {}, 0),
+        ("prompted", {"prompt_name": "query"}, 0),
+    ],
+)
+def test_a_prompt_is_left_out_of_the_pooling(ask, model, fields, unpooled) -> None:
+    response, (job,) = ask(model, **fields)
+    assert response.status_code == 200
+    assert job.tokenization.unpooled == unpooled
 
 
 @pytest.mark.parametrize("fields", [{}, {"input_type": "classification"}])

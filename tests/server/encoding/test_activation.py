@@ -12,7 +12,7 @@ from server.settings.server_config import ServedModel
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import LENGTH, score_of, vector_of
 from tests.server.support import server_config
-from workers.contract.model_config import EmbeddingConfig, PoolingConfig
+from workers.contract.model_config import EmbeddingConfig
 
 NAMES = ("normalize", "use_activation", "normalized")
 UNIT = vector_of("a", 8)
@@ -33,7 +33,7 @@ def mixed_deployment(folder, tokenizer) -> Iterator[Deployment]:
     sizes = EmbeddingConfig(is_matryoshka=True)
     models = [
         changed(builder.model("unit", "embed"), embedding=sizes),
-        changed(builder.model("long", "embed"), pooling=PoolingConfig(normalize=False)),
+        changed(builder.model("long", "embed"), modules=()),
         changed(builder.model("judge", "classify"), sigmoid_scores=True),
     ]
     yield builder.open(server_config(*models))

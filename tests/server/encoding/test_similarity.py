@@ -11,7 +11,8 @@ from tests.engine_core.configs import MODEL
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import LENGTH, vector_of
 from tests.server.support import server_config
-from workers.contract.model_config import EmbeddingConfig, PoolingConfig
+from workers.contract.embedding_modules import NormalizeConfig
+from workers.contract.model_config import EmbeddingConfig
 
 SIZE = 4
 
@@ -26,7 +27,7 @@ def test_as_sentence_transformers(kind, normalize: bool, queries: int) -> None:
     config = msgspec.structs.replace(
         MODEL,
         hidden_size=SIZE,
-        pooling=PoolingConfig(normalize=normalize),
+        modules=(NormalizeConfig(),) * normalize,
         embedding=EmbeddingConfig(similarity=kind),
     )
     pairwise = SimilarityFunction.to_similarity_pairwise_fn(kind)
@@ -44,7 +45,7 @@ def test_scores_are_those_of_the_models_own_similarity(folder, tokenizer) -> Non
     served = builder.model("long", "embed")
     model = msgspec.structs.replace(
         served.execution.model,
-        pooling=PoolingConfig(normalize=False),
+        modules=(),
         embedding=EmbeddingConfig(similarity="dot"),
     )
     execution = msgspec.structs.replace(served.execution, model=model)

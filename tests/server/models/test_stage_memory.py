@@ -1,5 +1,6 @@
 """What stages need, against the parameter counts of models that people know."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.numpy import save_file
 
 from server.models.model_setup import EngineOptions, set_up_model
+from server.models.model_source import ModelSourceError
 from server.models.stage_memory import weight_bytes
 from server.models.weight_heads import read_heads
 from server.settings.server_config import Limits
@@ -65,6 +67,25 @@ def test_a_tied_head_is_a_second_copy_on_another_stage(tmp_path: Path) -> None:
     (whole,) = weights(tmp_path, tied)
     assert untied - whole == 128_256 * 4096 * 2
     assert sum(weights(tmp_path, tied, pipeline_stages=2)) == untied
+
+
+def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
+    bare = weights(tmp_path, BERT, pipeline_stages=2)
+    folder = write_checkpoint(tmp_path / "dense", BERT)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    modules = [{"path": path, "type": f"sentence_transformers.{kinds[path]}"} for path in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    settings = {"1_Pooling": {}, "2_Dense": {"in_features": 32, "out_features": 100}}
+    for name, values in settings.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(values))
+    (folder / "2_Dense" / "model.safetensors").symlink_to(folder / "model.safetensors")
+    for load_format, others in (("dummy", bare), ("auto", [0, 2 * 8 * 8])):
+        own = weights_of(folder, pipeline_stages=2, load_format=load_format)
+        assert own == [others[0], others[1] + 2 * 32 * 100]
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match=r"model\.safetensors is missing from .*2_Dense"):
+        weights_of(folder)
 
 
 def test_an_encoder_has_an_embedding_alone(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_masked_language_model_whose_states_are_pooled_is_an_encoder(tmp_path:
     save_masked_lm(tmp_path)
     write_modules(tmp_path, "Transformer", "Pooling", pooling_mode_cls_token=True)
     config = read_model_config(tmp_path)
-    assert (config.architecture, config.pooling.mode) == ("BertModel", "cls")
+    assert (config.architecture, config.pooling.modes) == ("BertModel", ("cls",))
     load_share(worker_config(tmp_path, task="embed"))
 
 

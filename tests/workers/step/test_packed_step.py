@@ -1,9 +1,10 @@
 """Encode steps -> tensors, on steps small enough to be worked out by hand."""
 
 import msgspec
+import pytest
 import torch
 
-from tests.workers.step_maker import encoder_step
+from tests.workers.step_maker import encoder_step, int32
 from workers.step.packed_step import PackedStep
 
 CPU = torch.device("cpu")
@@ -18,12 +19,21 @@ def test_an_encoder_step_starts_every_row_at_0() -> None:
     assert step.token_types.tolist() == [0, 1, 1, 0]
     assert step.query_starts.tolist() == [0, 2, 3]
     assert step.row_lens.tolist() == step.query_lens.tolist() == [2, 1]
-    assert step.output_indices is None
+    assert step.state_indices is step.unpooled_lens is None
     assert PackedStep.of(encoder_step([[5]]), CPU).token_types is None
 
 
-def test_token_states_are_picked_beside_pooled_vectors() -> None:
-    message = msgspec.structs.replace(encoder_step([[5, 6], [7], [8, 9]]), token_states=b"\1\0\1")
-    indices = PackedStep.of(message, CPU).output_indices
-    assert indices is not None
-    assert indices.tolist() == [3 + 0, 3 + 1, 1, 3 + 3, 3 + 4]
+@pytest.mark.parametrize("unpooled", [b"", int32([1, 0, 0])])
+@pytest.mark.parametrize("types", [None, [[0, 1], [1], [0, 0]]])
+def test_token_states_are_picked(unpooled: bytes, types: list[list[int]] | None) -> None:
+    message = msgspec.structs.replace(
+        encoder_step([[5, 6], [7], [8, 9]], types),
+        token_states=b"\1\0\1",
+        unpooled_lens=unpooled,
+    )
+    step = PackedStep.of(message, CPU)
+    assert step.state_indices is not None
+    assert step.state_indices.tolist() == [0, 1, 3, 4]
+    assert (step.unpooled_lens is None) == (unpooled == b"")
+    assert step.unpooled_lens is None or step.unpooled_lens.tolist() == [1, 0, 0]
+    assert (step.token_types is None) == (types is None)

@@ -16,14 +16,18 @@ from workers.contract.checkpoint.sentence_transformers_files import (
     TransformerFile,
     read_model_file,
     read_modules,
-    read_pooling,
     read_splade,
     read_transformer_file,
+)
+from workers.contract.checkpoint.sentence_transformers_modules import (
+    read_pooling,
+    read_vector_modules,
 )
 from workers.contract.config import Task
 from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.conventions import CONVENTIONS
+from workers.contract.embedding_modules import vector_size
 from workers.contract.families.table import UnknownArchitectureError, family_of
 from workers.contract.model_config import (
     EmbeddingConfig,
@@ -58,6 +62,8 @@ def read_model_config(path: Path) -> ModelConfig:
     model = read_model_file(path)
     limit = _own_limit(path, transformer, family.task) or shape.max_position
     labels = read_labels(keys)
+    pooling = read_pooling(path, modules, shape.hidden_size)
+    behind = read_vector_modules(path, modules, vector_size(shape.hidden_size, pooling, ()))
     config = ModelConfig(
         **msgspec.structs.asdict(shape),
         path=str(path),
@@ -68,9 +74,10 @@ def read_model_config(path: Path) -> ModelConfig:
         num_labels=len(labels),
         labels=labels,
         sigmoid_scores=read_sigmoid_scores(keys, model.activation_fn),
-        pooling=read_pooling(path, modules),
+        pooling=pooling,
+        modules=behind,
         splade=read_splade(path, modules),
-        embedding=_embedding_config(keys, model, shape.hidden_size),
+        embedding=_embedding_config(keys, model, vector_size(shape.hidden_size, pooling, behind)),
     )
     keys.check_all_read()
     return config
@@ -123,12 +130,12 @@ class _TokenizerFile(msgspec.Struct):
     model_max_length: float | None = None
 
 
-def _embedding_config(keys: ConfigKeys, model: ModelFile, hidden_size: int) -> EmbeddingConfig:
-    """Vectors may be truncated to the sizes that `config.json` declares."""
+def _embedding_config(keys: ConfigKeys, model: ModelFile, largest: int) -> EmbeddingConfig:
+    """Vectors of `largest` numbers may be truncated to the sizes that `config.json` declares."""
     declared = keys.read("matryoshka_dimensions", list[_Size], [])
     sizes = sorted(set(declared))
-    if sizes and sizes[-1] > hidden_size:
-        message = f"{sizes[-1]} is more than {hidden_size}, the hidden size"
+    if sizes and sizes[-1] > largest:
+        message = f"{sizes[-1]} is more than {largest}, the size of the vectors"
         raise keys.error(f"matryoshka_dimensions: {message}")
     return EmbeddingConfig(
         prompts={name: prompt or "" for name, prompt in (model.prompts or {}).items()},

@@ -10,9 +10,9 @@ from typing import Any
 from workers.contract.checkpoint.sentence_transformers_files import (
     MODEL_FILE,
     MODULES_FILE,
-    TRANSFORMER_FILE,
     Module,
     read_model_file,
+    transformer_file,
 )
 from workers.contract.conventions import Conventions, Neutral, check_neutral
 from workers.contract.model_config import ModelConfigError, read_json
@@ -21,10 +21,6 @@ _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """Modules that run a model -> the task of each, unless its file names another."""
 
-_NORMALIZE: Neutral = {
-    "module_input_name": ("sentence_embedding",),
-    "module_output_name": ("sentence_embedding", None),
-}
 _ARGUMENTS = "model_args model_kwargs tokenizer_args processor_kwargs config_args config_kwargs"
 _HARMLESS_ARGUMENTS = frozenset(
     "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
@@ -40,7 +36,7 @@ def check_sentence_transformers_files(
     if modules:
         _check_modules(folder, modules, conventions)
     task = _MODELS[modules[0].kind] if modules else conventions.task
-    _check_transformer_file(folder / TRANSFORMER_FILE, task, conventions)
+    _check_transformer_file(transformer_file(folder), task, conventions)
     _check_model_file(folder / MODEL_FILE, conventions)
 
 
@@ -59,9 +55,6 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: Convent
         raise ModelConfigError(f"{file}: {', '.join(kinds)} do not begin with {needed}")
     if Path(modules[0].path) != Path():
         raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
-    for module in modules:
-        if module.kind == "Normalize":
-            _check_file(folder / module.path / "config.json", _NORMALIZE)
 
 
 def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> None:

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from workers.contract.model_config import (
     ModelConfigError,
-    PoolingConfig,
-    PoolingMode,
     Similarity,
     SpladeActivation,
     SpladeConfig,
@@ -19,24 +16,18 @@ from workers.contract.model_config import (
 )
 
 MODULES_FILE = "modules.json"
-TRANSFORMER_FILE = "sentence_bert_config.json"
 MODEL_FILE = "config_sentence_transformers.json"
 
-_POOLING_MODES: dict[str, PoolingMode] = {
-    "cls": "cls",
-    "mean": "mean",
-    "max": "max",
-    "lasttoken": "last",
-}
-_POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-"""Before version 5.4 the library wrote one key for each mode."""
+_TRANSFORMER_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+"""The library takes the first that says anything."""
 
 
 class Module(msgspec.Struct):
@@ -51,7 +42,7 @@ class Module(msgspec.Struct):
 
 
 class TransformerFile(msgspec.Struct):
-    """The keys of sentence_bert_config.json that are supported."""
+    """The keys of the first module's settings that are supported."""
 
     max_seq_length: int | None = None
     do_lower_case: bool = False
@@ -76,9 +67,15 @@ def read_modules(folder: Path) -> list[Module]:
     return decoded(file, list[Module]) if file.exists() else []
 
 
+def transformer_file(folder: Path) -> Path:
+    """The settings of the first module, which may be missing. Raises ModelConfigError."""
+    files = [folder / name for name in _TRANSFORMER_FILES]
+    return next((file for file in files if file.exists() and read_json(file)), files[0])
+
+
 def read_transformer_file(folder: Path) -> TransformerFile:
     """Defaults if there is no such file. Raises ModelConfigError."""
-    file = folder / TRANSFORMER_FILE
+    file = transformer_file(folder)
     return decoded(file, TransformerFile) if file.exists() else TransformerFile()
 
 
@@ -90,34 +87,6 @@ def read_model_file(folder: Path) -> ModelFile:
     if default is not None and default not in (settings.prompts or {}):
         raise ModelConfigError(f"{file}: default_prompt_name {default!r} is none of its prompts")
     return settings
-
-
-def read_pooling(folder: Path, modules: Sequence[Module]) -> PoolingConfig:
-    """The Pooling and Normalize modules.
-
-    Without modules: mean pooling, not normalised, as in the library. Raises ModelConfigError.
-    """
-    pooling = _module(modules, "Pooling")
-    file = folder / (pooling.path if pooling else "") / "config.json"
-    raw = read_json(file) if pooling else {}
-    return PoolingConfig(
-        mode=_pooling_mode(file, raw),
-        normalize=_module(modules, "Normalize") is not None,
-        include_prompt=bool(raw.get("include_prompt", True)),
-    )
-
-
-def _pooling_mode(file: Path, raw: dict[str, Any]) -> PoolingMode:
-    named: str | list[str] | None = raw.get("pooling_mode")
-    if named is None:
-        named = [mode for flag, mode in _POOLING_FLAGS.items() if raw.get(flag)] or "mean"
-    modes = [named] if isinstance(named, str) else named
-    if len(modes) == 1 and modes[0] in _POOLING_MODES:
-        return _POOLING_MODES[modes[0]]
-    known = ", ".join(_POOLING_MODES)
-    raise ModelConfigError(
-        f"{file}: pooling_mode {' + '.join(modes)} is not supported (one of {known})"
-    )
 
 
 class _SpladePooling(msgspec.Struct):

@@ -1,6 +1,7 @@
 """Folders that sentence-transformers wrote: obeyed, or refused by the name of what is not."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,22 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer import modules as library
-from tokenizers import Tokenizer as RawTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.workers.checkpoints import save_bert, save_llama, save_masked_lm
+from tests.workers.contract.checkpoint.library_folders import (
+    change,
+    saved,
+    transformer,
+    write_tokenizer,
+)
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.embedding_modules import (
+    DenseConfig,
+    LayerNormConfig,
+    NormalizeConfig,
+    PoolingConfig,
+)
 from workers.contract.model_config import ModelConfigError
 
 SIZE = 32
@@ -27,36 +36,12 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def write_tokenizer(folder: Path) -> None:
-    words = ["[PAD]", "[UNK]", "water", "falls", "Water", "[CLS]", "[SEP]", "[MASK]"]
-    raw = RawTokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    raw.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    fast = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")
-    fast.save_pretrained(folder)
-
-
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
     save_bert(folder, **SHAPE)
     write_tokenizer(folder)
     return folder
-
-
-def transformer(folder: Path, **options: Any) -> library.Transformer:
-    return library.Transformer(str(folder), **options)
-
-
-def saved(folder: Path, *modules: torch.nn.Module, **options: Any) -> SentenceTransformer:
-    """Modules as one model, which is written to `folder`."""
-    model = SentenceTransformer(modules=list(modules), device="cpu", **options)
-    model.save(str(folder), create_model_card=False)
-    return model
-
-
-def change(file: Path, **values: Any) -> None:
-    written = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(written | values))
 
 
 def refusal(folder: Path) -> str:
@@ -66,19 +51,10 @@ def refusal(folder: Path) -> str:
     return str(error.value)
 
 
-def test_a_checkpoint_whose_own_vectors_are_shorter(bert: Path, tmp_path: Path) -> None:
-    pooling, dense = library.Pooling(SIZE), library.Dense(SIZE, 16)
-    model = saved(tmp_path, transformer(bert), pooling, dense, library.Normalize())
-    assert model.encode(["water falls"]).shape == (1, 16)
-    kind = "sentence_transformers.base.modules.dense.Dense"
-    assert refusal(tmp_path) == f"{tmp_path / 'modules.json'}: module {kind} is not supported"
-
-
 @pytest.mark.parametrize(
     "module",
     [
         library.WeightedLayerPooling(SIZE, num_hidden_layers=1),
-        library.LayerNorm(SIZE),
         library.CNN(SIZE),
         library.LSTM(SIZE, SIZE),
         library.WordWeights(["water"], {"water": 1.0}),
@@ -92,13 +68,19 @@ def test_every_other_module_is_refused(bert: Path, tmp_path: Path, module: Any) 
 
 def test_what_is_obeyed(bert: Path, tmp_path: Path) -> None:
     model = transformer(bert, max_seq_length=24)
-    pooling = library.Pooling(SIZE, "lasttoken", include_prompt=False)
+    pooling = library.Pooling(SIZE, ("lasttoken", "cls"), include_prompt=False)
     prompts = {"query": "query: "}
-    modules = (model, pooling, library.Dropout(0.5), library.Normalize())
-    saved(tmp_path, *modules, prompts=prompts, similarity_fn_name="dot")
+    dense = library.Dense(2 * SIZE, 16, bias=False, activation_function=torch.nn.ReLU())
+    behind = (library.Dropout(0.5), library.Normalize(), dense, library.LayerNorm(16))
+    saved(tmp_path, model, pooling, *behind, prompts=prompts, similarity_fn_name="dot")
     config = read_model_config(tmp_path)
-    assert (config.pooling.mode, config.pooling.normalize) == ("last", True)
-    assert not config.pooling.include_prompt
+    assert config.pooling == PoolingConfig(modes=("lasttoken", "cls"), include_prompt=False)
+    assert config.modules == (
+        NormalizeConfig(),
+        DenseConfig(path="4_Dense", in_features=64, out_features=16, bias=False, activation="ReLU"),
+        LayerNormConfig(path="5_LayerNorm", size=16),
+    )
+    assert (config.normalized, config.vector_size) == (False, 16)
     assert config.max_model_len == 24
     assert config.embedding.prompts["query"] == "query: "
     assert config.embedding.similarity == "dot"
@@ -124,21 +106,80 @@ def test_texts_are_put_into_lower_case(bert: Path, tmp_path: Path, lowercase: bo
     assert [encoding.ids for encoding in tokenizer.raw.encode_batch(["Water FALLS"])] == expected
 
 
-@pytest.mark.parametrize(
-    "mode", ["mean_sqrt_len_tokens", "weightedmean", ["cls", "mean"], ["mean", "weightedmean"]]
-)
-def test_poolings_that_are_not_supported(bert: Path, tmp_path: Path, mode: Any) -> None:
-    """As the library writes them now, and as it did before."""
-    pooling = library.Pooling(SIZE, mode)
-    saved(tmp_path, transformer(bert), pooling)
-    modes = [mode] if isinstance(mode, str) else mode
-    named = f"pooling_mode {' + '.join(modes)} is not supported"
-    assert named in refusal(tmp_path)
-    file = tmp_path / "1_Pooling" / "config.json"
-    suffix = {"mean": "mean_tokens", "weightedmean": "weightedmean_tokens", "cls": "cls_token"}
-    earlier = {f"pooling_mode_{suffix.get(own, own)}": True for own in modes}
-    file.write_text(json.dumps({"word_embedding_dimension": SIZE} | earlier))
-    assert named in refusal(tmp_path)
+TRANSFORMER_FILES = [
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+
+
+@pytest.mark.parametrize("name", TRANSFORMER_FILES)
+def test_every_name_of_the_transformers_file(bert: Path, tmp_path: Path, name: str) -> None:
+    """As the library, the first that says anything is taken."""
+    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
+    (tmp_path / TRANSFORMER_FILES[0]).write_text("{}")
+    for other in TRANSFORMER_FILES[TRANSFORMER_FILES.index(name) + 1 :]:
+        change(tmp_path / other, max_seq_length=99)
+    change(tmp_path / name, max_seq_length=24, do_lower_case=True)
+    config, loaded = read_model_config(tmp_path), SentenceTransformer(str(tmp_path), device="cpu")
+    assert config.max_model_len == loaded.max_seq_length == 24
+    assert config.lowercase
+    change(tmp_path / name, query_length=8)
+    assert refusal(tmp_path) == f"{tmp_path / name}: query_length 8 is not supported"
+
+
+REFUSED_FILES: list[tuple[str, dict[str, Any], str]] = [
+    ("1_Pooling", {"pooling_mode": "mode"}, "'mode'"),
+    ("1_Pooling", {"pooling_mode": []}, "pooling_mode"),
+    ("1_Pooling", {"pooling_mode": ["mean", "first"]}, "'first'"),
+    ("1_Pooling", {"pooling_mode_median": True}, "pooling_mode_median"),
+    ("1_Pooling", {"embedding_dimension": 48}, "embedding_dimension 48 does not fit .* 32"),
+    ("1_Pooling", {"word_embedding_dimension": 48}, "word_embedding_dimension 48 .* 32"),
+    ("2_Dense", {"in_features": 48}, "in_features 48 does not fit .* have 32 numbers"),
+    ("2_Dense", {"out_features": 0}, "out_features"),
+    ("2_Dense", {"out_features": 24}, "3_LayerNorm/config.json: dimension 16 .* 24 numbers"),
+    ("2_Dense", {"use_residual": True}, "use_residual true"),
+    ("2_Dense", {"gated": True}, "gated"),
+    ("2_Dense", {"module_input_name": "token_embeddings"}, 'module_input_name "token_embeddings"'),
+    ("2_Dense", {"module_output_name": "scores"}, 'module_output_name "scores"'),
+    ("2_Dense", {"activation_function": "torch.nn.modules.activation.ELU"}, "activation.ELU is"),
+    ("2_Dense", {"activation_function": "my.own.Tanh"}, r"my\.own\.Tanh is not supported"),
+    ("2_Dense", {"activation_function": "torch.nnx.Tanh"}, r"torch\.nnx\.Tanh is not supported"),
+    ("3_LayerNorm", {"eps": 1e-3}, "eps"),
+]
+
+
+@pytest.mark.parametrize(("module", "values", "named"), REFUSED_FILES)
+def test_what_a_module_says_and_is_not_obeyed(
+    bert: Path, tmp_path: Path, module: str, values: dict[str, Any], named: str
+) -> None:
+    modules = (library.Pooling(SIZE), library.Dense(SIZE, 16), library.LayerNorm(16))
+    saved(tmp_path, transformer(bert), *modules)
+    read_model_config(tmp_path)
+    change(tmp_path / module / "config.json", **values)
+    refused = refusal(tmp_path)
+    assert re.search(named, refused), refused
+    assert f"{tmp_path}/" in refused
+
+
+@pytest.mark.parametrize("name", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", None])
+def test_names_of_an_activation(bert: Path, tmp_path: Path, name: str | None) -> None:
+    dense = library.Dense(SIZE, 16, activation_function=torch.nn.Identity())
+    saved(tmp_path, transformer(bert), library.Pooling(SIZE), dense)
+    file = tmp_path / "2_Dense" / "config.json"
+    written = json.loads(file.read_text())
+    assert written.pop("activation_function") == "torch.nn.modules.linear.Identity"
+    file.write_text(json.dumps(written | ({"activation_function": name} if name else {})))
+    (module,) = read_model_config(tmp_path).modules
+    assert isinstance(module, DenseConfig)
+    assert module.activation == "Tanh"
+
+
+def test_two_modules_in_one_folder(bert: Path, tmp_path: Path) -> None:
+    saved(tmp_path, transformer(bert), library.Pooling(SIZE), library.Dense(SIZE, SIZE))
+    file = tmp_path / "modules.json"
+    modules = json.loads(file.read_text())
+    file.write_text(json.dumps([*modules, modules[-1]]))
+    assert refusal(tmp_path) == f"{file}: two modules are in the folder '2_Dense'"
 
 
 @pytest.mark.parametrize(
