@@ -39,7 +39,7 @@ def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[
 
 
 def _module_elements(model: ModelConfig) -> int:
-    """Of the matrices behind the pooling, which have files of their own."""
+    """Numbers in the matrices behind the pooling, which have files of their own."""
     dense = [module for module in model.modules if isinstance(module, DenseConfig)]
     return sum(module.in_features * module.out_features for module in dense)
 
