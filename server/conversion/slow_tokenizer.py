@@ -60,7 +60,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(files: list[Path]) -> str:
-    """Of names and contents. Raises TokenizerError for a file that cannot be read."""
+    """By names and contents. Raises TokenizerError for a file that cannot be read."""
     digest = hashlib.sha256()
     try:
         for file in files:
