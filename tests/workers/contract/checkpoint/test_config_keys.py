@@ -1,17 +1,21 @@
 """Keys of `config.json` that change a model's numbers: obeyed, or refused by name."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from transformers import BertConfig, LlamaConfig
 
 from engine_core.workflows import workflow_for
 from workers.contract.attention_kind import RopeConfig
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.table import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError
+from workers.contract.model_shape import ModelShape
 from workers.models.model_class import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
@@ -176,6 +180,22 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path) -> None:
         raw = json.loads(file.read_text())
         file.write_text(json.dumps({key: raw[key] for key in raw if key not in absent}))
         assert read_model_config(tmp_path) == whole
+
+
+def test_a_window_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the family."""
+    family = FAMILIES["LlamaForCausalLM"]
+
+    def with_window(keys: ConfigKeys) -> ModelShape:
+        shape = family.read_shape(keys)
+        kind = msgspec.structs.replace(shape.attention[0], window=keys.required("own_window", int))
+        return msgspec.structs.replace(shape, attention=(kind,))
+
+    table = {**FAMILIES, "LlamaForCausalLM": dataclasses.replace(family, read_shape=with_window)}
+    monkeypatch.setattr("workers.contract.families.table.FAMILIES", table)
+    assert read(tmp_path, "LlamaForCausalLM", own_window=1).attention[0].window == 1
+    message = refusal(tmp_path, "LlamaForCausalLM", own_window=0)
+    assert message == "a window of 0 tokens is not supported"
 
 
 def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
