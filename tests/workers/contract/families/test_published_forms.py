@@ -12,112 +12,11 @@ from workers.contract.attention_kind import RopeConfig
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
 
-_ENCODER: dict[str, Any] = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "position_embedding_type": "absolute",
+PUBLISHED = {
+    file.stem.replace("--", "/"): json.loads(file.read_text())
+    for file in sorted((Path(__file__).parent / "published").glob("*.json"))
 }
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "sentence-transformers/LaBSE": _ENCODER
-    | {
-        "architectures": ["BertModel"],
-        "directionality": "bidi",
-        "gradient_checkpointing": False,
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512,
-        "model_type": "bert",
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "pad_token_id": 0,
-        "pooler_fc_size": 768,
-        "pooler_num_attention_heads": 12,
-        "pooler_num_fc_layers": 3,
-        "pooler_size_per_head": 128,
-        "pooler_type": "first_token_transform",
-        "type_vocab_size": 2,
-        "vocab_size": 501153,
-    },
-    "xlm-roberta-base": _ENCODER
-    | {
-        "architectures": ["XLMRobertaForMaskedLM"],
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 514,
-        "model_type": "xlm-roberta",
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "output_past": True,
-        "pad_token_id": 1,
-        "transformers_version": "4.17.0.dev0",
-        "type_vocab_size": 1,
-        "use_cache": True,
-        "vocab_size": 250002,
-    },
-    "BAAI/bge-reranker-v2-m3": _ENCODER
-    | {
-        "_name_or_path": "BAAI/bge-m3",
-        "architectures": ["XLMRobertaForSequenceClassification"],
-        "bos_token_id": 0,
-        "classifier_dropout": None,
-        "eos_token_id": 2,
-        "hidden_size": 1024,
-        "id2label": {"0": "LABEL_0"},
-        "intermediate_size": 4096,
-        "label2id": {"LABEL_0": 0},
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 8194,
-        "model_type": "xlm-roberta",
-        "num_attention_heads": 16,
-        "num_hidden_layers": 24,
-        "output_past": True,
-        "pad_token_id": 1,
-        "torch_dtype": "float32",
-        "transformers_version": "4.38.1",
-        "type_vocab_size": 1,
-        "use_cache": True,
-        "vocab_size": 250002,
-    },
-    "meta-llama/Llama-3.2-1B-Instruct": {
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": 128000,
-        "eos_token_id": [128001, 128008, 128009],
-        "head_dim": 64,
-        "hidden_act": "silu",
-        "hidden_size": 2048,
-        "initializer_range": 0.02,
-        "intermediate_size": 8192,
-        "max_position_embeddings": 131072,
-        "mlp_bias": False,
-        "model_type": "llama",
-        "num_attention_heads": 32,
-        "num_hidden_layers": 16,
-        "num_key_value_heads": 8,
-        "pretraining_tp": 1,
-        "rms_norm_eps": 1e-05,
-        "rope_scaling": {
-            "factor": 32.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "transformers_version": "4.45.0.dev0",
-        "use_cache": True,
-        "vocab_size": 128256,
-    },
-}
+"""Configurations by the checkpoints' names on the hub."""
 
 
 def read_both(folder: Path, published: dict[str, Any]) -> tuple[ModelConfig, ModelConfig]:
