@@ -91,7 +91,7 @@ class AttentionBackend(Protocol):
     once a layer.
 
     Queries are [T, num_heads, head_dim], keys and values [T, num_kv_heads, head_dim], without
-    padding. What is computed is told by `AttentionNeeds.kind`. The paged methods are called only if
+    padding. `AttentionNeeds.kind` says what is computed. The paged methods are called only if
     `capabilities` has `causal_paged`, the packed ones only if it has `bidirectional`.
     """
 
