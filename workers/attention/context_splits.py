@@ -1,5 +1,7 @@
 """Skewed decode steps: many rows, one of which has a far longer context than the others."""
 
+import numpy as np
+
 from workers.device.tuning import (
     SKEWED_MAX_SPLITS,
     SKEWED_MIN_CONTEXT,
@@ -10,12 +12,15 @@ from workers.device.tuning import (
 from workers.step.rows import IntArray
 
 
-def min_splits(contexts: IntArray) -> int:
-    """The fewest splits into which a decode kernel divides each context of int32[R] tokens.
+def min_splits(contexts: IntArray, window: int | None = None) -> int:
+    """The fewest splits into which a decode kernel divides each context of int32[R] tokens, or the
+    part of it within a window.
 
     1 unless one context is much longer than the others: read by one program, it would delay the
     whole step.
     """
+    if window is not None:
+        contexts = np.minimum(contexts, np.int32(window))
     longest = int(contexts.max(initial=0))
     fair_share = int(contexts.sum()) // SKEWED_SHARE
     if len(contexts) <= SKEWED_MIN_ROWS or longest <= max(SKEWED_MIN_CONTEXT, fair_share):

@@ -80,7 +80,10 @@ class FlashAttentionBackend(ABC):
     def __init__(self, needs: AttentionNeeds) -> None:
         """Imports the library. Raises whatever a broken build raises on import."""
         self._block_size = needs.block_size
-        self._scale = needs.kind.scale
+        self._scale, self._softcap = needs.kind.scale, needs.kind.softcap
+        self._window = needs.kind.window
+        # How far a query sees to either side; the library's causal attention ignores the right one.
+        self._reach = None if self._window is None else self._window - 1
         if needs.paged:
             self._decode = imported("workers.kernels.attention.paged_decode", "attend")
 
@@ -89,7 +92,7 @@ class FlashAttentionBackend(ABC):
         decodes = chunks = None
         if first:
             lens = step.context_lens[:first]
-            splits = min_splits(step.contexts[:first])
+            splits = min_splits(step.contexts[:first], self._window)
             decodes = DecodeRows(step.block_tables, step.slots[:first], lens, splits)
         if first < len(step.query_lens):
             chunks = self._plan_chunks(step, first)
@@ -142,6 +145,8 @@ class FlashAttentionBackend(ABC):
             self._scale,
             out=out[:count],
             min_splits=rows.min_splits,
+            window=self._window,
+            softcap=self._softcap,
         )
 
     def _plan_chunks(self, step: PagedStep, first: int) -> Chunks:

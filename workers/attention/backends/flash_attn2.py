@@ -14,6 +14,9 @@ class FlashAttention2Backend(FlashAttentionBackend):
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
         graph_safe=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
@@ -25,6 +28,7 @@ class FlashAttention2Backend(FlashAttentionBackend):
 
     def __init__(self, needs: AttentionNeeds) -> None:
         super().__init__(needs)
+        self._window_size = (-1, -1) if self._reach is None else (self._reach, self._reach)
         self._attend = imported("flash_attn", "flash_attn_varlen_func")
 
     def _attend_chunks(
@@ -41,6 +45,8 @@ class FlashAttention2Backend(FlashAttentionBackend):
             max_seqlen_q=rows.longest_query,
             max_seqlen_k=rows.longest_context,
             softmax_scale=self._scale,
+            window_size=self._window_size,
+            softcap=self._softcap or 0.0,
             causal=True,
             block_table=rows.page_table,
         )
@@ -63,5 +69,7 @@ class FlashAttention2Backend(FlashAttentionBackend):
             max_seqlen_q=rows.longest,
             max_seqlen_k=rows.longest,
             softmax_scale=self._scale,
+            window_size=self._window_size,
+            softcap=self._softcap or 0.0,
         )
         out.copy_(attended)

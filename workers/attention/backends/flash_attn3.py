@@ -13,6 +13,9 @@ class FlashAttention3Backend(FlashAttentionBackend):
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
         graph_safe=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
@@ -23,6 +26,7 @@ class FlashAttention3Backend(FlashAttentionBackend):
 
     def __init__(self, needs: AttentionNeeds) -> None:
         super().__init__(needs)
+        self._window_size = (-1, -1) if self._reach is None else (self._reach, self._reach)
         self._attend_cached = imported("flash_attn_interface", "flash_attn_with_kvcache")
         self._attend_ragged = imported("flash_attn_interface", "flash_attn_varlen_func")
 
@@ -38,6 +42,8 @@ class FlashAttention3Backend(FlashAttentionBackend):
             cu_seqlens_q=rows.query_starts,
             max_seqlen_q=rows.longest_query,
             softmax_scale=self._scale,
+            window_size=self._window_size,
+            softcap=self._softcap or 0.0,
             causal=True,
         )
         out[rows.first :] = attended[rows.first :]
@@ -59,5 +65,7 @@ class FlashAttention3Backend(FlashAttentionBackend):
             max_seqlen_q=rows.longest,
             max_seqlen_k=rows.longest,
             softmax_scale=self._scale,
+            window_size=self._window_size,
+            softcap=self._softcap or 0.0,
         )
         out.copy_(attended)

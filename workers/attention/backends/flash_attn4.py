@@ -21,6 +21,9 @@ class FlashAttention4Backend(FlashAttentionBackend):
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
         graph_safe=True,
         chunks_graph_safe=True,
         devices=("cuda",),
@@ -46,6 +49,8 @@ class FlashAttention4Backend(FlashAttentionBackend):
             page_table=rows.page_table,
             softmax_scale=self._scale,
             causal=True,
+            softcap=self._softcap,
+            window_size_left=self._reach,
             out=out,
         )
 
@@ -64,5 +69,8 @@ class FlashAttention4Backend(FlashAttentionBackend):
             cu_seqlens_q=rows.starts,
             cu_seqlens_k=rows.starts,
             softmax_scale=self._scale,
+            softcap=self._softcap,
+            window_size_left=self._reach,
+            window_size_right=self._reach,
             out=out,
         )

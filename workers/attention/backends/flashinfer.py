@@ -32,6 +32,8 @@ class FlashInferBackend:
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        softcap=True,
         graph_safe=False,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
@@ -45,6 +47,8 @@ class FlashInferBackend:
         self._heads = (needs.num_heads, needs.num_kv_heads, needs.head_dim)
         self._common: dict[str, Any] = {
             "sm_scale": needs.kind.scale,
+            "window_left": -1 if needs.kind.window is None else needs.kind.window - 1,
+            "logits_soft_cap": needs.kind.softcap,
             "q_data_type": needs.dtype,
             "kv_data_type": needs.dtype,
         }

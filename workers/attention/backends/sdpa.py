@@ -15,6 +15,10 @@ class SdpaBackend:
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
+        position_bias=True,
         graph_safe=False,
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
@@ -40,12 +44,12 @@ class SdpaBackend:
         plan: PagedPlan,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return attend_paged(queries, keys, values, cache, plan)
+        return attend_paged(queries, keys, values, cache, plan, self._needs.kind)
 
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> BidirectionalPlan:
-        return BidirectionalPlan.of(step, self._needs.dtype)
+        return BidirectionalPlan.of(step, self._needs, position_bias)
 
     def attend_packed(
         self,
@@ -54,4 +58,4 @@ class SdpaBackend:
         values: torch.Tensor,
         plan: BidirectionalPlan,
     ) -> torch.Tensor:
-        return attend_bidirectional(queries, keys, values, plan)
+        return attend_bidirectional(queries, keys, values, plan, self._needs.kind)

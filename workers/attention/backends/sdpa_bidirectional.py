@@ -6,17 +6,21 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
+from workers.attention.backends.sdpa_product import attend_dense
+from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches, padding_mask
+from workers.contract.attention_kind import AttentionKind
 from workers.device.transfer import to_device
 from workers.step.packed_step import PackedStep
+from workers.step.rows import IntArray
 
 _MAX_PADDING = 0.25
 
 
 class _Batch(NamedTuple):
-    """`rows` rows padded to `length` tokens; `mask` [rows, 1, 1, length], None without padding."""
+    """`rows` rows padded to `length` tokens. An additive `mask` broadcasts to [rows, H, length,
+    length]; None without padding, window and position bias."""
 
     rows: int
     length: int
@@ -38,7 +42,9 @@ class BidirectionalPlan:
     restore: torch.Tensor | None
 
     @classmethod
-    def of(cls, step: PackedStep, dtype: torch.dtype) -> Self:
+    def of(
+        cls, step: PackedStep, needs: AttentionNeeds, position_bias: torch.Tensor | None
+    ) -> Self:
         device = step.tokens.device
         lengths = step.query_lens
         starts = np.cumsum(lengths) - lengths
@@ -54,17 +60,47 @@ class BidirectionalPlan:
             restore[tokens[real]] = filled + np.flatnonzero(real)
             filled += tokens.size
             gathered.append(tokens.ravel())
-            batches.append(_Batch(len(rows), len(offsets), padding_mask(own, dtype, device)))
-        if len(batches) == 1 and batches[0].mask is None:
+            mask = _mask(own, needs, position_bias, device)
+            batches.append(_Batch(len(rows), len(offsets), mask))
+        if len(batches) == 1 and lengths.min() == batches[0].length:
             return cls(batches, None, None)
         gather, back = to_device([np.concatenate(gathered), restore], device)
         return cls(batches, gather, back)
 
 
+def _mask(
+    lengths: IntArray,
+    needs: AttentionNeeds,
+    position_bias: torch.Tensor | None,
+    device: torch.device,
+) -> torch.Tensor | None:
+    """The mask of a batch of rows of these lengths."""
+    mask = padding_mask(lengths, needs.dtype, device)
+    longest, window = int(lengths.max()), needs.kind.window
+    if position_bias is not None:
+        zero = position_bias.shape[1] // 2
+        diagonals = position_bias[:, zero + 1 - longest : zero + longest].to(needs.dtype)
+        # Row i of the windows is that of query longest - 1 - i.
+        bias = diagonals.unfold(1, longest, 1).flip(1)
+        mask = bias if mask is None else mask + bias
+    if window is not None and window < longest:
+        far = torch.full((longest, longest), -torch.inf, dtype=needs.dtype, device=device)
+        band = far.triu(window) + far.tril(-window)
+        mask = band if mask is None else mask + band
+    return mask
+
+
 def attend_bidirectional(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: BidirectionalPlan
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    plan: BidirectionalPlan,
+    kind: AttentionKind,
 ) -> torch.Tensor:
-    """Every token attends to all tokens of its row. [T, H, D] each; returns the same shape."""
+    """Every token attends to all tokens of its row. [T, H, D] over [T, Hkv, D] -> [T, H, D]."""
+    group = queries.shape[1] // keys.shape[1]
+    if group > 1:
+        keys, values = (part.repeat_interleave(group, dim=1) for part in (keys, values))
     if plan.gather is not None:
         queries = queries.index_select(0, plan.gather)
         keys = keys.index_select(0, plan.gather)
@@ -74,11 +110,12 @@ def attend_bidirectional(
     for batch in plan.batches:
         stop = start + batch.rows * batch.length
         shape = (batch.rows, batch.length, *queries.shape[1:])
-        attended = F.scaled_dot_product_attention(
+        attended = attend_dense(
             queries[start:stop].view(shape).transpose(1, 2),
             keys[start:stop].view(shape).transpose(1, 2),
             values[start:stop].view(shape).transpose(1, 2),
-            attn_mask=batch.mask,
+            kind,
+            batch.mask,
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
         start = stop

@@ -6,12 +6,14 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
+from workers.attention.backends.sdpa_product import attend_dense
 from workers.attention.base import AttentionNeeds, LayerCache
 from workers.attention.padded_batches import padded_batches, padding_mask
+from workers.contract.attention_kind import AttentionKind
 from workers.device.transfer import to_device
 from workers.step.paged_step import PagedStep
+from workers.step.rows import IntArray
 
 _MAX_PADDING = 0.5
 
@@ -19,9 +21,9 @@ _MAX_PADDING = 0.5
 class _DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    kv_indices  int32[rows * length]  of the contexts; padding repeats the row's last one, so that
-                                      no value of another request enters a product
-    mask        [rows, 1, 1, length]  None if all contexts are `length` long
+    kv_indices  int32[rows * length]  of what they see of their contexts; padding repeats the row's
+                                      last one, so that no value of another request enters a product
+    mask        [rows, 1, 1, length]  None if none is padded
     """
 
     kv_indices: torch.Tensor
@@ -33,8 +35,10 @@ class _DecodeBatch(NamedTuple):
 class _Chunk(NamedTuple):
     """A row of several queries, the step's tokens [start, stop), at the end of its context.
 
-    kv_indices  int32[context]           None if the chunk is the whole context
-    mask        [stop - start, context]  bottom-right causal; None likewise
+    kv_indices  int32[seen]           of what the queries see of the context; None if the chunk is
+                                      the whole context
+    mask        [stop - start, seen]  bottom-right causal, within the window; None if the chunk is
+                                      the whole context, and seen whole, without a softcap
     """
 
     start: int
@@ -62,7 +66,7 @@ class PagedPlan:
     @classmethod
     def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
         decode_rows = np.flatnonzero(step.query_lens == 1)
-        batches = padded_batches(step.contexts[decode_rows], _MAX_PADDING)
+        batches = padded_batches(_seen(step.contexts[decode_rows], needs), _MAX_PADDING)
         stops = np.cumsum(step.query_lens, dtype=np.int64)
         decodes = [_plan_decodes(step, decode_rows[batch], needs) for batch in batches]
         tokens: list[torch.Tensor] = []
@@ -79,30 +83,47 @@ class PagedPlan:
 def _plan_decodes(
     step: PagedStep, rows: npt.NDArray[np.intp], needs: AttentionNeeds
 ) -> _DecodeBatch:
-    contexts = step.contexts[rows]
+    seen = _seen(step.contexts[rows], needs)
     return _DecodeBatch(
-        kv_indices=_context_kv_indices(step, rows, needs.block_size),
+        kv_indices=_context_kv_indices(step, rows, seen, needs.block_size),
         rows=len(rows),
-        length=int(contexts.max()),
-        mask=padding_mask(contexts, needs.dtype, step.tokens.device),
+        length=int(seen.max()),
+        mask=padding_mask(seen, needs.dtype, step.tokens.device),
     )
+
+
+def _seen(contexts: IntArray, needs: AttentionNeeds) -> IntArray:
+    """How many tokens, the last ones of each context int32[R], its last token sees."""
+    window = needs.kind.window
+    return contexts if window is None else np.minimum(contexts, np.int32(window))
 
 
 def _plan_chunk(step: PagedStep, row: int, stop: int, needs: AttentionNeeds) -> _Chunk:
     length, context = int(step.query_lens[row]), int(step.contexts[row])
-    if length == context:
+    window = needs.kind.window or context
+    if length == context <= window and needs.kind.softcap is None:
         return _Chunk(stop - length, stop, None, None)
-    kv_indices = _context_kv_indices(step, np.array([row]), needs.block_size)
-    hidden = torch.full((length, context), -torch.inf, dtype=needs.dtype, device=kv_indices.device)
-    return _Chunk(stop - length, stop, kv_indices, hidden.triu_(context - length + 1))
+    # The first query sees `window - 1` tokens before it.
+    seen = min(context, length + window - 1)
+    device = step.tokens.device
+    hidden = torch.full((length, seen), -torch.inf, dtype=needs.dtype, device=device)
+    mask = hidden.triu(seen - length + 1)
+    if window < seen:
+        mask += hidden.tril_(seen - length - window)
+    if length == context:
+        return _Chunk(stop - length, stop, None, mask)
+    own = np.array([row]), np.array([seen], np.int32)
+    kv_indices = _context_kv_indices(step, *own, needs.block_size)
+    return _Chunk(stop - length, stop, kv_indices, mask)
 
 
 def _context_kv_indices(
-    step: PagedStep, rows: npt.NDArray[np.intp], block_size: int
+    step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
 ) -> torch.Tensor:
-    """KV indices of the contexts of `rows`, each padded to the longest: int32[rows * longest]."""
+    """KV indices of the last `seen` tokens, int32[rows], of the contexts of `rows`, each padded to
+    the most: int32[rows * most]."""
     last = step.contexts[rows, None] - 1
-    positions = np.minimum(np.arange(int(last.max()) + 1), last)
+    positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
     within = np.arange(block_size, dtype=np.int32)
     which, index, offsets = to_device([rows, positions, within], step.tokens.device)
     width = int(last.max()) // block_size + 1
@@ -117,34 +138,38 @@ def attend_paged(
     values: torch.Tensor,
     cache: LayerCache,
     plan: PagedPlan,
+    kind: AttentionKind,
 ) -> torch.Tensor:
     """Each query attends to its row's context up to itself. [T, H, D] -> [T, H, D]"""
     if plan.decodes and not plan.decode_tokens:
-        return _attend_decodes(queries, cache, plan.decodes[0])
+        return _attend_decodes(queries, cache, plan.decodes[0], kind)
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     for batch, tokens in zip(plan.decodes, plan.decode_tokens, strict=True):
         decode_queries = queries.index_select(0, tokens)
-        out.index_copy_(0, tokens, _attend_decodes(decode_queries, cache, batch))
+        out.index_copy_(0, tokens, _attend_decodes(decode_queries, cache, batch, kind))
     for chunk in plan.chunks:
         part = slice(chunk.start, chunk.stop)
         if chunk.kv_indices is None:
-            out[part] = _attend_chunk(queries[part], keys[part], values[part], None)
+            out[part] = _attend_chunk(queries[part], keys[part], values[part], chunk.mask, kind)
         else:
             seen = _gather(cache, chunk.kv_indices)
-            out[part] = _attend_chunk(queries[part], *seen, chunk.mask)
+            out[part] = _attend_chunk(queries[part], *seen, chunk.mask, kind)
     return out
 
 
-def _attend_decodes(queries: torch.Tensor, cache: LayerCache, batch: _DecodeBatch) -> torch.Tensor:
+def _attend_decodes(
+    queries: torch.Tensor, cache: LayerCache, batch: _DecodeBatch, kind: AttentionKind
+) -> torch.Tensor:
     """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
     kv_heads, head_dim = cache.keys.shape[2:]
     keys, values = _gather(cache, batch.kv_indices)
     shape = (batch.rows, batch.length, kv_heads, head_dim)
-    attended = F.scaled_dot_product_attention(
+    attended = attend_dense(
         queries.view(batch.rows, kv_heads, -1, head_dim),
         keys.view(shape).transpose(1, 2),
         values.view(shape).transpose(1, 2),
-        attn_mask=batch.mask,
+        kind,
+        batch.mask,
     )
     return attended.flatten(1, 2)
 
@@ -162,7 +187,11 @@ def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _attend_chunk(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    kind: AttentionKind,
 ) -> torch.Tensor:
     """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]; without a mask, L = Q and causal.
 
@@ -172,11 +201,12 @@ def _attend_chunk(
     length, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
-    attended = F.scaled_dot_product_attention(
+    attended = attend_dense(
         queries.view(length, kv_heads, group, head_dim).permute(1, 2, 0, 3),
         keys.transpose(0, 1)[:, None].expand(-1, group, -1, -1),
         values.transpose(0, 1)[:, None].expand(-1, group, -1, -1),
-        attn_mask=mask,
+        kind,
+        mask,
         is_causal=mask is None,
     )
     return attended.permute(2, 0, 1, 3).flatten(1, 2)

@@ -30,10 +30,11 @@ class PagedPlan:
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """Starts and end of the rows int32[R + 1], and the most tokens of a row."""
+    """Starts and end of the rows int32[R + 1], the most tokens of a row, and the position bias."""
 
     starts: torch.Tensor
     longest: int
+    position_bias: torch.Tensor | None
 
 
 class TritonBackend:
@@ -42,6 +43,10 @@ class TritonBackend:
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
+        causal_windows=True,
+        bidirectional_windows=True,
+        softcap=True,
+        position_bias=True,
         graph_safe=True,
         chunks_graph_safe=True,
         devices=("cuda",),
@@ -58,12 +63,13 @@ class TritonBackend:
 
         self._decode, self._prefill = paged_decode, paged_prefill
         self._write = rotate_and_cache.write_kv
-        self._scale = needs.kind.scale
+        self._kind = needs.kind
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
         longest = int(step.query_lens[decode_rows:].max(initial=0))
-        return PagedPlan(step, decode_rows, longest, min_splits(step.contexts[:decode_rows]))
+        splits = min_splits(step.contexts[:decode_rows], self._kind.window)
+        return PagedPlan(step, decode_rows, longest, splits)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
@@ -87,13 +93,21 @@ class TritonBackend:
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> PackedPlan:
-        return PackedPlan(step.query_starts, int(step.query_lens.max()))
+        return PackedPlan(step.query_starts, int(step.query_lens.max()), position_bias)
 
     def attend_packed(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor:
         return self._prefill.attend_bidirectional(
-            queries, keys, values, plan.starts, plan.longest, self._scale
+            queries,
+            keys,
+            values,
+            plan.starts,
+            plan.longest,
+            self._kind.scale,
+            window=self._kind.window,
+            softcap=self._kind.softcap,
+            position_bias=plan.position_bias,
         )
 
     def _launches(
@@ -110,9 +124,11 @@ class TritonBackend:
                 *paged,
                 step.slots[:decode_rows],
                 step.context_lens[:decode_rows],
-                self._scale,
+                self._kind.scale,
                 out[:decode_rows],
                 min_splits=plan.min_splits,
+                window=self._kind.window,
+                softcap=self._kind.softcap,
             )
             launches.append(decode)
         if plan.longest:
@@ -124,8 +140,10 @@ class TritonBackend:
                 step.query_starts[decode_rows:],
                 step.context_lens[decode_rows:],
                 plan.longest,
-                self._scale,
+                self._kind.scale,
                 out,
+                window=self._kind.window,
+                softcap=self._kind.softcap,
             )
             launches.append(prefill)
         return launches

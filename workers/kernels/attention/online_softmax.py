@@ -6,21 +6,36 @@
 import triton
 import triton.language as tl
 
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
-def fold_tile(queries, keys, values, visible, scale, peak, total, attended, MASKED: tl.constexpr):
+def fold_tile(
+    queries, keys, values, visible, scale, softcap, bias, peak, total, attended,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, MAY_SEE_NONE: tl.constexpr,
+):  # fmt: skip
     """Fold a tile into a running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
-    queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED;
-    `scale` is for base 2. So far, peak [M] is the greatest score, total [M] the sum of
+    queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED, and
+    `bias` [M, N] if BIASED. With SOFTCAP scores are bounded by `softcap`. With MAY_SEE_NONE a query
+    may have seen no key yet. So far, peak [M] is the greatest score, total [M] the sum of
     2 ** (score - peak), and attended [M, D] the sum of values with these weights: all float32.
     """
-    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+    scores *= scale if SOFTCAP or BIASED else scale * _LOG2_E
+    if SOFTCAP:
+        # tanh(x) = 1 - 2 / (exp(2 x) + 1), right where the exponential overflows too.
+        scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * _LOG2_E / softcap)) + 1)
+    if BIASED:
+        scores += bias
+    if SOFTCAP or BIASED:
+        scores *= _LOG2_E
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - higher[:, None])
-    kept = tl.exp2(peak - higher)
+    base = tl.where(higher == float("-inf"), 0.0, higher) if MAY_SEE_NONE else higher
+    weights = tl.exp2(scores - base[:, None])
+    kept = tl.exp2(peak - base)
     total = total * kept + tl.sum(weights, axis=1)
     attended = attended * kept[:, None]
     attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")

@@ -40,6 +40,14 @@ class Launch(NamedTuple):
     splits: int
 
 
+class Score(NamedTuple):
+    """How a score is computed, and which tokens have one: `attend`'s arguments."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
 def attend(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -51,8 +59,11 @@ def attend(
     out: torch.Tensor | None = None,
     *,
     min_splits: int = 1,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
-    """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
+    """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot,
+    or over the last `window` of them; with a `softcap` c, scores are c * tanh(score / c).
 
     queries      [R, H, D], dense within a row
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
@@ -64,20 +75,24 @@ def attend(
     rows, heads, head_dim = queries.shape
     if out is None:
         out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
-    launch = _launch(queries, keys, block_tables.shape[1], min_splits)
-    _attend_with(launch, queries, keys, values, block_tables, slots, context_lens, scale, out)
+    longest = block_tables.shape[1] * keys.shape[1]
+    seen = longest if window is None else min(longest, window)
+    launch = _launch(queries, keys, seen, min_splits)
+    score = Score(scale, window, softcap)
+    _attend_with(launch, queries, keys, values, block_tables, slots, context_lens, score, out)
     return out
 
 
 def _launch(
-    queries: torch.Tensor, keys: torch.Tensor, max_blocks: int, min_splits: int = 1
+    queries: torch.Tensor, keys: torch.Tensor, most_tokens: int, min_splits: int = 1
 ) -> Launch:
-    """Chosen by shapes alone, so that a captured launch is right for any lengths."""
-    _, page, kv_heads, head_dim = keys.shape
+    """Chosen by shapes and the most tokens that a row may see, so that a captured launch is right
+    for any lengths."""
+    kv_heads, head_dim = keys.shape[2:]
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # In float32, which tensor cores do not multiply, more would not fit in registers.
     tile = 16 if keys.dtype == torch.float32 else min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
-    tiles = -(-max_blocks * page // tile)
+    tiles = -(-most_tokens // tile)
     splits = max(_splits(len(queries) * kv_heads, processors(keys.device)), min_splits)
     splits = min(splits, tiles, MAX_SPLITS)
     return Launch(tile, warps=4, stages=2 if splits > DECODE_MANY_SPLITS else 3, splits=splits)
@@ -96,7 +111,7 @@ def _attend_with(
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     context_lens: torch.Tensor,
-    scale: float,
+    score: Score,
     out: torch.Tensor,
 ) -> None:
     """`attend` with a given launch."""
@@ -116,7 +131,8 @@ def _attend_with(
         context_lens,
         partial,
         sums,
-        scale,
+        score.scale,
+        score.softcap or 0.0,
         queries.stride(0),
         block_tables.stride(0),
         HEADS=heads,
@@ -125,6 +141,8 @@ def _attend_with(
         PAGE=page,
         TILE=launch.tile,
         SPLIT=launch.splits > 1,
+        WINDOW=score.window or 0,
+        SOFTCAP=score.softcap is not None,
         GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=launch.warps,
@@ -137,11 +155,11 @@ def _attend_with(
 
 @triton.jit(do_not_specialize=["block_tables", "slots", "context_lens", "table_stride"])
 def _attend(
-    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, scale,
+    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, scale, softcap,
     query_stride, table_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -150,9 +168,11 @@ def _attend(
     kv_head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
     context = tl.load(context_lens + row)
-    tiles, splits = tl.cdiv(context, TILE), tl.num_programs(1)
-    start = tiles * split // splits * TILE
-    end = tl.minimum(tiles * (split + 1) // splits * TILE, context)
+    seen_from = tl.maximum(context - WINDOW, 0) if WINDOW else 0
+    first, splits = seen_from // TILE, tl.num_programs(1)
+    tiles = tl.cdiv(context, TILE) - first
+    start = (first + tiles * split // splits) * TILE
+    end = tl.minimum((first + tiles * (split + 1) // splits) * TILE, context)
     here = (split.to(tl.int64) * tl.num_programs(2) + row) * HEADS
 
     members, dims = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM_BLOCK)
@@ -172,15 +192,17 @@ def _attend(
     kv_indices = tile_kv_indices(table, start, end, PAGE, TILE)
     for tile in range(start, end, TILE):
         offsets = (kv_indices * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
-        visible = tile + tl.arange(0, TILE) < end
+        tokens = tile + tl.arange(0, TILE)
+        visible = (tokens < end) & (tokens >= seen_from) if WINDOW else tokens < end
         # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
         known = visible[:, None] & (dims < HEAD_DIM)[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
         kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
         peak, total, attended = fold_tile(
-            query, key, value, visible[None, :], scale * _LOG2_E, peak, total, attended, True
-        )
+            query, key, value, visible[None, :], scale, softcap, 0.0, peak, total, attended,
+            True, SOFTCAP, False, False,
+        )  # fmt: skip
 
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
     # The output at an empty row's index belongs to another row.

@@ -7,6 +7,8 @@ share a KV head are packed into one tile, query by query, so that short chunks f
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -22,7 +24,14 @@ from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
 from workers.kernels.launch import pdl
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
+
+class Score(NamedTuple):
+    """How a score is computed, and which tokens have one: arguments of the functions below."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    position_bias: torch.Tensor | None
 
 
 def attend(
@@ -36,8 +45,12 @@ def attend(
     max_query_len: int,
     scale: float,
     out: torch.Tensor | None = None,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of each row's queries, the last tokens of its context.
+    """Causal attention of each row's queries, the last tokens of its context, to themselves and to
+    the tokens less than `window` before them; with a `softcap` c, scores are c * tanh(score / c).
 
     queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
@@ -47,10 +60,9 @@ def attend(
     """
     if out is None:
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    tile = _tile(queries)
     _attend_with(
-        tile, queries, keys, values, query_starts, max_query_len, scale, out,
-        (block_tables, slots, context_lens),
+        _tile(queries), queries, keys, values, query_starts, max_query_len,
+        Score(scale, window, softcap, None), out, (block_tables, slots, context_lens),
     )  # fmt: skip
     return out
 
@@ -62,15 +74,23 @@ def attend_bidirectional(
     query_starts: torch.Tensor,
     max_query_len: int,
     scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Every token over all tokens of its row, without a cache.
+    """Every token over all tokens of its row, or those less than `window` away, without a cache.
+
+    `softcap` is as in `attend`; then position_bias[h, L - 1 + k - q], [H, 2 * L - 1] of rows of at
+    most L tokens, contiguous, is added to the score of query q and key k.
 
     queries [T, H, D], keys and values [T, Hkv, D] with equal strides, all dense within a token;
     query_starts int32[R + 1]. Returns [T, H, D], contiguous.
     """
     out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    score = Score(scale, window, softcap, position_bias)
     tile = _tile(queries)
-    _attend_with(tile, queries, keys, values, query_starts, max_query_len, scale, out, None)
+    _attend_with(tile, queries, keys, values, query_starts, max_query_len, score, out, None)
     return out
 
 
@@ -88,7 +108,7 @@ def _attend_with(
     values: torch.Tensor,
     query_starts: torch.Tensor,
     max_query_len: int,
-    scale: float,
+    score: Score,
     out: torch.Tensor,
     paging: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
 ) -> None:
@@ -97,6 +117,7 @@ def _attend_with(
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
     tables, slots, context_lens = paging or (query_starts,) * 3
+    bias = score.position_bias
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
         queries,
@@ -107,16 +128,22 @@ def _attend_with(
         slots,
         context_lens,
         out,
-        scale,
+        queries if bias is None else bias,
+        score.scale,
+        score.softcap or 0.0,
         queries.stride(0),
         keys.stride(-3),
         tables.stride(0),
+        0 if bias is None else bias.shape[1],
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         PAGE=keys.shape[1] if paging else 0,
         QUERY_TILE=tile.query_tile,
         KEY_TILE=tile.key_tile,
+        WINDOW=score.window or 0,
+        SOFTCAP=score.softcap is not None,
+        BIASED=bias is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -124,16 +151,17 @@ def _attend_with(
     )
 
 
-_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride"]
+_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride", "distances"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, query_starts, block_tables, slots, context_lens, out, scale,
-    query_stride, key_stride, table_stride,
+    queries, keys, values, query_starts, block_tables, slots, context_lens, out, bias,
+    scale, softcap, query_stride, key_stride, table_stride, distances,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -157,25 +185,35 @@ def _attend(
     if PAGE:
         table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
         cached = tl.load(context_lens + row) - count
-        seen = cached + packed // GROUP + 1
-        common = cached + first // GROUP + 1
-        end = cached + tl.minimum((first + QUERY_TILE - 1) // GROUP + 1, count)
+        limit, after = cached + count, 1
         base = kv_head.to(tl.int64) * HEAD_DIM
     else:
         table = block_tables
-        seen = tl.zeros((QUERY_TILE,), tl.int32) + count
-        common, end = count, count
+        cached, limit, after = 0, count, WINDOW or count
         base = start * key_stride + kv_head * HEAD_DIM
-    common = common // KEY_TILE * KEY_TILE
+    positions = cached + packed // GROUP
+    earliest = cached + first // GROUP
+    latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
+    seen = tl.minimum(positions + after, limit)
+    common = tl.minimum(earliest + after, limit) // KEY_TILE * KEY_TILE
+    end = tl.minimum(latest + after, limit)
+    # Within a window some see [begin, full), all see [full, common).
+    begin, full = 0, 0
+    if WINDOW:
+        begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
+        full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
 
     peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
     total = tl.zeros((QUERY_TILE,), tl.float32)
     attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
-    for masked in tl.static_range(2):
+    own_bias = bias + (heads * distances + distances // 2 - positions)[:, None]
+    for part in tl.static_range(0 if WINDOW else 1, 3):
         peak, total, attended = _fold_tiles(
-            query, keys + base, values + base, key_stride, table, masked * common,
-            end if masked else common, seen, scale * _LOG2_E, peak, total, attended,
-            masked == 1, HEAD_DIM, PAGE, KEY_TILE, DIM_BLOCK,
+            query, keys + base, values + base, key_stride, table,
+            begin if part == 0 else (full if part == 1 else common),
+            full if part == 0 else (common if part == 1 else end),
+            positions, seen, own_bias, scale, softcap, peak, total, attended,
+            part != 1, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
         )  # fmt: skip
     attended /= total[:, None]
     offsets = (tokens * HEADS + heads)[:, None] * HEAD_DIM + dims[None, :]
@@ -184,9 +222,10 @@ def _attend(
 
 @triton.jit
 def _fold_tiles(
-    query, keys, values, key_stride, table, start, end, seen, scale, peak, total, attended,
+    query, keys, values, key_stride, table, start, end, positions, seen, own_bias, scale, softcap,
+    peak, total, attended,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
-    DIM_BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys [start, end) into a running softmax; without MASKED, all queries see all."""
     dims = tl.arange(0, DIM_BLOCK)
@@ -203,7 +242,13 @@ def _fold_tiles(
         value = tl.load(values + offsets, mask=known, other=0.0)
         kv_indices = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
         visible = tokens[None, :] < seen[:, None]
+        if WINDOW:
+            visible = visible & (tokens[None, :] > positions[:, None] - WINDOW)
+        bias = 0.0
+        if BIASED:
+            bias = tl.load(own_bias + tokens[None, :], mask=visible, other=0.0).to(tl.float32)
         peak, total, attended = fold_tile(
-            query, key, value, visible, scale, peak, total, attended, MASKED
-        )
+            query, key, value, visible, scale, softcap, bias, peak, total, attended,
+            MASKED, SOFTCAP, BIASED, WINDOW > 0,
+        )  # fmt: skip
     return peak, total, attended

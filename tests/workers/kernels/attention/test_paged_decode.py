@@ -24,7 +24,8 @@ def attend(rows: PagedRows, how: Launch | None = None) -> torch.Tensor:
     if how is None:
         return paged_decode.attend(rows.queries, *cache, scale)
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    paged_decode._attend_with(how, rows.queries, *cache, scale, out)
+    score = paged_decode.Score(scale, None, None)
+    paged_decode._attend_with(how, rows.queries, *cache, score, out)
     return out
 
 
@@ -71,7 +72,7 @@ def test_the_whole_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def splits(rows: int, max_blocks: int, least: int = 1) -> int:
         queries = keys.new_empty(rows, 32, 128)
-        return paged_decode._launch(queries, keys, max_blocks, least).splits
+        return paged_decode._launch(queries, keys, max_blocks * 16, least).splits
 
     assert splits(256, 2048) == 1
     assert splits(1, 2048) == 49

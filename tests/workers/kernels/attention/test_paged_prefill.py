@@ -24,8 +24,9 @@ def attend(rows: PagedRows, tile: PrefillTile | None = None) -> torch.Tensor:
         )
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
     paging = (rows.block_tables, rows.slots, rows.context_lens)
+    score = paged_prefill.Score(scale, None, None, None)
     paged_prefill._attend_with(
-        tile, rows.queries, rows.keys, rows.values, rows.query_starts, longest, scale, out, paging
+        tile, rows.queries, rows.keys, rows.values, rows.query_starts, longest, score, out, paging
     )
     return out
 
