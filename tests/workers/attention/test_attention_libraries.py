@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
+from tests.workers.attention_reference import dense_attention
 from tests.workers.step_tensors import packed_step
 from workers.attention.backends.flash_attn2 import FlashAttention2Backend
 from workers.attention.backends.flash_attn3 import FlashAttention3Backend
@@ -18,6 +19,8 @@ from workers.attention.backends.flashinfer import FlashInferBackend
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.xformers import XformersBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
+from workers.attention.capability_check import _unmet_kind
+from workers.contract.attention_kind import AttentionKind
 
 STEPS = {
     "decode": [(6, 1), (8, 1), (0, 1)],
@@ -27,17 +30,14 @@ STEPS = {
 }
 
 
-def attend(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, causal: bool
-) -> torch.Tensor:
-    """One row: [Q, H, D] over [L, Hkv, D], the last query at the last key where causal."""
-    group = queries.shape[1] // keys.shape[1]
-    keys, values = (each.repeat_interleave(group, dim=1) for each in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
-    if causal:
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool)
-        scores = scores.masked_fill(hidden.triu(1 + len(keys) - len(queries)), -torch.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+def kind_of(
+    scale: float, softcap: float | None, reach: tuple[int | None, int | None], *, causal: bool
+) -> AttentionKind:
+    """`reach`: how many tokens a query sees before and behind it; None or -1 for all."""
+    before, behind = (None if side == -1 else side for side in reach)
+    assert causal or before == behind
+    window = None if before is None else before + 1
+    return AttentionKind(causal=causal, scale=scale, softcap=softcap or None, window=window)
 
 
 def rows(starts: torch.Tensor) -> Iterator[slice]:
@@ -51,12 +51,13 @@ def ragged(
     keys: torch.Tensor,
     values: torch.Tensor,
     starts: torch.Tensor,
-    scale: float,
+    kind: AttentionKind,
 ) -> torch.Tensor:
+    assert not kind.causal
     assert starts[0] == 0
     assert starts[-1] == len(queries) == len(keys)
-    parts = [attend(queries[row], keys[row], values[row], scale, False) for row in rows(starts)]
-    return torch.cat(parts)
+    parts = [dense_attention(queries[row], keys[row], values[row], kind) for row in rows(starts)]
+    return torch.cat(parts).to(queries.dtype)
 
 
 def paged(
@@ -66,9 +67,10 @@ def paged(
     starts: torch.Tensor,
     lengths: torch.Tensor,
     table: torch.Tensor,
-    scale: float,
+    kind: AttentionKind,
 ) -> torch.Tensor:
     """Causal over pages, as every generation of FlashAttention has it: NaN before the first row."""
+    assert kind.causal
     assert table.dtype == lengths.dtype == torch.int32
     assert len(table) == len(lengths) == len(starts) - 1
     assert starts[-1] == len(queries)
@@ -76,8 +78,8 @@ def paged(
     for row, length, pages in zip(rows(starts), lengths.tolist(), table, strict=True):
         own = pages[: -(-length // keys.shape[1])]
         context = [cached[own].flatten(0, 1)[:length] for cached in (keys, values)]
-        parts.append(attend(queries[row], context[0], context[1], scale, True))
-    return torch.cat(parts)
+        parts.append(dense_attention(queries[row], context[0], context[1], kind))
+    return torch.cat(parts).to(queries.dtype)
 
 
 def flash_attn_fwd(
@@ -91,17 +93,20 @@ def flash_attn_fwd(
     page_table: torch.Tensor | None = None,
     softmax_scale: float,
     causal: bool = False,
+    softcap: float | None,
+    window_size_left: int | None,
+    window_size_right: int | None = None,
     out: torch.Tensor,
 ) -> None:
+    reach = (window_size_left, window_size_right)
+    kind = kind_of(softmax_scale, softcap, reach, causal=causal)
     if page_table is None:
         assert cu_seqlens_k is not None
         assert torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert not causal
-        out.copy_(ragged(q, k, v, cu_seqlens_q, softmax_scale))
+        out.copy_(ragged(q, k, v, cu_seqlens_q, kind))
     else:
         assert seqused_k is not None
-        assert causal
-        attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, softmax_scale)
+        attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, kind)
         out[cu_seqlens_q[0] :] = attended[cu_seqlens_q[0] :]
 
 
@@ -116,10 +121,12 @@ def flash_attn_with_kvcache(
     max_seqlen_q: int,
     softmax_scale: float,
     causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
 ) -> torch.Tensor:
-    assert causal
+    kind = kind_of(softmax_scale, softcap, window_size, causal=causal)
     assert max_seqlen_q == cu_seqlens_q.diff().max()
-    return paged(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, softmax_scale)
+    return paged(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, kind)
 
 
 def flash_attn_varlen_func(
@@ -133,17 +140,18 @@ def flash_attn_varlen_func(
     max_seqlen_k: int,
     softmax_scale: float,
     causal: bool = False,
+    window_size: tuple[int, int],
+    softcap: float,
     block_table: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    kind = kind_of(softmax_scale, softcap, window_size, causal=causal)
     assert max_seqlen_q == cu_seqlens_q.diff().max()
     assert max_seqlen_k == cu_seqlens_k.diff().max()
     if block_table is None:
         assert torch.equal(cu_seqlens_q, cu_seqlens_k)
-        assert not causal
-        return ragged(q, k, v, cu_seqlens_q, softmax_scale)
-    assert causal
+        return ragged(q, k, v, cu_seqlens_q, kind)
     lengths = cu_seqlens_k.diff()
-    return paged(q, k, v, cu_seqlens_q, lengths, block_table, softmax_scale)
+    return paged(q, k, v, cu_seqlens_q, lengths, block_table, kind)
 
 
 def paged_decode(
@@ -157,11 +165,14 @@ def paged_decode(
     out: torch.Tensor,
     *,
     min_splits: int,
+    window: int | None,
+    softcap: float | None,
 ) -> None:
+    kind = AttentionKind(causal=True, scale=scale, window=window, softcap=softcap)
     assert min_splits == 1, "contexts are short"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
     table = block_tables[slots]
-    out.copy_(paged(queries, keys, values, starts, context_lens, table, scale))
+    out.copy_(paged(queries, keys, values, starts, context_lens, table, kind))
 
 
 class PagedWrapper:
@@ -184,14 +195,17 @@ class PagedWrapper:
         *,
         causal: bool,
         sm_scale: float,
+        window_left: int,
+        logits_soft_cap: float | None,
         q_data_type: torch.dtype,
         kv_data_type: torch.dtype,
     ) -> None:
-        assert causal
+        reach = (window_left, None)
+        self._kind = kind_of(sm_scale, logits_soft_cap, reach, causal=causal)
         assert paged_kv_indices.dtype == paged_kv_last_page_len.dtype == torch.int32
         assert paged_kv_indptr[-1] == len(paged_kv_indices)
         self._heads = (num_qo_heads, num_kv_heads, head_dim_qk)
-        self._page_size, self._scale, self._starts = page_size, sm_scale, qo_indptr
+        self._page_size, self._starts = page_size, qo_indptr
         self._pages = [paged_kv_indices[row] for row in rows(paged_kv_indptr)]
         counts = paged_kv_indptr.diff()
         self._lengths = (counts - 1) * page_size + paged_kv_last_page_len
@@ -201,7 +215,7 @@ class PagedWrapper:
         assert (q.shape[1], *keys.shape[2:]) == self._heads
         assert keys.shape[1] == self._page_size
         table = torch.nn.utils.rnn.pad_sequence(self._pages, batch_first=True)
-        return paged(q, keys, values, self._starts, self._lengths, table, self._scale)
+        return paged(q, keys, values, self._starts, self._lengths, table, self._kind)
 
 
 class RaggedWrapper:
@@ -220,15 +234,17 @@ class RaggedWrapper:
         *,
         causal: bool,
         sm_scale: float,
+        window_left: int,
+        logits_soft_cap: float | None,
         q_data_type: torch.dtype,
         kv_data_type: torch.dtype,
     ) -> None:
-        assert not causal
         assert torch.equal(qo_indptr, kv_indptr)
-        self._starts, self._scale = qo_indptr, sm_scale
+        self._starts = qo_indptr
+        self._kind = kind_of(sm_scale, logits_soft_cap, (window_left, None), causal=causal)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return ragged(q, k, v, self._starts, self._scale)
+        return ragged(q, k, v, self._starts, self._kind)
 
 
 class BlockDiagonalMask:
@@ -251,7 +267,8 @@ def memory_efficient_attention_forward(
     scale: float,
 ) -> torch.Tensor:
     assert query.shape == key.shape == value.shape
-    return ragged(query[0], key[0], value[0], attn_bias.starts, scale)[None]
+    kind = AttentionKind(causal=False, scale=scale)
+    return ragged(query[0], key[0], value[0], attn_bias.starts, kind)[None]
 
 
 class Event:
@@ -294,10 +311,13 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
 
 
+@pytest.mark.parametrize("kind", [{}, {"window": 5, "softcap": 2.0, "scale": 0.4}], ids=str)
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("backend", PAGED)
-def test_paged_causal(backend: type[AttentionBackend], step: list[tuple[int, int]]) -> None:
-    want = attention_needs(num_kv_heads=2)
+def test_paged_causal(
+    backend: type[AttentionBackend], step: list[tuple[int, int]], kind: dict[str, Any]
+) -> None:
+    want = attention_needs(num_kv_heads=2, **kind)
     problem = Problem(step, want)
     expected = problem.solve(NaiveBackend(want))
     torch.testing.assert_close(problem.solve(backend(want)), expected, atol=2e-6, rtol=0)
@@ -305,8 +325,13 @@ def test_paged_causal(backend: type[AttentionBackend], step: list[tuple[int, int
 
 @pytest.mark.parametrize("backend", [*PAGED, XformersBackend])
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_bidirectional(backend: type[AttentionBackend], kv_heads: int) -> None:
-    want = attention_needs(paged=False, num_kv_heads=kv_heads)
+@pytest.mark.parametrize("kind", [{}, {"window": 5}, {"softcap": 2.0, "scale": 0.4}], ids=str)
+def test_bidirectional(
+    backend: type[AttentionBackend], kv_heads: int, kind: dict[str, Any]
+) -> None:
+    want = attention_needs(paged=False, num_kv_heads=kv_heads, **kind)
+    if why := _unmet_kind(backend.capabilities, want.kind):
+        pytest.skip(why)
     lengths = [3, 30, 1, 8]
     step = packed_step([[0] * length for length in lengths])
     numbers = torch.Generator().manual_seed(0)

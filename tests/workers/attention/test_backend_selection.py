@@ -1,5 +1,6 @@
 """Which attention backend is chosen, and what is said where one cannot be."""
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -13,12 +14,17 @@ import torch
 import workers
 from tests.workers.attention_problems import attention_needs
 from workers.attention import backend_selection, capability_check
-from workers.attention.backend_selection import AttentionBackendError, select_backend
+from workers.attention.backend_selection import (
+    AttentionBackendError,
+    select_backend,
+    select_backends,
+)
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.sdpa import SdpaBackend
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
+from workers.contract.attention_kind import PositionBias
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -100,6 +106,8 @@ def test_a_need_that_is_not_met_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     needs = ON_GPU | {"block_size": 64}
     for changes, expected in [
         ({"paged": False}, "no bidirectional attention"),
+        ({"window": 8}, "no windows"),
+        ({"softcap": 30.0}, "no softcap"),
         ({"head_dim": 80}, "head size 80 is not one of 64, 128"),
         ({"block_size": 48}, "block size 48 is no multiple of 32"),
         ({}, "the GPU's compute capability 7.5 is none of 8.x, 9.x"),
@@ -107,6 +115,35 @@ def test_a_need_that_is_not_met_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         assert unmet_need(able, attention_needs(**needs | changes)) == expected
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert unmet_need(able, attention_needs(**needs)) == ""
+
+
+def test_capabilities_are_those_of_the_kind_of_attention() -> None:
+    able = NaiveBackend.capabilities
+    bias = PositionBias(num_buckets=32, max_distance=128)
+    assert unmet_need(able, attention_needs(paged=False, window=8, position_bias=bias)) == ""
+    for lost, paged, expected in [
+        ("causal_windows", True, "no windows"),
+        ("causal_windows", False, ""),
+        ("bidirectional_windows", True, ""),
+        ("bidirectional_windows", False, "no windows"),
+    ]:
+        less = dataclasses.replace(able, **{lost: False})
+        assert unmet_need(less, attention_needs(paged=paged, window=8)) == expected
+    less = dataclasses.replace(able, position_bias=False)
+    assert unmet_need(less, attention_needs(paged=False, position_bias=bias)) == "no position bias"
+
+
+def test_each_kind_of_layer_has_a_backend_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _table(monkeypatch, encoders="OnlyEncoders", first="Usable")
+    caplog.set_level(logging.INFO)
+    kinds = [attention_needs(**ON_GPU), attention_needs(**ON_GPU, window=8)]
+    full, windowed = select_backends("auto", kinds)
+    assert full is not windowed
+    lines = "; ".join(caplog.messages)
+    assert "backend first for causal paged attention;" in lines
+    assert "backend first for causal paged attention with a window of 8;" in lines
 
 
 class Usable(NaiveBackend):
