@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from workers.attention.backend_selection import select_backend
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.attention.capability_check import unmet_need
+from workers.contract.attention_kind import PositionBias
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -38,9 +40,26 @@ HEADS = [
 
 BLOCK_SIZES = [16, 64, 128]
 
+WINDOW = 65
+KINDS: list[dict[str, Any]] = [
+    {"window": WINDOW},
+    {"softcap": 20.0, "scale": 0.1},
+    {"window": WINDOW, "softcap": 20.0},
+]
+KIND_HEADS = [
+    (8, 2, 128, torch.bfloat16),
+    (6, 2, 96, torch.bfloat16),
+    (4, 1, 256, torch.bfloat16),
+    (4, 4, 64, torch.float32),
+]
+
 
 def needs(
-    heads: tuple[int, int, int, torch.dtype], *, paged: bool = True, block_size: int = 16
+    heads: tuple[int, int, int, torch.dtype],
+    *,
+    paged: bool = True,
+    block_size: int = 16,
+    **kind: Any,
 ) -> AttentionNeeds:
     num_heads, num_kv_heads, head_dim, dtype = heads
     return attention_needs(
@@ -51,6 +70,7 @@ def needs(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         block_size=block_size,
+        **kind,
     )
 
 
@@ -131,9 +151,45 @@ def test_bidirectional(name: str, heads: tuple[int, int, int, torch.dtype]) -> N
         torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("heads", KIND_HEADS, ids=str)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_a_graph_of_decoding_is_right_for_other_lengths(name: str) -> None:
-    want = needs((32, 8, 128, torch.bfloat16))
+def test_kinds_of_causal_layers(
+    name: str, heads: tuple[int, int, int, torch.dtype], kind: dict[str, Any]
+) -> None:
+    edges = [(WINDOW - 2, 1), (WINDOW - 1, 1), (WINDOW, 1), (900, 1)]
+    chunks = [(0, WINDOW - 1), (0, WINDOW), (0, WINDOW + 1), (500, 300), (WINDOW - 1, 2)]
+    compare(name, [*edges, *chunks], needs(heads, **kind), seed=0)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("heads", KIND_HEADS, ids=str)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_kinds_of_bidirectional_layers(
+    name: str, heads: tuple[int, int, int, torch.dtype], kind: dict[str, Any], biased: bool
+) -> None:
+    learned = {"position_bias": PositionBias(num_buckets=32, max_distance=128)} if biased else {}
+    want = needs(heads, paged=False, **kind, **learned)
+    backend, control = built(name, want), NaiveBackend(want)
+    lengths = [1, WINDOW - 1, WINDOW, WINDOW + 1, 200]
+    step = on_device(packed_step([[0] * length for length in lengths]), "cuda")
+    queries, kv_heads, head_dim, dtype = heads
+    shape = (sum(lengths), queries + 2 * kv_heads, head_dim)
+    parts = torch.randn(shape, device="cuda").to(dtype).split([queries, kv_heads, kv_heads], dim=1)
+    bias = torch.randn(queries, 511, device="cuda") if biased else None
+    with torch.inference_mode():
+        actual, expected = (
+            each.attend_packed(parts[0], parts[1], parts[2], each.plan_packed(step, bias)).float()
+            for each in (backend, control)
+        )
+    torch.testing.assert_close(actual, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("kind", [{}, {"window": WINDOW}], ids=str)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_a_graph_of_decoding_is_right_for_other_lengths(name: str, kind: dict[str, Any]) -> None:
+    want = needs((32, 8, 128, torch.bfloat16), **kind)
     backend = built(name, want)
     if not backend.capabilities.graph_safe:
         pytest.skip(f"{name} is not for CUDA graphs")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.workers.attention.reference import dense_attention
 from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.attention_reference import dense_attention
 from tests.workers.step_tensors import packed_step
 from workers.attention.backends.flash_attn2 import FlashAttention2Backend
 from workers.attention.backends.flash_attn3 import FlashAttention3Backend

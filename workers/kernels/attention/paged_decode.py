@@ -123,14 +123,7 @@ def _attend_with(
         partial = torch.empty(shape, dtype=torch.float32, device=out.device)
         sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
     _attend[(kv_heads, launch.splits, rows)](
-        queries,
-        keys,
-        values,
-        block_tables,
-        slots,
-        context_lens,
-        partial,
-        sums,
+        *(queries, keys, values, block_tables, slots, context_lens, partial, sums),
         score.scale,
         score.softcap or 0.0,
         queries.stride(0),

@@ -120,14 +120,7 @@ def _attend_with(
     bias = score.position_bias
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
-        queries,
-        keys,
-        values,
-        query_starts,
-        tables,
-        slots,
-        context_lens,
-        out,
+        *(queries, keys, values, query_starts, tables, slots, context_lens, out),
         queries if bias is None else bias,
         score.scale,
         score.softcap or 0.0,
@@ -191,15 +184,13 @@ def _attend(
         table = block_tables
         cached, limit, after = 0, count, WINDOW or count
         base = start * key_stride + kv_head * HEAD_DIM
-    positions = cached + packed // GROUP
-    earliest = cached + first // GROUP
+    positions, earliest = cached + packed // GROUP, cached + first // GROUP
     latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
     seen = tl.minimum(positions + after, limit)
     common = tl.minimum(earliest + after, limit) // KEY_TILE * KEY_TILE
     end = tl.minimum(latest + after, limit)
-    # Within a window some see [begin, full), all see [full, common).
     begin, full = 0, 0
-    if WINDOW:
+    if WINDOW:  # Some see [begin, full), all see [full, common).
         begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
         full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
 
