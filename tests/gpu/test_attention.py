@@ -169,7 +169,9 @@ def test_kinds_of_causal_layers(
 def test_kinds_of_bidirectional_layers(
     name: str, heads: tuple[int, int, int, torch.dtype], kind: dict[str, Any], biased: bool
 ) -> None:
-    learned = {"position_bias": PositionBias(num_buckets=32, max_distance=128)} if biased else {}
+    learned: dict[str, Any] = (
+        {"position_bias": PositionBias(num_buckets=32, max_distance=128)} if biased else {}
+    )
     want = needs(heads, paged=False, **kind, **learned)
     backend, control = built(name, want), NaiveBackend(want)
     lengths = [1, WINDOW - 1, WINDOW, WINDOW + 1, 200]
