@@ -62,7 +62,7 @@ def _serve(config: EngineConfig) -> None:
         return
     tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
-    workflow = workflow_for(execution.task)
+    workflow = workflow_for(execution.task, has_kv_cache=execution.model.has_kv_cache)
     preprocessor = workflow.preprocessor(execution, tokenizer)
     capacity = executor.start()
     if capacity.num_blocks:

@@ -93,7 +93,9 @@ class InMemoryCore:
         self._executor = _Executor()
         self._clients.send = self.stopwatch.wrap("send", self._clients.send)
         self._executor.submit = self.stopwatch.wrap("submit", self._executor.submit)
-        workflow = workflow_for(config.execution.task)
+        workflow = workflow_for(
+            config.execution.task, has_kv_cache=config.execution.model.has_kv_cache
+        )
         processor = workflow.processor(config.execution, num_blocks)
         processor.prepare = self.stopwatch.wrap("prepare", processor.prepare)
         scheduler = self._timed(workflow.scheduler(config.execution, num_blocks))

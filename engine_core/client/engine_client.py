@@ -100,6 +100,7 @@ class EngineClient:
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
+        cache_salt: str = "",
         tokenization: Tokenization | None = None,
         priority: int = 0,
     ) -> AnswerT:
@@ -117,6 +118,7 @@ class EngineClient:
             texts=texts,
             ids=ids,
             query=query,
+            cache_salt=cache_salt,
             tokenization=tokenization or Tokenization(),
             priority=priority,
             token_states=call.token_states,

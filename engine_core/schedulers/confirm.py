@@ -58,6 +58,13 @@ def confirm_rows(
             yield request
 
 
+def num_sampled(batch: DecodeBatch) -> int:
+    """How many tokens a step has sampled for requests that go on."""
+    ended = Status.ENDED
+    rows = zip(batch.requests, batch.samples, strict=True)
+    return sum([samples and request.status is not ended for request, samples in rows])
+
+
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
     """The request cannot go on within its grammar: its job fails whole."""
     message = "the text cannot be continued within its grammar, which may have grown too complex"

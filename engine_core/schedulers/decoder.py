@@ -5,12 +5,13 @@ not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from engine_core.engine_state import Usage
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar
+from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
@@ -20,7 +21,7 @@ from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.step_builder import build_decode_step
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
-from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
+from workers.contract.messages import DecodeStep, StepMask
 
 
 class DecoderScheduler:
@@ -138,16 +139,16 @@ class DecoderScheduler:
                 self.abort(request.job)
             yield mask
 
-    def update(self, batch: DecodeBatch, output: GenerateOutput, outbox: Outbox) -> None:
-        ended = Status.ENDED
-        rows = zip(batch.requests, batch.samples, strict=True)
-        self._generated_tokens += sum(
-            [samples and request.status is not ended for request, samples in rows]
-        )
-        for request in confirm_rows(batch, output, self.kv, outbox):
+    def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
+        for request in self._confirm(batch, output, outbox):
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
+
+    def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
+        """Apply a step's results to its requests; yields those that are over."""
+        self._generated_tokens += num_sampled(batch)
+        return confirm_rows(batch, output, self.kv, outbox)
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on.

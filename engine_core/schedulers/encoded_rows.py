@@ -1,4 +1,4 @@
-"""An encode step's results, cut into what each of its jobs gets."""
+"""The results of rows that are encoded: cut into what each of their jobs gets."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,9 @@ from engine_core.messages import (
     SparseVectors,
     TokenStates,
 )
-from engine_core.schedulers.batches import EncodeBatch
+from engine_core.outbox import Outbox
+from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
+from engine_core.schedulers.request import Request, Status
 from workers.contract.messages import ClassifyOutput, EmbedOutput, EmbedSparseOutput
 
 EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput
@@ -85,3 +87,45 @@ def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> tuple[bytes, _I
             return output.entries, np.frombuffer(output.counts, np.int32)
         case ClassifyOutput():
             return output.logits, np.ones_like(batch.lens)
+
+
+def confirm_encoded_rows(
+    batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
+) -> Iterator[Request]:
+    """Answer the rows of a decode step that embeds or scores, each by its last token; yields the
+    requests that are over.
+
+    As `confirm_rows`: results of requests that have ended are ignored, and one that is not finite
+    fails its whole job.
+    """
+    vectors = _last_vectors(output, sum(batch.samples))
+    finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
+    indices = iter(range(len(vectors)))
+    over: dict[Job, list[tuple[Request, int]]] = {}
+    for request, samples in zip(batch.requests, batch.samples, strict=True):
+        request.in_flight -= 1
+        if not samples:
+            continue
+        index = next(indices)
+        request.unresolved -= 1
+        if request.status is Status.ENDED:
+            continue
+        over.setdefault(request.job, []).append((request, index))
+        if not finite[index]:
+            outbox.fail_not_finite(request.job)
+    plain = DenseVectors if isinstance(output, EmbedOutput) else Scores
+    for job, rows in over.items():
+        if not job.ended:
+            numbers = np.array([request.row for request, _ in rows], np.int32)
+            own = vectors[[index for _, index in rows]]
+            part = plain(job.message.id, numbers.tobytes(), own.tobytes())
+            outbox.encoded(job, part, len(rows))
+        for request, _ in rows:
+            yield request
+
+
+def _last_vectors(output: EmbedOutput | ClassifyOutput, rows: int) -> npt.NDArray[np.float32]:
+    """[rows, D]"""
+    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
+    numbers = np.frombuffer(data, np.float32)
+    return numbers.reshape(rows, len(numbers) // max(rows, 1))

@@ -35,7 +35,7 @@ class StepTime:
     def __init__(self, config: ExecutionConfig, cost_model: CostModel) -> None:
         self.cost_model = cost_model
         self._stages = config.num_stages
-        # A decoder's steps of prompts are half as large as they may be, and smaller with many
+        # A generator's steps of prompts are half as large as they may be, and smaller with many
         # stages: the closer they come to steps of decode rows alone, the less do stages wait for
         # each other where one kind follows the other.
         self._decodes = config.model.has_kv_cache

@@ -24,9 +24,11 @@ class EncoderProcessor:
     item = "input"
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
-        del num_blocks  # an encoder has no KV cache
         self._vocab_size = config.model.vocab_size
-        self._max_model_len = config.max_model_len
+        self._most_tokens, self._bound = config.max_model_len, "this model takes at most"
+        kv_tokens = num_blocks * config.block_size
+        if config.model.has_kv_cache and kv_tokens < config.max_model_len:
+            self._most_tokens, self._bound = kv_tokens, "this model's KV cache holds"
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         return list(message.texts)
@@ -45,14 +47,14 @@ class EncoderProcessor:
 
     def _check(self, rows: EncoderRows, unpooled: int) -> None:
         lens = rows.lens
-        for index in np.flatnonzero((lens <= unpooled) | (lens > self._max_model_len))[:1].tolist():
+        for index in np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens))[:1].tolist():
             param = self._param(index, len(lens))
             if lens[index] <= unpooled:
                 behind = f" behind the {unpooled} of its prompt" if unpooled else ""
                 raise RefusalError("invalid_request", f"{param} has no tokens{behind}", param)
             raise RefusalError(
                 "context_length_exceeded",
-                f"{param} has {lens[index]} tokens; this model takes at most {self._max_model_len}",
+                f"{param} has {lens[index]} tokens; {self._bound} {self._most_tokens}",
                 param,
             )
         for position in np.flatnonzero((rows.tokens < 0) | (rows.tokens >= self._vocab_size))[

@@ -47,6 +47,7 @@ async def create_embeddings(request: Request) -> Response:
             model,
             VectorsCall,
             plan.items,
+            cache_salt=body.cache_salt,
             tokenization=plan.tokenization,
             priority=plan.priority,
         )

@@ -64,6 +64,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
             query_name=lambda _: "query",
             text_name=lambda index: f"documents[{index}]",
             cut_texts=await _document_tokenization(model, body),
+            cache_salt=body.cache_salt,
         )
         found = await relevance(service, model, pairs, priority=body.priority or 0)
         scores = found.raw_scores if body.use_activation is False else found.scores

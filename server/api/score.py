@@ -70,6 +70,7 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
         text_name=item_names(second_name, seconds),
         cut_queries=cut,
         cut_texts=cut,
+        cache_salt=body.cache_salt,
     )
 
 

@@ -19,6 +19,7 @@ async def encode(
     items: Items,
     *,
     query: str | list[str] | None = None,
+    cache_salt: str | None = None,
     tokenization: Tokenization | None = None,
     priority: int = 0,
 ) -> AnswerT:
@@ -34,6 +35,7 @@ async def encode(
             texts=items.texts,
             ids=items.ids,
             query=query,
+            cache_salt=cache_salt or "",
             tokenization=tokenization,
             priority=priority,
         )

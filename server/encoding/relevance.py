@@ -28,6 +28,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     `query_name` and `text_name` return the request's field for an index of `queries` or `texts`.
     `cut_texts` says how a text is cut, whether it is embedded alone or scored with its query;
     `cut_queries` how a query is cut that is embedded alone. None: it is refused if it is too long.
+    `cache_salt` is that of `EncodeJob`.
     """
 
     queries: list[str]
@@ -36,6 +37,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     text_name: Callable[[int], str]
     cut_queries: Tokenization | None = None
     cut_texts: Tokenization | None = None
+    cache_salt: str | None = None
 
     def name(self, row: int) -> str:
         """The request's field of an entry of queries and texts together."""
@@ -91,6 +93,7 @@ async def _encode_pairs(
             ScoresCall,
             text_items(pairs.texts),
             query=pairs.queries[0] if one else pairs.queries,
+            cache_salt=pairs.cache_salt,
             tokenization=pairs.cut_texts,
             priority=priority,
         )
@@ -109,7 +112,13 @@ async def _encode_apart(
         items = text_items(texts)
         try:
             return await encode(
-                service, model, VectorsCall, items, tokenization=cut, priority=priority
+                service,
+                model,
+                VectorsCall,
+                items,
+                cache_salt=pairs.cache_salt,
+                tokenization=cut,
+                priority=priority,
             )
         except EngineError as error:
             raise renamed(error, name) from None

@@ -62,10 +62,11 @@ def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> l
 
 
 def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
-    model, generates = execution.model, execution.task == "generate"
+    model = execution.model
     hidden = model.hidden_size
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
-    mlp = (3 if generates else 2) * hidden * model.intermediate_size  # a generator's has a gate
+    gated = model.has_kv_cache
+    mlp = (3 if gated else 2) * hidden * model.intermediate_size
     sizes = [layers * (attention + mlp) for layers in planned_layers(execution)]
     sizes[0] += model.vocab_size * hidden
     if _has_lm_head(execution) and not model.tie_word_embeddings:

@@ -1,7 +1,7 @@
 """The default of every setting: the one table that flags, `--help` and models read.
 
 The constants are the daemon's and apply where `server.settings.settings` declares each setting. A
-default that depends on the device, the model or its task is a function here: the setting is then
+default that depends on the device or the model is a function here: the setting is then
 declared with None (`server.settings.engine_settings`), and `server.models.model_setup` calls the
 function when it sets up the model. Limits of an engine are collected in `engine_limits`.
 """

@@ -145,7 +145,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.CAPACITY,
             "most tokens of one step "
-            f"(default: {defaults.max_step_tokens(cached=True, on_cpu=True)} for a generator and "
+            f"(default: {defaults.max_step_tokens(cached=True, on_cpu=True)} for a decoder and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=True)} for an encoder on a CPU, "
             f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",

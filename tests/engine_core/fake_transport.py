@@ -17,6 +17,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.families.table import family_of
 from workers.contract.messages import (
     EmbedOutput,
@@ -153,7 +154,10 @@ class Engine:
         **changes,
     ) -> None:
         config = engine_config(**changes)
-        model = msgspec.structs.replace(config.execution.model, architecture=architecture)
+        kind = AttentionKind(causal=num_blocks > 0, scale=1.0)
+        model = msgspec.structs.replace(
+            config.execution.model, architecture=architecture, attention=(kind,)
+        )
         execution = msgspec.structs.replace(config.execution, model=model)
         self.config = msgspec.structs.replace(config, execution=execution)
         self.clients = FakeClients()
@@ -162,7 +166,8 @@ class Engine:
             simulated = SimulatedModel(num_blocks, execution.block_size, execution.max_running)
             runner = SimulatedPipeline(simulated)
         self.executor = executor or FakeExecutor(runner, execution.num_stages)
-        workflow = workflow_for(family_of(architecture).task)
+        task = changes.get("task", family_of(architecture).task)
+        workflow = workflow_for(task, has_kv_cache=model.has_kv_cache)
         self._now = 0.0
         self.core = EngineCore(
             self.config,

@@ -145,4 +145,4 @@ def stage_runner(
         config.execution.attention_backend, attention_needs(config.execution)
     )
     with torch.inference_mode():
-        return CountingRunner(config, load_share(config).model, backends, num_blocks, last_tokens)
+        return CountingRunner(config, load_share(config), backends, num_blocks, last_tokens)

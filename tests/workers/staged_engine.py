@@ -73,7 +73,7 @@ class DecoderRunner:
         self._masks[mask.step] = mask
 
     @torch.inference_mode()
-    def next_result(self) -> GenerateOutput:
+    def next_result(self) -> StepOutput:
         step = self._steps.popleft()
         batch, hidden = step.batch, step.hidden
         for runner in self.stages.runners[1:]:
@@ -86,6 +86,7 @@ class DecoderRunner:
         token_mask = TokenMask.from_bytes(masked, mask, last.device) if mask is not None else None
         output = last.run_head(batch, hidden, token_mask).to_output(step.message.step)
         if batch.requested.sampling is not None:
+            assert isinstance(output, GenerateOutput)
             slots = batch.requested.sampling.device_slots
             tokens = torch.from_numpy(sampled_tokens(output).copy())
             self.stages.runners[0].slots.store_last_tokens(slots, tokens)

@@ -35,16 +35,17 @@ class Stages:
         self,
         folder: Path,
         *,
+        task: Task = "generate",
         num_stages: int = 1,
         backend: str = "auto",
         device: Device = "cpu",
     ) -> None:
-        configs = _configs(folder, "generate", num_stages, backend, device)
+        configs = _configs(folder, task, num_stages, backend, device)
         self.block_size = configs[0].execution.block_size
         self.runners: list[DecodeRunner] = []
         for config in configs:
             chosen = select_backends(backend, attention_needs(config.execution))
-            runner = DecodeRunner(config, load_share(config).model, chosen, NUM_BLOCKS)
+            runner = DecodeRunner(config, load_share(config), chosen, NUM_BLOCKS)
             with torch.inference_mode():
                 runner.warm_up()
             self.runners.append(runner)
@@ -68,6 +69,7 @@ class Stages:
         if hidden.is_cuda:
             torch.cuda.synchronize()
         output, sampling = result.to_output(message.step), batch.requested.sampling
+        assert isinstance(output, GenerateOutput)
         if sampling is None:
             return hidden[:0], output
         tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)

@@ -76,7 +76,9 @@ def references(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> li
 
 def _run(runner: DecodeRunner, message: DecodeStep) -> GenerateOutput:
     step = runner.prepare(message)
-    return runner.run_head(step, runner.forward(step, None)).to_output(message.step)
+    output = runner.run_head(step, runner.forward(step, None)).to_output(message.step)
+    assert isinstance(output, GenerateOutput)
+    return output
 
 
 def _distributions(output: GenerateOutput, vocabulary: int) -> np.ndarray:

@@ -44,7 +44,7 @@ class GraphCapture:
         first, and drop graphs that a larger one outruns. `hidden_like` [1, hidden_size] is what a
         later stage receives for a token, None on the first stage."""
         graphs = StageGraphs()
-        hidden = _widened(hidden_like, max([*rows, *tokens]))
+        hidden = _widened(hidden_like, max([*rows, *tokens], default=0))
         buffers = self._buffers(max(tokens, default=0))
         mixed = self._attention.chunks_graph_safe
         count = len(rows) + len(tokens) * (1 + mixed)

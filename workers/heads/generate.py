@@ -64,10 +64,7 @@ class GenerateHead:
         scored = self._score(scoring, hidden) if scoring else None
         if sampling is None:
             return GenerateResult(scored=scored)
-        indices = sampling.last_token_indices
-        logits = self._logits(
-            hidden[: len(sampling.slots)] if indices is None else hidden.index_select(0, indices)
-        )
+        logits = self._logits(requested.last_states(hidden))
         tokens = sample(logits, sampling.rows, self._sampling.counts, mask)
         self._slots.store_last_tokens(sampling.device_slots, tokens)
         reported = sampling.width >= 0

@@ -17,14 +17,12 @@ from workers.step.rows import IntArray, StepRows
 
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
-    """The S rows of a step that sample.
+    """How the S rows of a step with a requested output sample.
 
-    `last_token_indices` int64[S] on the device: of their last tokens among the step's T; None where
-    the final hidden states begin with theirs. `device_slots` int32[S] are their slots there.
-    `width` is the most alternatives that any of them reports, -1 for no log-probabilities.
+    `device_slots` int32[S] are their `slots` on the device. `width` is the most alternatives that
+    any of them reports, -1 for no log-probabilities.
     """
 
-    last_token_indices: torch.Tensor | None
     slots: IntArray
     device_slots: torch.Tensor
     rows: SamplingRows
@@ -44,65 +42,85 @@ class ScoringInput:
 
 
 class RequestedOutputs(NamedTuple):
-    """What the head computes from a step. `last_tokens` is given where it reads the final states of
-    these tokens alone."""
+    """What the head computes from a step: from the last tokens of its S rows with a requested
+    output, which it samples if there is a `sampling`, and from those with a target.
+
+    last_tokens         given where the head reads the final states of these tokens alone
+    num_rows            S
+    last_token_indices  int64[S] on the device: of the last tokens among the step's T; None where
+                        the final hidden states begin with theirs
+    """
 
     last_tokens: LastTokens | None = None
+    num_rows: int = 0
+    last_token_indices: torch.Tensor | None = None
     sampling: SamplingInput | None = None
     scoring: ScoringInput | None = None
 
+    def last_states(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Those of the last tokens, [S, D], among the final states as `forward` leaves them."""
+        if self.last_token_indices is None:
+            return hidden[: self.num_rows]
+        return hidden.index_select(0, self.last_token_indices)
+
 
 class RequestedOutputsBuilder:
-    """Finds them from a step's message and the sampling parameters of its slots."""
+    """Finds them from a step's message and the sampling parameters of its slots. Without a `table`
+    nothing is sampled or scored."""
 
-    def __init__(self, table: SamplingTable, device: torch.device) -> None:
+    def __init__(self, table: SamplingTable | None, device: torch.device) -> None:
         self._table, self._device = table, device
 
     def begin(self, inits: Iterable[SlotInit]) -> None:
         """Slots change hands."""
-        self._table.update(inits)
+        if self._table is not None:
+            self._table.update(inits)
 
     def build(
         self, message: DecodeStep, rows: StepRows, step: PagedStep, *, all_states: bool
     ) -> RequestedOutputs:
         """`rows` and `step` are the message's. `all_states`: the head gets the final states of all
         tokens anyway."""
-        scoring = self._scoring(rows.slots, message.targets)
+        table = self._table
+        scoring = self._scoring(table, rows.slots, message.targets) if table is not None else None
         sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
+        last_tokens = indices = None
         if len(sampled) == rows.total:
             own = step.slots[: len(sampled)]
-            return RequestedOutputs(None, self._sampling(rows, sampled, own, None), scoring)
-        if scoring is None and not all_states:
-            last = LastTokens.of(step, rows, sampled)
-            return RequestedOutputs(last, self._sampling(rows, sampled, last.rows.slots, None))
-        indices, own = to_device(
-            [rows.last_token_indices[sampled], rows.slots[sampled]], self._device
-        )
-        return RequestedOutputs(None, self._sampling(rows, sampled, own, indices), scoring)
+        elif scoring is None and not all_states:
+            last_tokens = LastTokens.of(step, rows, sampled)
+            own = last_tokens.rows.slots
+        else:
+            indices, own = to_device(
+                [rows.last_token_indices[sampled], rows.slots[sampled]], self._device
+            )
+        sampling = _sampling(table, rows, sampled, own) if table is not None else None
+        return RequestedOutputs(last_tokens, len(sampled), indices, sampling, scoring)
 
-    def _sampling(
-        self,
-        rows: StepRows,
-        sampled: npt.NDArray[np.intp],
-        device_slots: torch.Tensor,
-        last_token_indices: torch.Tensor | None,
-    ) -> SamplingInput | None:
-        """For the rows `sampled`, if there are any."""
-        if not len(sampled):
-            return None
-        own = rows.slots[sampled]
-        return SamplingInput(
-            last_token_indices=last_token_indices,
-            slots=own,
-            device_slots=device_slots,
-            rows=self._table.rows(own, rows.contexts[sampled]),
-            width=self._table.sampled_width(own),
-        )
-
-    def _scoring(self, slots: IntArray, targets: bytes) -> ScoringInput | None:
+    def _scoring(
+        self, table: SamplingTable, slots: IntArray, targets: bytes
+    ) -> ScoringInput | None:
         following = np.frombuffer(targets, np.int32)
         scored = np.flatnonzero(following >= 0)
         if not len(scored):
             return None
         positions, tokens = to_device([scored, following[scored].astype(np.int64)], self._device)
-        return ScoringInput(positions, tokens, self._table.scored_width(slots))
+        return ScoringInput(positions, tokens, table.scored_width(slots))
+
+
+def _sampling(
+    table: SamplingTable,
+    rows: StepRows,
+    sampled: npt.NDArray[np.intp],
+    device_slots: torch.Tensor,
+) -> SamplingInput | None:
+    """For the rows `sampled`, if there are any."""
+    if not len(sampled):
+        return None
+    own = rows.slots[sampled]
+    return SamplingInput(
+        slots=own,
+        device_slots=device_slots,
+        rows=table.rows(own, rows.contexts[sampled]),
+        width=table.sampled_width(own),
+    )

@@ -23,6 +23,7 @@ from workers.step.paged_step import PagedStep
 
 _EMBEDDING = "model.embed_tokens"
 _LM_HEAD = "lm_head"
+_ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
 
 
 class DecoderLayer(Layer):
@@ -61,16 +62,10 @@ class DecoderLayer(Layer):
         return *attention, self._mlp_norm, self._gate_up, self._down
 
 
-class DecoderForCausalLM(Layer):
-    """One stage of a decoder with its LM head (see `StageModel`).
+class DecoderModel(Layer):
+    """One stage of a decoder without an LM head (see `StageModel`): its token states are pooled."""
 
-    With tied embeddings the LM head shares the embedding's weight; if the two are on different
-    stages, each loads it.
-    """
-
-    unused = re.compile(
-        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
-    )
+    unused = re.compile(rf"lm_head\.weight|{_ROTARY_BUFFERS}")
     position_bias: torch.Tensor | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
@@ -81,8 +76,6 @@ class DecoderForCausalLM(Layer):
         size, words, first = config.hidden_size, config.vocab_size, share.first
         self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None
         self._norm = RMSNorm("model.norm", size, eps, placement) if share.last else None
-        self._lm_head = self._make_lm_head(config, placement) if share.last else None
-        self._tied = config.tie_word_embeddings
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embedding)(step.tokens)
@@ -91,11 +84,35 @@ class DecoderForCausalLM(Layer):
         return hidden if self._norm is None else self._norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+    def parts(self) -> Sequence[Layer]:
+        parts = (self._embedding, *self.layers, self._norm)
+        return [part for part in parts if part is not None]
+
+    def copies(self) -> Mapping[str, str]:
+        return {}
+
+
+class DecoderForCausalLM(DecoderModel):
+    """One stage of a decoder with its LM head.
+
+    With tied embeddings the LM head shares the embedding's weight; if the two are on different
+    stages, each loads it.
+    """
+
+    unused = re.compile(_ROTARY_BUFFERS)
+
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        super().__init__(config, share, placement)
+        self._lm_head = self._make_lm_head(config, placement) if share.last else None
+        self._tied = config.tie_word_embeddings
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return on_this_stage(self._lm_head)(pad_rows(hidden))[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:
-        parts = (self._embedding, *self.layers, self._norm, self._lm_head)
-        return [part for part in parts if part is not None]
+        return super().parts() if self._lm_head is None else (*super().parts(), self._lm_head)
 
     def copies(self) -> Mapping[str, str]:
         has_copy = self._tied and self._lm_head is not None

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-import torch
 
 from workers.contract.messages import DecodeStep
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.partial_graph import PartialGraph
 from workers.heads.requested_outputs import RequestedOutputs, RequestedOutputsBuilder
-from workers.sampling.sampling_table import SamplingTable
 from workers.step.paged_step import LastTokens, PagedStep
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
@@ -40,8 +38,7 @@ class DecodeInput:
 class DecodeInputBuilder:
     """Steps of rows that live in slots and keep their context in a paged cache.
 
-    Only the first stage resolves tokens of -1; only the last samples and scores, and has `sampling`
-    for it.
+    Only the first stage resolves tokens of -1; only the last has `outputs`, which a head computes.
     """
 
     graphs: StageGraphs | None = None
@@ -50,13 +47,12 @@ class DecodeInputBuilder:
     def __init__(
         self,
         slots: SlotTable,
-        sampling: SamplingTable | None,
-        device: torch.device,
+        outputs: RequestedOutputsBuilder | None,
         *,
         first: bool,
     ) -> None:
         self._slots = slots
-        self._outputs = RequestedOutputsBuilder(sampling, device) if sampling is not None else None
+        self._outputs = outputs
         self._first = first
 
     def build(self, message: DecodeStep) -> DecodeInput:

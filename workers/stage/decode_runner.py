@@ -16,9 +16,11 @@ from workers.graphs.graph_capture import GraphCapture
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
-from workers.heads.generate import GenerateHead, GenerateResult
+from workers.heads.base import HeadResult
+from workers.heads.decoder_head import decoder_head
+from workers.heads.requested_outputs import RequestedOutputsBuilder
 from workers.layers.placement import Placement
-from workers.models.base import StageModel, on_this_stage
+from workers.models.base import on_this_stage
 from workers.models.layer_loop import forward
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.sampling_table import SamplingTable
@@ -26,7 +28,7 @@ from workers.stage.decode_input import DecodeInput, DecodeInputBuilder
 from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import MAX_TOKENS, decode_steps, step_of_first_tokens
 from workers.step.slot_table import SlotTable
-from workers.weights.loader import TORCH_DTYPES
+from workers.weights.loader import TORCH_DTYPES, LoadedModel
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     def __init__(
         self,
         worker: WorkerConfig,
-        model: StageModel,
+        loaded: LoadedModel,
         backends: Sequence[AttentionBackend],
         num_blocks: int,
         last_tokens: torch.Tensor | None = None,
@@ -48,7 +50,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         """Allocates `num_blocks` of KV cache. `last_tokens` is for the slots' newest tokens where
         the stages share that memory."""
         super().__init__(worker)
-        config = worker.execution
+        config, model = worker.execution, loaded.model
         self._model = model
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
@@ -58,12 +60,13 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self._attention = stage_attention(
             config.model, model, backends, self.kv_cache.layers, placement
         )
-        vocab_size, last = config.model.vocab_size, self.last
-        self._sampling = SamplingTable(slots, vocab_size, self.device) if last else None
-        self._head = GenerateHead(model, self.slots, self._sampling) if self._sampling else None
-        self._builder = DecodeInputBuilder(
-            self.slots, self._sampling, self.device, first=self.first
+        samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
+        self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
+        self._head = (
+            decoder_head(model, loaded.modules, self.slots, self._sampling) if self.last else None
         )
+        outputs = RequestedOutputsBuilder(self._sampling, self.device) if self.last else None
+        self._builder = DecodeInputBuilder(self.slots, outputs, first=self.first)
 
     def prepare(self, message: DecodeStep) -> DecodeInput:
         """Apply the message's slot changes and put the step's tensors on the device."""
@@ -84,7 +87,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
 
     def run_head(
         self, batch: DecodeInput, hidden: torch.Tensor, mask: TokenMask | None = None
-    ) -> GenerateResult:
+    ) -> HeadResult:
         """`mask` is for the step's masked rows."""
         return on_this_stage(self._head)(batch.requested, hidden, mask)
 
@@ -102,6 +105,13 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
                 self.run_alone(step_of_first_tokens(rows))
         self._clear()
 
+    def graph_sizes(self) -> tuple[list[int], list[int]]:
+        """Rows of the decode steps that are captured, and tokens of the steps with prompts. Only a
+        generator has decode steps."""
+        config = self.config
+        rows = decode_graph_sizes(config.max_running) if config.task == "generate" else []
+        return rows, prompt_graph_sizes(config.max_step_tokens)
+
     def can_capture(self) -> bool:
         """Whether steps of this stage can be captured in CUDA graphs."""
         return self.device.type == "cuda" and self._attention.graph_safe
@@ -116,8 +126,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return self._builder.graphs
 
     def _capture_all(self) -> None:
-        rows = decode_graph_sizes(self.config.max_running)
-        tokens = prompt_graph_sizes(self.config.max_step_tokens)
+        rows, tokens = self.graph_sizes()
         started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = self.capture(rows, tokens)
         taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started

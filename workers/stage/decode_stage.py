@@ -1,9 +1,9 @@
-"""A stage of a decoder: its sampled tokens return to the first stage, and masks come for them."""
+"""A stage of a decoder: sampled tokens return to the first stage, and masks come for them."""
 
 import torch
 
 from workers.contract.messages import DecodeStep
-from workers.heads.generate import GenerateResult
+from workers.heads.base import HeadResult
 from workers.links.step_inbox import StepInbox
 from workers.links.token_return import TokenReceiver
 from workers.links.transport import Links
@@ -39,7 +39,7 @@ class DecodeStage(Stage[DecodeStep, DecodeInput]):
 
     def _run_head(
         self, message: DecodeStep, batch: DecodeInput, hidden: torch.Tensor
-    ) -> GenerateResult:
+    ) -> HeadResult:
         result = self._decode_runner.run_head(batch, hidden, self._receive_mask(message))
         if self._links.tokens is not None:
             self._links.tokens.announce(message.step)

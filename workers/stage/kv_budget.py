@@ -22,15 +22,14 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import TokenSampling
 from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES
-from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
-from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.memory import GIB, DeviceMemoryError, explained
 from workers.stage.warm_up_steps import blocks_of, step_of_rows
+from workers.weights.loader import LoadedModel
 
 
 def measured_kv_budget(
-    worker: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend], ring: int
+    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], ring: int
 ) -> int:
     """Bytes for the KV cache: the stage's share of its device, less its weights and tables, the
     peak of its largest step beside them, its CUDA graphs, and the ring in which it receives hidden
@@ -40,7 +39,7 @@ def measured_kv_budget(
     Raises DeviceMemoryError where nothing is left.
     """
     config = worker.execution
-    runner = DecodeRunner(worker, model, backends, blocks_of_largest_step(config))
+    runner = DecodeRunner(worker, loaded, backends, blocks_of_largest_step(config))
     tokens, rows = config.setting("max_step_tokens"), config.setting("max_running")
     share = config.setting("memory_share")
     with explained("measuring the largest step", f"lower {tokens} or {rows}"):
@@ -49,7 +48,7 @@ def measured_kv_budget(
         torch.cuda.reset_peak_memory_stats()
         runner.run_alone(largest_step(config))
         peak = torch.cuda.max_memory_allocated() - allocated
-        graphs = _graph_bytes(config, runner)
+        graphs = _graph_bytes(runner)
     budget = worker.memory_share - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
     if budget <= 0:
         raise DeviceMemoryError(
@@ -83,7 +82,7 @@ def _row_lens_of_largest_step(config: ExecutionConfig) -> npt.NDArray[np.int32]:
     return lens
 
 
-def _graph_bytes(config: ExecutionConfig, runner: DecodeRunner) -> int:
+def _graph_bytes(runner: DecodeRunner) -> int:
     """What all CUDA graphs will take.
 
     All share the memory of the largest, so that each further one adds little. Measured are the
@@ -92,14 +91,11 @@ def _graph_bytes(config: ExecutionConfig, runner: DecodeRunner) -> int:
     """
     if not runner.can_capture():
         return 0
-    rows, tokens = (
-        decode_graph_sizes(config.max_running),
-        prompt_graph_sizes(config.max_step_tokens),
-    )
+    rows, tokens = runner.graph_sizes()
     used: list[int] = []
     for captured in (1, 2):
         before = torch.cuda.mem_get_info()[0]
         runner.capture(rows[-captured:], tokens[-captured:])
         used.append(before - torch.cuda.mem_get_info()[0])
-    further = len(rows) + len(tokens) - 2
+    further = sum(len(sizes) - 1 for sizes in (rows, tokens) if sizes)
     return used[0] + further * max(used[1] - used[0], 0) // 2

@@ -17,6 +17,7 @@ from workers.contract.messages import EncodeStep, PartCosts, StageCosts
 from workers.contract.share import Share
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
+from workers.heads.vector_modules import VectorModules
 from workers.layers.placement import Placement
 from workers.models.base import StageModel
 from workers.models.layer_loop import forward, run_layer
@@ -157,6 +158,14 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
     return model
 
 
+def _made_up_modules(execution: ExecutionConfig, placement: Placement) -> VectorModules:
+    """What follows the pooling; nothing where token states are not pooled."""
+    modules = embedding_modules(execution, Share(0, 1, first=True, last=True), placement)
+    _fill(modules.weights().values())
+    modules.pack()
+    return modules
+
+
 def _fill(tensors: Iterable[torch.Tensor]) -> None:
     """Random numbers, the same 65,537 over and over, so that rows differ: on a CPU, drawing them
     all would take seconds."""
@@ -176,9 +185,7 @@ def _encoder_seconds(
     timer: _PartTimer,
 ) -> list[float]:
     """The time of each part in a step of texts."""
-    modules = embedding_modules(execution, Share(0, 1, first=True, last=True), placement)
-    _fill(modules.weights().values())
-    modules.pack()
+    modules = _made_up_modules(execution, placement)
     lens = _prompt_lens(execution)
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
     step = PackedStep.of(message, placement.device)
@@ -202,24 +209,25 @@ def _decoder_seconds(
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of these.
-    from workers.heads.generate import GenerateHead  # noqa: PLC0415
+    from workers.heads.decoder_head import decoder_head  # noqa: PLC0415
+    from workers.heads.requested_outputs import RequestedOutputsBuilder  # noqa: PLC0415
     from workers.sampling.sampling_table import SamplingTable  # noqa: PLC0415
     from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
 
     device, size, prompts = placement.device, execution.block_size, _prompt_lens(execution)
+    samples = execution.task == "generate"
     rows = min(DECODE_ROWS, -(-execution.max_running // execution.num_stages))
     contexts = np.full(rows, min(DECODE_CONTEXT, execution.max_model_len), np.int32)
-    ones = np.ones_like(contexts)
     blocks = [blocks_of(lens, size) for lens in (contexts, prompts)]
     num_blocks, max_blocks = (max(map(of, blocks)) for of in (np.sum, np.max))
     max_rows = max(len(contexts), len(prompts))
     slots = SlotTable(max_rows, int(max_blocks), size, int(num_blocks), device)
-    table = SamplingTable(max_rows, execution.model.vocab_size, device)
+    table = SamplingTable(max_rows, execution.model.vocab_size, device) if samples else None
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
     stage = stage_attention(execution.model, model, backends, cache, placement)
-    builder = DecodeInputBuilder(slots, table, device, first=True)
-    head = GenerateHead(model, slots, table)
+    builder = DecodeInputBuilder(slots, RequestedOutputsBuilder(table, device), first=True)
+    head = decoder_head(model, _made_up_modules(execution, placement), slots, table)
 
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
@@ -236,7 +244,7 @@ def _decoder_seconds(
         # last tokens of prompts need.
         return [layer, embedding, last_layer_and_head - layer]
 
-    return seconds(ones, contexts - ones), seconds(prompts, np.zeros_like(prompts))
+    return seconds(np.ones_like(contexts), contexts - 1), seconds(prompts, np.zeros_like(prompts))
 
 
 def _prompt_lens(execution: ExecutionConfig) -> IntArray:

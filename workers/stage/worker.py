@@ -145,7 +145,7 @@ def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageC
     return costs
 
 
-# Sampling, CUDA graphs and the decoder's runner are imported for generators alone, so that an
+# Sampling, CUDA graphs and the decoder's runner are imported for decoders alone, so that an
 # encoder starts faster.
 
 
@@ -160,7 +160,7 @@ def _runner(
         from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
         last_tokens = links.tokens.last_tokens if links.tokens is not None else None
-        return DecodeRunner(config, loaded.model, backends, num_blocks, last_tokens)
+        return DecodeRunner(config, loaded, backends, num_blocks, last_tokens)
     return EncodeRunner(config, loaded, backends)
 
 
@@ -208,19 +208,19 @@ def _announcement(
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
         kv_block_bytes=_block_bytes(config.execution, loaded.model) if cached else 0,
-        kv_budget_bytes=_kv_budget(config, loaded.model, backends, links) if cached else 0,
+        kv_budget_bytes=_kv_budget(config, loaded, backends, links) if cached else 0,
     )
 
 
 def _kv_budget(
-    config: WorkerConfig, model: StageModel, backends: Sequence[AttentionBackend], links: Links
+    config: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], links: Links
 ) -> int:
     """Bytes for the KV cache: as configured, or what is left of the device's share."""
     if not config.memory_share:
         return config.execution.kv_cache_bytes
     from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 
-    budget = measured_kv_budget(config, model, backends, links.ring_bytes)
+    budget = measured_kv_budget(config, loaded, backends, links.ring_bytes)
     release_cached()
     return budget
 

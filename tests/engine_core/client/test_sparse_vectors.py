@@ -124,7 +124,7 @@ async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch)
 
 
 def test_the_workflow_of_masked_language_models() -> None:
-    workflow = workflow_for("embed_sparse")
+    workflow = workflow_for("embed_sparse", has_kv_cache=False)
     assert workflow.task == "embed_sparse"
     assert workflow.vector_size(MODEL) == MODEL.vocab_size
     processor = workflow.processor(execution_config(), 0)

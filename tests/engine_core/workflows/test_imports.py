@@ -9,24 +9,24 @@ SCRIPT = """
 import sys
 import engine_core.__main__
 from engine_core.workflows import workflow_for
-workflow_for(sys.argv[1])
+workflow_for(sys.argv[1], has_kv_cache=sys.argv[2] == "cached")
 print(*sys.modules)
 """
 
 
-def modules_of(task: str) -> set[str]:
+def modules_of(task: str, cache: str) -> set[str]:
     """The modules that the engine core of a model with this task imports."""
-    command = [sys.executable, "-c", SCRIPT, task]
+    command = [sys.executable, "-c", SCRIPT, task, cache]
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
 @pytest.mark.parametrize("task", ["embed", "embed_sparse", "classify"])
 def test_an_encoder_imports_nothing_of_grammars(task: str) -> None:
-    modules = modules_of(task)
+    modules = modules_of(task, "none")
     assert "engine_core.schedulers.prefill_only" in modules
     assert not [name for name in modules if name.startswith(("llguidance", "engine_core.struct"))]
     assert "engine_core.schedulers.decoder" not in modules
 
 
 def test_a_generator_imports_grammars() -> None:
-    assert {"llguidance", "engine_core.structured.grammar"} <= modules_of("generate")
+    assert {"llguidance", "engine_core.structured.grammar"} <= modules_of("generate", "cached")

@@ -1,8 +1,10 @@
 """What follows from how a model is computed."""
 
+import msgspec
 import pytest
 
-from tests.engine_core.configs import execution_config
+from tests.engine_core.configs import MODEL, execution_config
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import Task
 
 
@@ -13,7 +15,11 @@ from workers.contract.config import Task
 def test_an_encoders_largest_step_may_be_one_text(
     task: Task, max_step_tokens: int, largest: int
 ) -> None:
-    config = execution_config(task=task, max_step_tokens=max_step_tokens, max_model_len=256)
+    kind = AttentionKind(causal=task == "generate", scale=1.0)
+    model = msgspec.structs.replace(MODEL, attention=(kind,))
+    config = execution_config(
+        model=model, task=task, max_step_tokens=max_step_tokens, max_model_len=256
+    )
     assert config.largest_step_tokens == largest
 
 

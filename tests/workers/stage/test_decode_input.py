@@ -6,6 +6,7 @@ import torch
 from tests.workers.step_maker import int32
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.token_sampling import TokenSampling
+from workers.heads.requested_outputs import RequestedOutputsBuilder
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInputBuilder
 from workers.step.slot_table import SlotTable
@@ -28,7 +29,8 @@ def builder(*, first: bool = True, last: bool = True) -> tuple[DecodeInputBuilde
         max_running=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
     )
     sampling = SamplingTable(max_running=4, vocab_size=32, device=CPU) if last else None
-    return DecodeInputBuilder(slots, sampling, CPU, first=first), slots
+    outputs = RequestedOutputsBuilder(sampling, CPU) if last else None
+    return DecodeInputBuilder(slots, outputs, first=first), slots
 
 
 def two_rows(tokens: list[int]) -> DecodeStep:
@@ -65,10 +67,12 @@ def test_a_decoder_step_is_flat() -> None:
 
 def test_rows_that_sample_carry_their_parameters() -> None:
     build, _ = builder()
-    sampling = build.build(two_rows([1] * 6)).requested.sampling
+    requested = build.build(two_rows([1] * 6)).requested
+    assert requested.num_rows == 1
+    assert requested.last_token_indices is not None
+    assert requested.last_token_indices.tolist() == [5]
+    sampling = requested.sampling
     assert sampling is not None
-    assert sampling.last_token_indices is not None
-    assert sampling.last_token_indices.tolist() == [5]
     assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
     parameters = sampling.rows.parameters
@@ -93,7 +97,7 @@ def test_where_nothing_is_scored_only_last_tokens_are_requested() -> None:
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
     batch = build.build(message)
     assert batch.requested.sampling is not None
-    assert batch.requested.sampling.last_token_indices is None
+    assert batch.requested.last_token_indices is None
     assert batch.requested.sampling.device_slots.tolist() == [0]
     last = batch.requested.last_tokens
     assert last is not None
@@ -122,7 +126,7 @@ def test_where_every_token_samples_all_are_requested() -> None:
     )  # fmt: skip
     batch = build.build(rows)
     assert batch.requested.sampling is not None
-    assert batch.requested.sampling.last_token_indices is None
+    assert batch.requested.last_token_indices is None
     assert batch.requested.sampling.device_slots.tolist() == [2, 0]
     assert batch.requested.last_tokens is None
 

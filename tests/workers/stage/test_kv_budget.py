@@ -37,7 +37,7 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     assert len(lens) == min(max_running, max_step_tokens)
     blocks = blocks_of_largest_step(config.execution)
     backends = select_backends("auto", attention_needs(config.execution))
-    runner = DecodeRunner(config, load_share(config).model, backends, blocks)
+    runner = DecodeRunner(config, load_share(config), backends, blocks)
     with torch.inference_mode():
         runner.run_alone(step)
     assert runner.kv_cache is not None

@@ -11,6 +11,7 @@ from workers.contract.checkpoint.sentence_transformers_checks import (
     check_sentence_transformers_files,
 )
 from workers.contract.checkpoint.sentence_transformers_files import (
+    MODULES_FILE,
     ModelFile,
     Module,
     TransformerFile,
@@ -33,6 +34,7 @@ from workers.contract.model_config import (
     EmbeddingConfig,
     ModelConfig,
     ModelConfigError,
+    PoolingConfig,
     decoded,
     read_json,
 )
@@ -62,7 +64,7 @@ def read_model_config(path: Path) -> ModelConfig:
     model = read_model_file(path)
     limit = _own_limit(path, transformer, family.task) or shape.max_position
     labels = read_labels(keys)
-    pooling = read_pooling(path, modules, shape.hidden_size)
+    pooling = _pooling(path, modules, shape)
     behind = read_vector_modules(path, modules, vector_size(shape.hidden_size, pooling, ()))
     config = ModelConfig(
         **msgspec.structs.asdict(shape),
@@ -81,6 +83,20 @@ def read_model_config(path: Path) -> ModelConfig:
     )
     keys.check_all_read()
     return config
+
+
+def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
+    """How token states are pooled. In a causal model only the last token has seen all others, and
+    the states of those in the prefix cache are not computed again."""
+    last = PoolingConfig(modes=("lasttoken",))
+    if shape.has_kv_cache and not modules:
+        return last
+    pooling = read_pooling(folder, modules, shape.hidden_size)
+    pooled = any(module.kind == "Pooling" for module in modules)
+    if shape.has_kv_cache and pooled and pooling.modes != last.modes:
+        reason = f"pooling_mode {' + '.join(pooling.modes)} over a causal model is not supported"
+        raise ModelConfigError(f"{folder / MODULES_FILE}: {reason} (lasttoken)")
+    return pooling
 
 
 def _architecture(keys: ConfigKeys) -> str:

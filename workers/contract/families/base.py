@@ -15,6 +15,7 @@ those that its stage model uses."""
 
 
 _PREFIX = (r"^(embed_tokens|layers|norm)\.", r"model.\1.")
+"""A decoder that was saved without its LM head has names without "model."."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +43,18 @@ class Family:
 
 
 def decoder(name: str, read_shape: ReadShape, renames: Renames = ()) -> dict[str, Family]:
-    """The architectures of decoder `name`: with an LM head. A checkpoint that was saved
-    without it has names without the prefix "model."."""
-    architecture = f"{name}ForCausalLM"
-    family = Family(
-        task="generate",
-        model_class="workers.models.decoder:DecoderForCausalLM",
-        read_shape=read_shape,
-        renames=(_PREFIX, *renames),
-        base=architecture,
-    )
-    return {architecture: family}
+    """The architectures of decoder `name`: alone, and with an LM head."""
+    tasks: dict[str, Task] = {"ForCausalLM": "generate", "Model": "embed"}
+    return {
+        name + head: Family(
+            task=task,
+            model_class=f"workers.models.decoder:Decoder{head}",
+            read_shape=read_shape,
+            renames=(_PREFIX, *renames),
+            base=f"{name}Model",
+        )
+        for head, task in tasks.items()
+    }
 
 
 def encoder(

@@ -18,6 +18,7 @@ from tests.workers.contract.checkpoint.library_folders import (
     transformer,
     write_tokenizer,
 )
+from tests.workers.stage.embedding_llama import PROMPTS, save_embedding_llama
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.embedding_modules import (
     DenseConfig,
@@ -281,14 +282,29 @@ def test_a_sparse_encoder(tmp_path: Path) -> None:
     assert "max_active_dims 16 is not supported" in refusal(written)
 
 
-@pytest.mark.parametrize("kind", ["Pooling", "LogitScore"])
-def test_a_generator_that_is_to_be_pooled(tmp_path: Path, kind: str) -> None:
+def test_a_generator_with_another_module(tmp_path: Path) -> None:
     save_llama(tmp_path)
     modules = [
-        {"type": f"sentence_transformers.models.{own}", "path": ""} for own in ("Transformer", kind)
+        {"type": f"sentence_transformers.models.{own}", "path": ""}
+        for own in ("Transformer", "LogitScore")
     ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert f"{kind} is not supported" in refusal(tmp_path)
+    assert "LogitScore is not supported" in refusal(tmp_path)
+
+
+def test_a_decoder_whose_states_are_pooled_is_an_embedder(tmp_path: Path) -> None:
+    save_embedding_llama(tmp_path)
+    config = read_model_config(tmp_path)
+    assert config.architecture == "LlamaModel"
+    assert config.has_kv_cache
+    assert config.pooling == PoolingConfig(modes=("lasttoken",))
+    assert config.modules == (NormalizeConfig(),)
+    assert config.embedding.prompts == PROMPTS
+
+
+def test_a_causal_model_is_pooled_by_its_last_token_alone(tmp_path: Path) -> None:
+    save_embedding_llama(tmp_path, pooling="mean")
+    assert "pooling_mode mean over a causal model is not supported (lasttoken)" in refusal(tmp_path)
 
 
 def test_a_classifier_whose_states_are_pooled_is_an_encoder(bert: Path, tmp_path: Path) -> None:
