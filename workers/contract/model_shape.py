@@ -14,6 +14,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    qk_norm: bool = False
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):

@@ -30,8 +30,6 @@ class DecoderLayer(Layer):
     """Attention and a gated feed-forward network. Each normalises its input and adds its output to
     it (see `StageLayer`)."""
 
-    qk_norm: QKNorm | None = None
-
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         family = family_config(config, DecoderConfig)
         size, inner, eps = config.hidden_size, config.intermediate_size, family.norm_eps
@@ -41,6 +39,10 @@ class DecoderLayer(Layer):
         output = {f"{attention}.o_proj": size}
         self._head_dim = config.head_dim
         self._input_norm = RMSNorm(f"{name}.input_layernorm", size, eps, placement)
+        self._head_norms = [
+            RMSNorm(f"{attention}.{part}_norm", config.head_dim, eps, placement)
+            for part in ("qk" if family.qk_norm else "")
+        ]
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
         self._output = Linear(queries, output, placement, bias=family.output_bias)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
@@ -48,6 +50,13 @@ class DecoderLayer(Layer):
         function, bias = activation(family.hidden_act), family.mlp_bias
         self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=bias)
         self._down = Linear(inner, {down: size}, placement, bias=bias)
+
+    @property
+    def qk_norm(self) -> QKNorm | None:
+        if not self._head_norms:
+            return None
+        query, key = (norm.parameters for norm in self._head_norms)
+        return QKNorm(query.weight, key.weight, query.eps)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
@@ -58,7 +67,7 @@ class DecoderLayer(Layer):
         return self._down.add_to(hidden, inner)
 
     def parts(self) -> Sequence[Layer]:
-        attention = (self._input_norm, self._qkv, self._output)
+        attention = (self._input_norm, *self._head_norms, self._qkv, self._output)
         return *attention, self._mlp_norm, self._gate_up, self._down
 
 

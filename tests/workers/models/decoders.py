@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from tests.workers.checkpoints import LLAMA
 from tests.workers.models.tiny_models import Spoilt, TinyModel
@@ -29,6 +38,10 @@ def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel
         spoilt=spoilt or {},
     )
 
+
+WINDOW = 24
+_SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
+_QWEN3 = _SIZES | {"head_dim": 24}
 
 DECODERS: dict[str, TinyModel] = {
     "llama": _llama(
@@ -58,5 +71,46 @@ DECODERS: dict[str, TinyModel] = {
     "llama_rope_linear": _llama(
         {"scaling": Spoilt(config={"rope_parameters": _LINEAR | {"factor": 2.0}})},
         rope_parameters=_LINEAR,
+    ),
+    "mistral": TinyModel(
+        model_class=MistralForCausalLM,
+        config_class=MistralConfig,
+        config=_SIZES | {"sliding_window": WINDOW},
+        edges=(WINDOW,),
+        spoilt={
+            "window": Spoilt(config={"sliding_window": WINDOW + 1}),
+            "no_window": Spoilt(config={"sliding_window": None}),
+        },
+    ),
+    "qwen2": TinyModel(
+        model_class=Qwen2ForCausalLM,
+        config_class=Qwen2Config,
+        config=_SIZES,
+        spoilt={"qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0})},
+    ),
+    "qwen2_windows": TinyModel(
+        model_class=Qwen2ForCausalLM,
+        config_class=Qwen2Config,
+        config=_SIZES | _SLIDING,
+        edges=(WINDOW,),
+        spoilt={
+            "window": Spoilt(config={"sliding_window": WINDOW - 1}),
+            "layers": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+        },
+    ),
+    "qwen3": TinyModel(
+        model_class=Qwen3ForCausalLM,
+        config_class=Qwen3Config,
+        config=_QWEN3,
+        spoilt={
+            "query_norm": Spoilt(tensors={r"q_norm": 1.0}),
+            "key_norm": Spoilt(tensors={r"k_norm": 1.0}),
+        },
+    ),
+    "qwen3_tied_with_biases": TinyModel(
+        model_class=Qwen3ForCausalLM,
+        config_class=Qwen3Config,
+        config=_QWEN3 | {"tie_word_embeddings": True, "attention_bias": True},
+        spoilt={"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
     ),
 }

@@ -14,7 +14,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ConfigKeys:
-    """The keys of one JSON object. Those with the value null count as absent.
+    """The keys of one JSON object. Those with the value null count as absent (but see `has`).
 
     Each method raises ModelConfigError, naming file and key, for a value of another type.
     """
@@ -30,6 +30,10 @@ class ConfigKeys:
         """Use a family's own names of keys: usual name -> its name (transformers'
         `attribute_map`). The usual name is understood too."""
         self._spelling = spelling
+
+    def has(self, name: str) -> bool:
+        """Whether key `name` is there, null or not."""
+        return self._own_name(name) in self._values
 
     def optional(self, name: str, kind: type[ValueT]) -> ValueT | None:
         """The value of key `name`; None if it is absent."""

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 
 from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.families.windows import FULL_ATTENTION
 from workers.contract.model_shape import Sizes
 
-FULL_ATTENTION = "full_attention"
 
-
-def read_sizes(keys: ConfigKeys) -> Sizes:
-    """The sizes, by their usual names (see `ConfigKeys.spell`). Raises ModelConfigError."""
+def read_sizes(keys: ConfigKeys, head_dim: int | None = None) -> Sizes:
+    """The sizes, by their usual names (see `ConfigKeys.spell`). Without a key `head_dim` that size
+    is the argument's, or follows from the hidden size. Raises ModelConfigError."""
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     kv_heads = keys.optional_size("num_key_value_heads") or heads
-    head_dim = keys.optional_size("head_dim")
+    if keys.has("head_dim"):
+        head_dim = keys.optional_size("head_dim")
     if head_dim is None and hidden % heads:
         raise keys.error(f"hidden_size {hidden} is not divisible by {heads} attention heads")
     if heads % kv_heads:

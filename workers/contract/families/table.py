@@ -6,10 +6,15 @@ from difflib import get_close_matches
 from workers.contract.families.base import Family
 from workers.contract.families.bert import BERT
 from workers.contract.families.llama import LLAMA
+from workers.contract.families.mistral import MISTRAL
+from workers.contract.families.qwen import QWEN2, QWEN3
 from workers.contract.families.roberta import ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
+    **MISTRAL,
+    **QWEN2,
+    **QWEN3,
     **BERT,
     **ROBERTA,
 }

@@ -1,0 +1,71 @@
+"""Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671, arXiv:2412.15115), Qwen3 (Yang et al.
+2025, arXiv:2505.09388): Llamas with biases in the products of queries, keys and values, or with
+norms of queries and keys; later layers may attend within a window."""
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.rope import read_rope
+from workers.contract.families.base import decoder
+from workers.contract.families.sizes import read_layer_types, read_sizes
+from workers.contract.families.windows import (
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    read_window,
+    windowed,
+)
+from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
+
+
+def read_qwen2(keys: ConfigKeys) -> ModelShape:
+    """As `Qwen2Config` of transformers. Raises ModelConfigError."""
+    keys.neutral({"use_mrope": (False, None)})
+    return _shape(keys, read_sizes(keys), qkv_bias=True, output_bias=False, qk_norm=False)
+
+
+def read_qwen3(keys: ConfigKeys) -> ModelShape:
+    """As `Qwen3Config` of transformers. Raises ModelConfigError."""
+    sizes = read_sizes(keys, head_dim=128)
+    bias = keys.read("attention_bias", bool, False)
+    return _shape(keys, sizes, qkv_bias=bias, output_bias=bias, qk_norm=True)
+
+
+def _shape(
+    keys: ConfigKeys, sizes: Sizes, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
+) -> ModelShape:
+    rope = read_rope(keys, sizes.max_position)
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    attention, layer_kinds = windowed(everything, _window(keys), _slides(keys, sizes.num_layers))
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
+        attention=attention,
+        layer_kinds=layer_kinds,
+        family=DecoderConfig(
+            hidden_act=keys.read("hidden_act", str, "silu"),
+            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+            qkv_bias=qkv_bias,
+            output_bias=output_bias,
+            qk_norm=qk_norm,
+        ),
+    )
+
+
+def _window(keys: ConfigKeys) -> int | None:
+    """Published checkpoints declare a window that they do not use."""
+    window = read_window(keys, 4096)
+    return window if keys.read("use_sliding_window", bool, False) else None
+
+
+def _slides(keys: ConfigKeys, num_layers: int) -> list[bool]:
+    """Whether each layer has a window: by `layer_types`, or those after `max_window_layers`."""
+    without = keys.read("max_window_layers", int, 28)
+    types = read_layer_types(keys, num_layers, (FULL_ATTENTION, SLIDING_ATTENTION))
+    if types is not None:
+        return [bool(kind) for kind in types]
+    return [layer >= without for layer in range(num_layers)]
+
+
+QWEN2 = decoder("Qwen2", read_qwen2)
+QWEN3 = decoder("Qwen3", read_qwen3)

@@ -1,0 +1,33 @@
+"""Layers that attend within a window, alone or beside layers that attend to everything."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
+from workers.contract.config_keys.keys import ConfigKeys
+
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
+"""The types of layers in `layer_types`."""
+
+
+def read_window(keys: ConfigKeys, default: int | None) -> int | None:
+    """`sliding_window` in tokens: `default` if `config.json` has no such key, none where it is
+    null. Raises ModelConfigError for a window without tokens."""
+    return keys.optional_size("sliding_window") if keys.has("sliding_window") else default
+
+
+def windowed(
+    kind: AttentionKind, window: int | None, slides: Sequence[bool]
+) -> tuple[tuple[AttentionKind, ...], tuple[int, ...]]:
+    """A model's kinds of attention, and which of them each layer has.
+
+    kind    that of layers without a window
+    slides  whether each layer has one
+    """
+    if window is None or not any(slides):
+        return (kind,), (0,) * len(slides)
+    narrow = msgspec.structs.replace(kind, window=window)
+    if all(slides):
+        return (narrow,), (0,) * len(slides)
+    return (kind, narrow), tuple(map(int, slides))
