@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from server.bench.cases.dummy_models import parse_shape, shape_names
 from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case
 from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
 from server.models.model_setup import EngineOptions
@@ -96,9 +97,10 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shape",
-        type=Path,
-        metavar="FOLDER",
-        help="use the config.json in FOLDER in place of the case's own model",
+        type=parse_shape,
+        metavar="NAME|FOLDER",
+        help="use this model in place of the case's own: " + ", ".join(shape_names()) + ", or the "
+        "config.json in FOLDER",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(

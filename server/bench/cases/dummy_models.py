@@ -26,6 +26,16 @@ def shape_folder(shape: Shape) -> Path:
     return _SHAPES / shape
 
 
+def shape_names() -> list[str]:
+    """The shapes that come with the benchmarks: those of the cases, and those of other models."""
+    return sorted(folder.name for folder in _SHAPES.iterdir() if folder.is_dir())
+
+
+def parse_shape(text: str) -> Path:
+    """The folder of a shape that comes with the benchmarks, by its name, or any other folder."""
+    return _SHAPES / text if text in shape_names() else Path(text)
+
+
 def tokenizer_for(case: HTTPCase, file: Path | None) -> Tokenizer:
     """The tokenizer in `file`; without one, for a generator a byte-level BPE of 32,768 entries, for
     an embedder the demo embedder's (BERT's word pieces).

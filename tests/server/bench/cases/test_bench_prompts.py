@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases.dummy_models import byte_level_bpe, shape_folder, tokenizer_for, write_model
+from server.bench.cases.dummy_models import (
+    byte_level_bpe,
+    parse_shape,
+    shape_folder,
+    shape_names,
+    tokenizer_for,
+    write_model,
+)
 from server.bench.cases.random_prompts import offline_prompts, single_token_words, texts_of
 from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, GenerationCase
 from server.bench.results.measurement import BenchError
@@ -90,6 +97,8 @@ def test_every_case_has_a_name_of_its_own_and_headlines() -> None:
     assert len(set(names)) == len(names)
     assert all(case.headlines for case in (*GENERATION, *PREFILL, *HTTP))
     assert all((shape_folder(case.shape) / "config.json").exists() for case in (*GENERATION, *HTTP))
+    for name in shape_names():
+        assert read_model_config(parse_shape(name)).num_layers > 0
 
 
 @pytest.fixture(scope="module")
