@@ -1,4 +1,4 @@
-"""The command line: `penstock serve`, `config`, `trace` and `bench`."""
+"""The command line: `penstock serve`, `config`, `inspect`, `trace` and `bench`."""
 
 import argparse
 import sys
@@ -15,6 +15,7 @@ from server.daemon.build_config import build_config
 from server.daemon.daemon import START_ERRORS, serve
 from server.daemon.welcome import describe
 from server.demo import demo_models
+from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flags import ENGINE_FLAGS, add_flags
@@ -162,6 +163,8 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
         )
     )
+    inspect = "show what a model is and needs, and whether it would be refused"
+    add_inspect(commands.add_parser("inspect", help=inspect, formatter_class=_HelpFormatter))
     trace = "write what the stages of a running daemon do to a file that Perfetto shows"
     add_trace(commands.add_parser("trace", help=trace, formatter_class=_HelpFormatter))
     bench = commands.add_parser(

@@ -40,12 +40,7 @@ def _converted(folder: Path) -> Path | None:
     """The file of a converted tokenizer; None where `folder` has a tokenizer.json, or nothing."""
     if (folder / TOKENIZER_FILE).exists():
         return None
-    slow = _files(folder, SLOW_FILES)
-    if not slow and (folder / _TEKKEN_FILE).exists():
-        raise TokenizerError(
-            f"{folder} has its tokenizer as {_TEKKEN_FILE} (Tekken), which is not supported: "
-            f"{TOKENIZER_FILE} is missing"
-        )
+    slow = slow_files(folder)
     if not slow:
         return None
     digest = _digest([*slow, *_files(folder, _SETTINGS)])
@@ -53,6 +48,17 @@ def _converted(folder: Path) -> Path | None:
     if not target.exists():
         _convert(folder, ", ".join(file.name for file in slow), target)
     return target
+
+
+def slow_files(folder: Path) -> list[Path]:
+    """What a tokenizer is converted from. Raises TokenizerError for a kind that cannot be."""
+    slow = _files(folder, SLOW_FILES)
+    if not slow and (folder / _TEKKEN_FILE).exists():
+        raise TokenizerError(
+            f"{folder} has its tokenizer as {_TEKKEN_FILE} (Tekken), which is not supported: "
+            f"{TOKENIZER_FILE} is missing"
+        )
+    return slow
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:

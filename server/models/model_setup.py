@@ -62,8 +62,8 @@ def set_up_model(
     model = with_tokenizer(read_model_config(folder), options.load_format)
     task = family_of(model.architecture).task
     heads = check_checkpoint(model, options.load_format)
-    _check_stages(name, model, options)
-    execution = _execution_config(name, model, task, options, prefix)
+    check_stages(name, model, options)
+    execution = execution_config(name, model, task, options, prefix)
     _check_transport(execution)
     if execution.device_type != "cpu":
         shares = _memory_shares(execution, options.memory_share, heads)
@@ -84,7 +84,7 @@ def set_up_model(
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
-def _check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
+def check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
     """Raises SetupError unless every stage can have the layers that it is to have."""
     layers, stages = options.stage_layers, options.pipeline_stages
     if stages > model.num_layers:
@@ -114,10 +114,13 @@ def _check_transport(execution: ExecutionConfig) -> None:
         )
 
 
-def _execution_config(
+def execution_config(
     name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
 ) -> ExecutionConfig:
-    """The configuration without the default memory sizes, which are computed from it."""
+    """The configuration without the default memory sizes, which are computed from it.
+
+    Raises SetupError or DeviceError.
+    """
     stages = options.pipeline_stages
     devices = resolve_devices(options.device, stages)
     on_cpu = devices[0] == "cpu"

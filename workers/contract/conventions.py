@@ -1,6 +1,6 @@
 """What sentence-transformers assumes about a checkpoint that is used for a task."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,17 @@ CONVENTIONS: Mapping[Task, Conventions] = {
 
 def check_neutral(file: Path, values: Mapping[str, Any], neutral: Neutral) -> None:
     """Raises ModelConfigError, naming file and key, for one of `values` that is not neutral."""
+    for error in not_neutral(file, values, neutral):
+        raise error
+
+
+def not_neutral(
+    file: Path, values: Mapping[str, Any], neutral: Neutral
+) -> Iterator[ModelConfigError]:
+    """The error of each of `values` that is not neutral."""
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
-            shown = shown_value(values[key])
-            raise ModelConfigError(f"{file}: {key} {shown} is not supported")
+            yield ModelConfigError(f"{file}: {key} {shown_value(values[key])} is not supported")
 
 
 def shown_value(value: Any) -> str:

@@ -26,7 +26,7 @@ from workers.contract.checkpoint.sentence_transformers_modules import (
 )
 from workers.contract.config import Task
 from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
 from workers.contract.families.table import UnknownArchitectureError, family_of
@@ -43,22 +43,23 @@ from workers.contract.model_shape import ModelShape
 _Size = Annotated[int, Meta(ge=1)]
 
 
-def read_model_config(path: Path) -> ModelConfig:
+def read_model_config(path: Path, refuse: Refuse = stop) -> ModelConfig:
     """Read `config.json` and the files of sentence-transformers in folder `path`.
 
     Raises UnknownArchitectureError before anything else is read, and ModelConfigError if a file or
-    a required key is missing or of the wrong type, or if a key is not known: it might change what
-    the model computes.
+    a required key is missing or of the wrong type. A key that is not known might change what the
+    model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
     file = path / "config.json"
-    keys = ConfigKeys(file, read_json(file))
+    keys = ConfigKeys(file, read_json(file), refuse=refuse)
     declared = _architecture(keys)
     base = family_of(declared).base
     modules, transformer = read_modules(path), read_transformer_file(path)
     pooled = any(module.kind == "Pooling" for module in modules)
     architecture = base if pooled else declared
     family = family_of(architecture)
-    _check_others(keys, path, modules, family.task)
+    _check_others(keys, path, refuse)
+    _check_modules(path, modules, family.task, refuse)
     shape = family.read_shape(keys)
     _check_windows(keys, shape)
     model = read_model_file(path)
@@ -113,15 +114,24 @@ def _architecture(keys: ConfigKeys) -> str:
     return names[0]
 
 
-def _check_others(keys: ConfigKeys, folder: Path, modules: list[Module], task: Task) -> None:
-    """Raises ModelConfigError for what no family can do, and for other files' unknown entries."""
+def _check_others(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
+    """Refuse what no family can do."""
     quantization = keys.read("quantization_config", dict[str, Any], {})
+    others = dict(NOT_SUPPORTED)
     if method := quantization.get("quant_method"):
-        raise keys.error(f"quantization_config with the method {method!r} is not supported")
-    keys.neutral(NOT_SUPPORTED)
+        refuse(keys.error(f"quantization_config with the method {method!r} is not supported"))
+        del others["quantization_config"]
+    keys.neutral(others)
     if (adapter := folder / "adapter_config.json").exists():
-        raise ModelConfigError(f"{adapter}: adapters are not supported; merge it into the weights")
-    check_sentence_transformers_files(folder, modules, CONVENTIONS[task])
+        merge = f"{adapter}: adapters are not supported; merge it into the weights"
+        refuse(ModelConfigError(merge))
+
+
+def _check_modules(folder: Path, modules: list[Module], task: Task, refuse: Refuse) -> None:
+    try:
+        check_sentence_transformers_files(folder, modules, CONVENTIONS[task])
+    except ModelConfigError as error:
+        refuse(error)
 
 
 def _check_windows(keys: ConfigKeys, shape: ModelShape) -> None:

@@ -1,16 +1,23 @@
 """Reads the keys of `config.json`, and notices those that nothing has read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from workers.contract.config_keys.bookkeeping import BOOKKEEPING, NOT_SUPPORTED
-from workers.contract.conventions import Neutral, check_neutral, shown_value
+from workers.contract.conventions import Neutral, not_neutral, shown_value
 from workers.contract.model_config import ModelConfigError
 
 ValueT = TypeVar("ValueT")
+Refuse = Callable[[ModelConfigError], None]
+"""Gets what is wrong where reading could go on: stops it with that error, or takes it down."""
+
+
+def stop(error: ModelConfigError) -> None:
+    """The first refusal ends the reading: raises it."""
+    raise error
 
 
 class ConfigKeys:
@@ -19,9 +26,12 @@ class ConfigKeys:
     Each method raises ModelConfigError, naming file and key, for a value of another type.
     """
 
-    def __init__(self, file: Path, values: Mapping[str, Any], within: str = "") -> None:
+    def __init__(
+        self, file: Path, values: Mapping[str, Any], within: str = "", refuse: Refuse = stop
+    ) -> None:
         """`within` is the path of an object inside the file, such as "text_config."."""
         self.file, self._values, self._within = file, values, within
+        self._refuse = refuse
         self._spelling: Mapping[str, str] = {}
         self._read: set[str] = set()
         self._nested: list[ConfigKeys] = []
@@ -74,7 +84,7 @@ class ConfigKeys:
     def nested(self, name: str) -> "ConfigKeys":
         """The keys of the object at key `name`: none if it is absent. They must be read too."""
         values = self.read(name, dict[str, Any], {})
-        keys = ConfigKeys(self.file, values, f"{self._within}{name}.")
+        keys = ConfigKeys(self.file, values, f"{self._within}{name}.", self._refuse)
         keys.neutral(NOT_SUPPORTED)
         self._nested.append(keys)
         return keys
@@ -83,18 +93,20 @@ class ConfigKeys:
         """Refuse values that change the model's numbers in ways that are not supported."""
         self._read.update(neutral)
         present = {self._within + name: value for name, value in self._values.items()}
-        check_neutral(self.file, present, {self._within + name: neutral[name] for name in neutral})
+        allowed = {self._within + name: neutral[name] for name in neutral}
+        for error in not_neutral(self.file, present, allowed):
+            self._refuse(error)
 
     def ignore(self, *names: str) -> None:
         """Keys that do not change the numbers of this family's models."""
         self._read.update(names)
 
     def check_all_read(self) -> None:
-        """Raises ModelConfigError, naming the first key that nothing has read."""
+        """Refuse keys that nothing has read."""
         for name, value in self._values.items():
             if value is not None and name not in self._read and name not in BOOKKEEPING:
                 shown = f"{self._within}{name} {shown_value(value)}"
-                raise self.error(f"{shown} is not known for this architecture")
+                self._refuse(self.error(f"{shown} is not known for this architecture"))
         for keys in self._nested:
             keys.check_all_read()
 

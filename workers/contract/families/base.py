@@ -22,6 +22,7 @@ _PREFIX = (r"^(embed_tokens|layers|norm)\.", r"model.\1.")
 class Family:
     """One architecture, as a row of the table (`workers/contract/families/table.py`).
 
+    name         the family's, which its architectures begin with
     task         decides the workflow (`engine_core.workflows`)
     model_class  `module:class`, a `StageModel`; only workers import it
     read_shape   reads the family's keys of `config.json`
@@ -29,6 +30,7 @@ class Family:
     base         the architecture that a checkpoint with this one has if its states are pooled
     """
 
+    name: str
     task: Task
     model_class: str
     read_shape: ReadShape
@@ -47,6 +49,7 @@ def decoder(name: str, read_shape: ReadShape, renames: Renames = ()) -> dict[str
     tasks: dict[str, Task] = {"ForCausalLM": "generate", "Model": "embed"}
     return {
         name + head: Family(
+            name=name,
             task=task,
             model_class=f"workers.models.decoder:Decoder{head}",
             read_shape=read_shape,
@@ -71,6 +74,7 @@ def encoder(
     }
     return {
         name + head: Family(
+            name=name,
             task=task,
             model_class=module + head,
             read_shape=read_shape,

@@ -1,0 +1,1 @@
+"""`penstock inspect`: what a checkpoint is and needs, from its files alone."""

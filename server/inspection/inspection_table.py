@@ -1,0 +1,117 @@
+"""An inspection as a table for people."""
+
+from collections.abc import Sequence
+
+from server.inspection.inspected_model import InspectedModel, Inspection, LayersOfKind
+from workers.contract.attention_kind import RopeConfig
+from workers.contract.config import Task
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_TASKS: dict[Task, str] = {
+    "generate": "generates text",
+    "embed": "embeds texts",
+    "embed_sparse": "embeds texts as sparse vectors",
+    "classify": "scores or classifies texts",
+}
+_LABEL = 12
+"""Width of the first column."""
+
+
+def inspection_table(inspection: Inspection) -> str:
+    """Lines of a label and a text; then the stages; then the reasons for which it is refused."""
+    lines = [_line("source", inspection.source)]
+    if inspection.folder != inspection.source:
+        lines.append(_line("folder", inspection.folder))
+    if inspection.model is not None:
+        lines += _model(inspection.model)
+    lines += [_line("note", note) for note in inspection.notes]
+    lines += [_line("refused", reason) for reason in inspection.refused]
+    return "\n".join(lines if inspection.refused else [*lines, _line("refused", "no")])
+
+
+def _model(model: InspectedModel) -> list[str]:
+    within = ", the language model of a larger one" if model.wrapped else ""
+    checkpoint = f"config.json names {model.checkpoint_dtype}"
+    about = "" if model.parameters_from == "weight files" else "about "
+    return [
+        _line("model", f"{model.architecture}, of the family {model.family}{within}"),
+        _line("task", f"{model.task}: {_TASKS[model.task]}, {_workflow(model)}"),
+        _line("length", f"up to {model.max_model_len:,} tokens"),
+        _line("vocabulary", f"{model.vocab_size:,} tokens"),
+        _line("shape", _shape(model)),
+        *(_line("attention", _attention(kind)) for kind in model.attention),
+        _line("dtype", f"{model.dtype} ({checkpoint})"),
+        _line("parameters", f"{about}{model.parameters:,}, by its {model.parameters_from}"),
+        _line("weights", _size(model.weight_bytes)),
+        _line("KV cache", _kv_cache(model)),
+        *_stages(model),
+    ]
+
+
+def _workflow(model: InspectedModel) -> str:
+    return "with a KV cache" if model.kv_cache else "each text in one step, without a KV cache"
+
+
+def _shape(model: InspectedModel) -> str:
+    heads = f"{model.num_heads} attention heads"
+    if model.num_kv_heads != model.num_heads:
+        heads += f", {model.num_kv_heads} of keys and values,"
+    return (
+        f"{_count(model.num_layers, 'layer')} of size {model.hidden_size:,}, {heads} of size "
+        f"{model.head_dim}"
+    )
+
+
+def _attention(kind: LayersOfKind) -> str:
+    own = kind.attention
+    needs = ["causal" if own.causal else "bidirectional"]
+    if own.window is not None:
+        needs.append(f"window of {own.window:,} tokens")
+    if own.softcap is not None:
+        needs.append(f"soft cap {own.softcap:g}")
+    if own.position_bias is not None:
+        needs.append(f"position bias in {own.position_bias.num_buckets} buckets")
+    if own.rope is not None:
+        needs.append(_rope(own.rope))
+    return f"{_count(kind.num_layers, 'layer')}: {', '.join(needs)}"
+
+
+def _rope(rope: RopeConfig) -> str:
+    scaled = "" if rope.type == "default" else f", scaled as {rope.type}"
+    return f"rotary with base {rope.theta:,.0f}{scaled}"
+
+
+def _kv_cache(model: InspectedModel) -> str:
+    if not model.kv_cache:
+        return "none"
+    full = f"{_size(model.kv_bytes_full)} for {model.max_model_len:,}"
+    if model.kv_bytes_unused:
+        full += f", {_size(model.kv_bytes_unused)} of them behind windows"
+    return f"{_size(model.kv_bytes)} for 1,000 tokens, {full}"
+
+
+def _stages(model: InspectedModel) -> list[str]:
+    if len(model.stages) == 1:
+        return []
+    lines = list[str]()
+    for number, stage in enumerate(model.stages):
+        last = stage.first_layer + stage.num_layers - 1
+        kv = f", {_size(stage.kv_bytes)} of KV for 1,000 tokens" if model.kv_cache else ""
+        layers = f"{_count(stage.num_layers, 'layer')} ({stage.first_layer} to {last})"
+        lines.append(_line(f"stage {number}", f"{layers}, {_size(stage.weight_bytes)}{kv}"))
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _size(nbytes: int, units: Sequence[str] = _UNITS) -> str:
+    number, unit = float(nbytes), 0
+    while number >= 1024 and unit < len(units) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{nbytes:,} bytes" if unit == 0 else f"{number:,.1f} {units[unit]}"
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
