@@ -10,6 +10,10 @@ from transformers import (
     CamembertConfig,
     CamembertForSequenceClassification,
     CamembertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+    DistilBertModel,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
@@ -69,6 +73,34 @@ def _roberta(
     )
 
 
+_DISTILBERT: dict[str, Any] = {
+    "vocab_size": 199,
+    "dim": 64,
+    "hidden_dim": 96,
+    "n_layers": 4,
+    "n_heads": 4,
+    "max_position_embeddings": LIMIT,
+    "initializer_range": 0.15,
+}
+_DISTILLED = {
+    "positions": Spoilt(tensors={"position_embeddings": 0.0}),
+    "norms": Spoilt(tensors={r"layer_norm\.weight": 1.0}),
+    "biases": Spoilt(tensors={r"([qkv]|out)_lin\.bias": 0.0}),
+    "activation": Spoilt(config={"activation": "relu"}),
+}
+
+
+def _distilbert(
+    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
+) -> TinyModel:
+    return TinyModel(
+        model_class=model_class,
+        config_class=DistilBertConfig,
+        config=_DISTILBERT | changes,
+        spoilt=spoilt or {},
+    )
+
+
 ENCODERS: dict[str, TinyModel] = {
     "bert": _bert(BertModel, _EMBEDDINGS | _SEGMENTS),
     "bert_gelu_new": _bert(BertModel, hidden_act="gelu_new"),
@@ -89,4 +121,16 @@ ENCODERS: dict[str, TinyModel] = {
     ),
     "camembert": _roberta(CamembertModel, CamembertConfig),
     "camembert_labels": _roberta(CamembertForSequenceClassification, CamembertConfig, num_labels=3),
+    "distilbert": _distilbert(DistilBertModel, _DISTILLED),
+    "distilbert_sines": _distilbert(DistilBertModel, sinusoidal_pos_embds=True),
+    "distilbert_label": _distilbert(
+        DistilBertForSequenceClassification,
+        {"pooler": Spoilt(family={"pooler_act": "tanh"})},
+        num_labels=1,
+    ),
+    "distilbert_words_untied": _distilbert(DistilBertForMaskedLM, tie_word_embeddings=False),
+    "distilbert_labels": _distilbert(DistilBertForSequenceClassification, num_labels=3),
+    "distilbert_words": _distilbert(
+        DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
+    ),
 }

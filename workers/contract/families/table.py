@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from workers.contract.families.base import Family
 from workers.contract.families.bert import BERT
+from workers.contract.families.distilbert import DISTILBERT
 from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.qwen import QWEN2, QWEN3
@@ -17,6 +18,7 @@ FAMILIES: Mapping[str, Family] = {
     **QWEN3,
     **BERT,
     **ROBERTA,
+    **DISTILBERT,
 }
 
 
