@@ -65,8 +65,7 @@ def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
     model = execution.model
     hidden = model.hidden_size
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
-    gated = model.has_kv_cache
-    mlp = (3 if gated else 2) * hidden * model.intermediate_size
+    mlp = (3 if model.gated else 2) * hidden * model.intermediate_size
     sizes = [layers * (attention + mlp) for layers in planned_layers(execution)]
     sizes[0] += model.vocab_size * hidden
     if _has_lm_head(execution) and not model.tie_word_embeddings:

@@ -3,6 +3,7 @@
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind
+from workers.contract.embedding_modules import PoolingMode
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
@@ -21,19 +22,32 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     """What differs between encoders that normalise each block's sum (`workers/models/encoder.py`).
 
     A text's token i has row `first_position` + i of the table of positions. All tokens have segment
-    0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
-    the activations of the heads: a masked language model's and a classifier's.
+    0 if `type_vocab_size` is 1. `head_act` is the activation of a masked language model's head.
     """
 
     hidden_act: str
     head_act: str
-    pooler_act: str = "tanh"
     norm_eps: float
     type_vocab_size: int
     first_position: int = 0
 
 
-FamilyConfig = DecoderConfig | EncoderConfig
+class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
+    """What differs between encoders that normalise each block's input
+    (`workers/models/pre_norm_encoder.py`). Those called `head` are of what comes before a
+    classifier, or before the decoder of a masked language model."""
+
+    hidden_act: str
+    head_act: str
+    norm_eps: float
+    norm_bias: bool
+    attention_bias: bool
+    mlp_bias: bool
+    head_bias: bool
+    decoder_bias: bool
+
+
+FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
 
 
 class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +84,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelShape(Sizes, frozen=True, kw_only=True):
     """Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are causal, or none
-    is. With `tie_word_embeddings` the LM head is the embedding. Only the model's own class reads
-    `family`. `wrapper` is set for the language model of a larger one.
+    is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` says which
+    states a classifier gets. Only the model's own class reads `family`. `wrapper` is set for the
+    language model of a larger one.
     """
 
     tie_word_embeddings: bool
     attention: tuple[AttentionKind, ...]
     layer_kinds: tuple[int, ...]
+    classifier_pooling: PoolingMode = "cls"
     family: FamilyConfig
     wrapper: WrapperConfig | None = None
 
@@ -84,3 +100,8 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
     def has_kv_cache(self) -> bool:
         """Whether tokens see only those before them, so that keys and values can be kept."""
         return self.attention[0].causal
+
+    @property
+    def gated(self) -> bool:
+        """Whether two products go into the feed-forward network, one of them a gate."""
+        return not isinstance(self.family, EncoderConfig)

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from workers.contract.embedding_modules import PoolingConfig, PoolingMode
 from workers.contract.messages import ClassifyOutput
 from workers.device.transfer import to_bytes
 from workers.heads.base import to_host
-from workers.heads.pooling import first_tokens
+from workers.heads.pooling import first_tokens, pool
 from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep
 
@@ -26,10 +27,15 @@ class ClassifyResult:
 
 
 class ClassifyHead:
-    """The model's classifier over the state of each row's first token."""
+    """The model's classifier over each row's pooled states."""
 
-    def __init__(self, model: StageModel) -> None:
+    def __init__(self, model: StageModel, pooling: PoolingMode) -> None:
         self._model = model
+        self._pooling = PoolingConfig(modes=(pooling,))
 
     def __call__(self, step: PackedStep, hidden: torch.Tensor) -> ClassifyResult:
-        return ClassifyResult(self._model.compute_logits(first_tokens(hidden, step)).float())
+        if self._pooling.modes == ("cls",):
+            states = first_tokens(hidden, step)
+        else:
+            states = pool(hidden, step, self._pooling).to(hidden.dtype)
+        return ClassifyResult(self._model.compute_logits(states).float())

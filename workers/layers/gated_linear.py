@@ -19,31 +19,32 @@ class GatedLinear(Linear):
     def __init__(
         self,
         in_features: int,
-        members: tuple[str, str],
-        out_features: int,
+        members: dict[str, int],
         function: Activation,
         placement: Placement,
         *,
         bias: bool,
     ) -> None:
-        """`members` are the checkpoint's names of the gate and up layers, `out_features` each."""
-        super().__init__(in_features, dict.fromkeys(members, out_features), placement, bias=bias)
+        """`members` are the checkpoint's gate and up layers, or one that is both, the gate first
+        (name -> output features)."""
+        super().__init__(in_features, members, placement, bias=bias)
         self._function = function
         self._fused: FusedActivation | None = fused_activation(function)
 
-    def gated(self, rows: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features], of rows that are normalised first."""
+    def gated(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        """[N, in_features] -> [N, half of the output features]; `norm` is applied to the rows
+        first."""
         if self._product is None:
             return gated(self._function, self(rows, norm))
-        if (kernels := self._skinny_kernels(rows, normed=True)) is not None:
+        if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
             return kernels.skinny_linear(
                 rows,
                 self._weight,
                 bias=self._bias,
-                norm=norm.parameters,
+                norm=None if norm is None else norm.parameters,
                 gate=self._fused,
             )
-        return self._product(norm(rows))
+        return self._product(rows if norm is None else norm(rows))
 
     def pack(self) -> None:
         super().pack()

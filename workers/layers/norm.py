@@ -47,10 +47,13 @@ class QKNorm(NamedTuple):
 class LayerNorm(Layer):
     """(x - mean(x)) / std(x) * w + b over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
 
-    def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
+    def __init__(
+        self, name: str, size: int, eps: float, placement: Placement, *, bias: bool = True
+    ) -> None:
         self._name, self._shape, self._eps = name, (size,), eps
         self._kernels = placement.kernels
-        self._weight, self._bias = placement.empty(size), placement.empty(size)
+        self._weight = placement.empty(size)
+        self._bias = placement.empty(size) if bias else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(rows, self._shape, self._weight, self._bias, self._eps)
@@ -63,4 +66,7 @@ class LayerNorm(Layer):
         return self(residual + rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        return {f"{self._name}.weight": self._weight, f"{self._name}.bias": self._bias}
+        weights = {f"{self._name}.weight": self._weight}
+        if self._bias is not None:
+            weights[f"{self._name}.bias"] = self._bias
+        return weights

@@ -46,9 +46,10 @@ class DecoderLayer(Layer):
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
         self._output = Linear(queries, output, placement, bias=family.output_bias)
         self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
-        gate_up, down = (f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj"
+        gate_up = {f"{name}.mlp.{part}_proj": inner for part in ("gate", "up")}
+        down = f"{name}.mlp.down_proj"
         function, bias = activation(family.hidden_act), family.mlp_bias
-        self._gate_up = GatedLinear(size, gate_up, inner, function, placement, bias=bias)
+        self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)
         self._down = Linear(inner, {down: size}, placement, bias=bias)
 
     @property

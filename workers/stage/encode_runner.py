@@ -60,6 +60,6 @@ def encoder_head(config: ExecutionConfig, model: StageModel, modules: VectorModu
         case "embed_sparse":
             return EmbedSparseHead(model, config.model.splade)
         case "classify":
-            return ClassifyHead(model)
+            return ClassifyHead(model, config.model.classifier_pooling)
         case "generate":
             raise ValueError("an encoder generates nothing")

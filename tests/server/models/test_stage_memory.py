@@ -24,6 +24,15 @@ BGE_BASE = BERT | {
     "max_position_embeddings": 512,
     "vocab_size": 30_522,
 }
+MODERNBERT_BASE: dict[str, Any] = {
+    "architectures": ["ModernBertModel"],
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 8192,
+    "vocab_size": 50_368,
+}
 
 
 def weights(folder: Path, config: dict[str, Any], **options: Any) -> list[int]:
@@ -40,7 +49,9 @@ def weights_of(folder: Path, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("config", "parameters"), [(LLAMA_8B, 8.030e9), (BGE_BASE, 109.5e6)], ids=["llama", "bge"]
+    ("config", "parameters"),
+    [(LLAMA_8B, 8.030e9), (BGE_BASE, 109.5e6), (MODERNBERT_BASE, 149.0e6)],
+    ids=["llama", "bge", "modernbert"],
 )
 def test_one_stage_has_all_parameters(
     tmp_path: Path, config: dict[str, Any], parameters: float

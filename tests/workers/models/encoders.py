@@ -10,10 +10,10 @@ from transformers import (
     CamembertConfig,
     CamembertForSequenceClassification,
     CamembertModel,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    DistilBertForSequenceClassification,
-    DistilBertModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    ModernBertForSequenceClassification,
+    ModernBertModel,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
@@ -39,6 +39,18 @@ _SIZES: dict[str, Any] = {
 }
 _BERT = _SIZES | {"max_position_embeddings": LIMIT, "type_vocab_size": 2}
 _ROBERTA = _SIZES | {"max_position_embeddings": LIMIT + 2, "type_vocab_size": 1}
+_WINDOW = 9
+_MODERNBERT = _SIZES | {
+    "max_position_embeddings": LIMIT,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "local_attention": 2 * (_WINDOW - 1),
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "initializer_cutoff_factor": 3.0,
+}
 _EMBEDDINGS = {
     "positions": Spoilt(tensors={"position_embeddings": 0.0}),
     "norms": Spoilt(tensors={r"LayerNorm\.weight": 1.0}),
@@ -73,32 +85,45 @@ def _roberta(
     )
 
 
-_DISTILBERT: dict[str, Any] = {
-    "vocab_size": 199,
-    "dim": 64,
-    "hidden_dim": 96,
-    "n_layers": 4,
-    "n_heads": 4,
-    "max_position_embeddings": LIMIT,
-    "initializer_range": 0.15,
-}
-_DISTILLED = {
-    "positions": Spoilt(tensors={"position_embeddings": 0.0}),
-    "norms": Spoilt(tensors={r"layer_norm\.weight": 1.0}),
-    "biases": Spoilt(tensors={r"([qkv]|out)_lin\.bias": 0.0}),
-    "activation": Spoilt(config={"activation": "relu"}),
-}
-
-
-def _distilbert(
+def _modernbert(
     model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
 ) -> TinyModel:
     return TinyModel(
         model_class=model_class,
-        config_class=DistilBertConfig,
-        config=_DISTILBERT | changes,
+        config_class=ModernBertConfig,
+        config=_MODERNBERT | changes,
+        edges=(_WINDOW, 2 * _WINDOW),
         spoilt=spoilt or {},
     )
+
+
+def _thetas(everywhere: float, nearby: float) -> Spoilt:
+    thetas = {"full_attention": everywhere, "sliding_attention": nearby}
+    ropes = {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()}
+    return Spoilt(config={"rope_parameters": ropes})
+
+
+_MODERNBERT_FEATURES = {
+    "window_too_wide": Spoilt(config={"local_attention": 2 * _WINDOW}),
+    "window_too_narrow": Spoilt(config={"local_attention": 2 * (_WINDOW - 2)}),
+    "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+    "theta": _thetas(10_000.0, 10_000.0),
+    "theta_in_windows": _thetas(160_000.0, 160_000.0),
+    "gate": Spoilt(swapped=r"mlp\.Wi"),
+    "activation": Spoilt(config={"hidden_activation": "relu"}),
+    "norms": Spoilt(tensors={r"(attn|mlp)_norm\.weight": 1.0}),
+    "final_norm": Spoilt(tensors={"final_norm": 1.0}),
+}
+_MODERNBERT_BIASES = {
+    "norms": Spoilt(tensors={r"norm\.bias": 0.0}),
+    "attention": Spoilt(tensors={r"attn\.\w+\.bias": 0.0}),
+    "mlp": Spoilt(tensors={r"mlp\.\w+\.bias": 0.0}),
+}
+_MODERNBERT_HEAD = {
+    "pooling": Spoilt(config={"classifier_pooling": "cls"}),
+    "head_norm": Spoilt(tensors={r"head\.norm": 1.0}),
+    "head_activation": Spoilt(config={"classifier_activation": "relu"}),
+}
 
 
 ENCODERS: dict[str, TinyModel] = {
@@ -121,16 +146,23 @@ ENCODERS: dict[str, TinyModel] = {
     ),
     "camembert": _roberta(CamembertModel, CamembertConfig),
     "camembert_labels": _roberta(CamembertForSequenceClassification, CamembertConfig, num_labels=3),
-    "distilbert": _distilbert(DistilBertModel, _DISTILLED),
-    "distilbert_sines": _distilbert(DistilBertModel, sinusoidal_pos_embds=True),
-    "distilbert_label": _distilbert(
-        DistilBertForSequenceClassification,
-        {"pooler": Spoilt(family={"pooler_act": "tanh"})},
-        num_labels=1,
+    "modernbert": _modernbert(ModernBertModel, _MODERNBERT_FEATURES),
+    "modernbert_biases": _modernbert(
+        ModernBertModel, _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True
     ),
-    "distilbert_words_untied": _distilbert(DistilBertForMaskedLM, tie_word_embeddings=False),
-    "distilbert_labels": _distilbert(DistilBertForSequenceClassification, num_labels=3),
-    "distilbert_words": _distilbert(
-        DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
+    "modernbert_label": _modernbert(
+        ModernBertForSequenceClassification, num_labels=1, classifier_bias=True
+    ),
+    "modernbert_labels": _modernbert(
+        ModernBertForSequenceClassification,
+        _MODERNBERT_HEAD,
+        num_labels=3,
+        classifier_pooling="mean",
+    ),
+    "modernbert_words": _modernbert(
+        ModernBertForMaskedLM, {"decoder_bias": Spoilt(tensors={r"decoder\.bias": 0.0})}
+    ),
+    "modernbert_words_untied": _modernbert(
+        ModernBertForMaskedLM, tie_word_embeddings=False, decoder_bias=False
     ),
 }
