@@ -51,7 +51,7 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
 
 def _read_model(folder: Path, refused: list[str]) -> ModelConfig | None:
     try:
-        return read_model_config(folder, lambda error: refused.append(str(error)))
+        return read_model_config(folder, refuse=lambda error: refused.append(str(error)))
     except (ModelConfigError, UnknownArchitectureError) as error:
         refused.append(str(error))
         return None

@@ -20,7 +20,7 @@ from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames, flag_name
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.families.table import family_of
+from workers.contract.families.table import TaskError, family_of
 from workers.contract.model_config import ModelConfig
 
 _GIB = 1 << 30
@@ -59,7 +59,11 @@ def set_up_model(
     Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
     or DeviceError.
     """
-    model = with_tokenizer(read_model_config(folder), options.load_format)
+    try:
+        read = read_model_config(folder, options.task)
+    except TaskError as error:
+        raise SetupError("task", f"{folder / 'config.json'}: {error}") from None
+    model = with_tokenizer(read, options.load_format)
     task = family_of(model.architecture).task
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)

@@ -24,7 +24,7 @@ from server.settings.setting_types import (
     parse_zero_or_one,
 )
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.config import Dtype, LoadFormat, TransportName
+from workers.contract.config import AskedTask, Dtype, LoadFormat, TransportName
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "most tokens of a prompt and its answer together (default: the model's limit)",
             parse_positive,
             "TOKENS",
+        ),
+    ] = None
+    task: Annotated[
+        AskedTask | None,
+        Flag(
+            FlagGroup.MODELS,
+            "generate, embed or rerank (default: what the checkpoint's modules.json says, or else "
+            "its architecture)",
+            metavar="TASK",
+            choices=get_args(AskedTask),
         ),
     ] = None
     load_format: Annotated[

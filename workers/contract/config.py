@@ -15,6 +15,8 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify"]
+AskedTask = Literal["generate", "embed", "rerank"]
+"""What a person may ask a checkpoint to do."""
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}

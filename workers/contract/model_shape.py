@@ -22,11 +22,13 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     """What differs between encoders that normalise each block's sum (`workers/models/encoder.py`).
 
     A text's token i has row `first_position` + i of the table of positions. All tokens have segment
-    0 if `type_vocab_size` is 1. `head_act` is the activation of a masked language model's head.
+    0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
+    the activations of the heads: a masked language model's and a classifier's.
     """
 
     hidden_act: str
     head_act: str
+    pooler_act: str = "tanh"
     norm_eps: float
     type_vocab_size: int
     first_position: int = 0

@@ -16,6 +16,7 @@ _gelu_tanh = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "relu": F.relu,
+    "tanh": torch.tanh,
     "gelu": F.gelu,
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,

@@ -30,29 +30,33 @@ _DECODER = f"{_HEAD}.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """Token, position and segment embeddings, summed and normalised."""
+    """Token and position embeddings, segments where the model knows them; the sum normalised."""
 
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
         size, family = config.hidden_size, family_config(config, EncoderConfig)
         first, positions = family.first_position, family.first_position + config.max_position
         self.words = Embedding(_WORDS, config.vocab_size, size, placement)
         self._positions = Embedding(_POSITIONS, positions, size, placement, first)
-        self._types = Embedding(_TYPES, family.type_vocab_size, size, placement)
+        types = family.type_vocab_size
+        self._types = Embedding(_TYPES, types, size, placement) if types else None
         self._norm = LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement)
 
     def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """[T', hidden_size]"""
-        segments, positions = self._segments(step), self._positions(step.positions)
-        return self._norm(self.words(step.tokens) + segments + positions)
-
-    def _segments(self, step: PagedStep | PackedStep) -> torch.Tensor:
-        """[T', hidden_size], or [hidden_size] if all tokens are of one segment."""
-        types = self._types.weight
-        ids = step.token_types if isinstance(step, PackedStep) else None
-        return types[0] if ids is None or len(types) == 1 else self._types(ids)
+        summed = self.words(step.tokens)
+        if self._types is not None:
+            summed = summed + _segments(self._types, step)
+        return self._norm(summed + self._positions(step.positions))
 
     def parts(self) -> Sequence[Layer]:
-        return self.words, self._positions, self._types, self._norm
+        tables = (self.words, self._positions, self._types)
+        return [*(table for table in tables if table is not None), self._norm]
+
+
+def _segments(types: Embedding, step: PagedStep | PackedStep) -> torch.Tensor:
+    """[T', hidden_size], or [hidden_size] if all tokens are of one segment."""
+    ids = step.token_types if isinstance(step, PackedStep) else None
+    return types.weight[0] if ids is None or len(types.weight) == 1 else types(ids)
 
 
 class EncoderLayer(Layer):
@@ -127,10 +131,11 @@ class EncoderForSequenceClassification(EncoderModel):
         size, last = config.hidden_size, share.last
         pooler, classifier = {"pooler.dense": size}, {"classifier": config.num_labels}
         self._pooler = Linear(size, pooler, placement, bias=True) if last else None
+        self._activation = activation(family_config(config, EncoderConfig).pooler_act)
         self._classifier = Linear(size, classifier, placement, bias=True) if last else None
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        pooled = torch.tanh(on_this_stage(self._pooler)(pad_rows(hidden)))
+        pooled = self._activation(on_this_stage(self._pooler)(pad_rows(hidden)))
         return on_this_stage(self._classifier)(pooled)[: hidden.shape[0]]
 
     def parts(self) -> Sequence[Layer]:

@@ -280,3 +280,10 @@ def test_gpus_pass_on_activations_in_two_ways(
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownArchitectureError, match=r"MambaForCausalLM.*LlamaForCausalLM"):
         set_up(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
+
+
+def test_a_task_that_is_asked_for_is_obeyed_or_refused(tmp_path: Path) -> None:
+    assert set_up(tmp_path / "one", LLAMA, task="embed").execution.task == "embed"
+    with pytest.raises(SetupError, match=r"BertModel cannot generate; it can embed$") as refused:
+        set_up(tmp_path / "other", BERT, task="generate")
+    assert refused.value.key == "task"

@@ -37,6 +37,7 @@ models:
     names: [chat, gpt-4o]
     device: cuda:1
     dtype: bfloat16
+    task: embed
     load_format: dummy
     attention_backend: triton
     pipeline_stages: 2
@@ -82,6 +83,7 @@ def writer(folder: Path) -> ModelSettings:
         names=("chat", "gpt-4o"),
         device="cuda:1",
         dtype="bfloat16",
+        task="embed",
         load_format="dummy",
         attention_backend=AttentionBackendName.TRITON,
         pipeline_stages=2,

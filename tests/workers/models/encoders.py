@@ -10,6 +10,10 @@ from transformers import (
     CamembertConfig,
     CamembertForSequenceClassification,
     CamembertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+    DistilBertModel,
     ModernBertConfig,
     ModernBertForMaskedLM,
     ModernBertForSequenceClassification,
@@ -39,18 +43,6 @@ _SIZES: dict[str, Any] = {
 }
 _BERT = _SIZES | {"max_position_embeddings": LIMIT, "type_vocab_size": 2}
 _ROBERTA = _SIZES | {"max_position_embeddings": LIMIT + 2, "type_vocab_size": 1}
-_WINDOW = 9
-_MODERNBERT = _SIZES | {
-    "max_position_embeddings": LIMIT,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-    "local_attention": 2 * (_WINDOW - 1),
-    "layer_types": ["full_attention", "sliding_attention"] * 2,
-    "initializer_cutoff_factor": 3.0,
-}
 _EMBEDDINGS = {
     "positions": Spoilt(tensors={"position_embeddings": 0.0}),
     "norms": Spoilt(tensors={r"LayerNorm\.weight": 1.0}),
@@ -83,6 +75,48 @@ def _roberta(
         config=_ROBERTA | changes,
         spoilt=spoilt or {},
     )
+
+
+_DISTILBERT: dict[str, Any] = {
+    "vocab_size": 199,
+    "dim": 64,
+    "hidden_dim": 96,
+    "n_layers": 4,
+    "n_heads": 4,
+    "max_position_embeddings": LIMIT,
+    "initializer_range": 0.15,
+}
+_DISTILLED = {
+    "positions": Spoilt(tensors={"position_embeddings": 0.0}),
+    "norms": Spoilt(tensors={r"layer_norm\.weight": 1.0}),
+    "biases": Spoilt(tensors={r"([qkv]|out)_lin\.bias": 0.0}),
+    "activation": Spoilt(config={"activation": "relu"}),
+}
+
+
+def _distilbert(
+    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
+) -> TinyModel:
+    return TinyModel(
+        model_class=model_class,
+        config_class=DistilBertConfig,
+        config=_DISTILBERT | changes,
+        spoilt=spoilt or {},
+    )
+
+
+_WINDOW = 9
+_MODERNBERT = _SIZES | {
+    "max_position_embeddings": LIMIT,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "local_attention": 2 * (_WINDOW - 1),
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "initializer_cutoff_factor": 3.0,
+}
 
 
 def _modernbert(
@@ -146,6 +180,18 @@ ENCODERS: dict[str, TinyModel] = {
     ),
     "camembert": _roberta(CamembertModel, CamembertConfig),
     "camembert_labels": _roberta(CamembertForSequenceClassification, CamembertConfig, num_labels=3),
+    "distilbert": _distilbert(DistilBertModel, _DISTILLED),
+    "distilbert_sines": _distilbert(DistilBertModel, sinusoidal_pos_embds=True),
+    "distilbert_label": _distilbert(
+        DistilBertForSequenceClassification,
+        {"pooler": Spoilt(family={"pooler_act": "tanh"})},
+        num_labels=1,
+    ),
+    "distilbert_words_untied": _distilbert(DistilBertForMaskedLM, tie_word_embeddings=False),
+    "distilbert_labels": _distilbert(DistilBertForSequenceClassification, num_labels=3),
+    "distilbert_words": _distilbert(
+        DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
+    ),
     "modernbert": _modernbert(ModernBertModel, _MODERNBERT_FEATURES),
     "modernbert_biases": _modernbert(
         ModernBertModel, _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True

@@ -1,5 +1,6 @@
 """Families in a size for tests: made by transformers, kept for a session, spoilt on purpose."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -8,23 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tests.workers.checkpoints import save_randomly
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.families.base import Family
+from workers.contract.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
     """What is wrong in a copy of a checkpoint: keys of config.json, and every element of the
     tensors whose names a regular expression is found in. Of those in `swapped`, the first half of
-    the rows and the second change places.
+    the rows and the second change places. And what its family is made to say of it: fields of
+    `ModelShape.family`.
 
-    A comparison that does not notice it does not see what the key or the tensor is for.
+    A comparison that does not notice it does not see what the key, tensor or field is for.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, float] = field(default_factory=dict)
+    family: Mapping[str, Any] = field(default_factory=dict)
     swapped: str | None = None
 
 
@@ -81,3 +88,14 @@ class TinyModels:
             if spoilt.swapped is not None and re.search(spoilt.swapped, name):
                 tensors[name] = torch.cat(tensors[name].chunk(2)[::-1])
         save_file(tensors, copy / "model.safetensors")
+
+
+def with_fields(family: Family, fields: Mapping[str, Any]) -> Family:
+    """`family`, with a reader that says `fields` of every model."""
+
+    def read_shape(keys: ConfigKeys) -> ModelShape:
+        shape = family.read_shape(keys)
+        assert all(getattr(shape.family, name) != value for name, value in fields.items())
+        return replace(shape, family=replace(shape.family, **fields))
+
+    return dataclasses.replace(family, read_shape=read_shape)

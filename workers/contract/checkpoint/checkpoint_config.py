@@ -24,12 +24,16 @@ from workers.contract.checkpoint.sentence_transformers_modules import (
     read_pooling,
     read_vector_modules,
 )
-from workers.contract.config import Task
+from workers.contract.config import AskedTask, Task
 from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
-from workers.contract.families.table import UnknownArchitectureError, family_of
+from workers.contract.families.table import (
+    UnknownArchitectureError,
+    architecture_for,
+    family_of,
+)
 from workers.contract.model_config import (
     EmbeddingConfig,
     ModelConfig,
@@ -43,23 +47,28 @@ from workers.contract.model_shape import ModelShape
 _Size = Annotated[int, Meta(ge=1)]
 
 
-def read_model_config(path: Path, refuse: Refuse = stop) -> ModelConfig:
-    """Read `config.json` and the files of sentence-transformers in folder `path`.
+def read_model_config(
+    path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
+) -> ModelConfig:
+    """Read `config.json` and the files of sentence-transformers in folder `path`. Their modules are
+    not heeded where they are for another task than the one that is `asked` for.
 
-    Raises UnknownArchitectureError before anything else is read, and ModelConfigError if a file or
-    a required key is missing or of the wrong type. A key that is not known might change what the
-    model computes: it goes to `refuse`, as does all else that does not hinder the reading.
+    Raises UnknownArchitectureError before anything else is read, TaskError, and ModelConfigError if
+    a file or a required key is missing or of the wrong type. A key that is not known might change
+    what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
     file = path / "config.json"
     keys = ConfigKeys(file, read_json(file), refuse=refuse)
     declared = _architecture(keys)
-    base = family_of(declared).base
     modules, transformer = read_modules(path), read_transformer_file(path)
     pooled = any(module.kind == "Pooling" for module in modules)
-    architecture = base if pooled else declared
+    own = family_of(declared).base if pooled else declared
+    architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     _check_others(keys, path, refuse)
-    _check_modules(path, modules, family.task, refuse)
+    modules = modules if architecture == own else []
+    if architecture == own:
+        _check_modules(path, modules, family.task, refuse)
     shape = family.read_shape(keys)
     _check_windows(keys, shape)
     model = read_model_file(path)

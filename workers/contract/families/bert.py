@@ -28,26 +28,31 @@ def read_bert(keys: ConfigKeys) -> ModelShape:
 def read_encoder(
     keys: ConfigKeys, *, first_position: int = 0, head_act: str | None = None
 ) -> ModelShape:
-    """An encoder like BERT (see `EncoderConfig`). Raises ModelConfigError."""
+    """An encoder with the keys of BERT. Raises ModelConfigError."""
     keys.neutral({"position_embedding_type": ("absolute", None)})
-    sizes = read_sizes(keys)
-    positions = sizes.max_position - first_position
-    if positions < 1:
-        raise keys.error(f"{sizes.max_position} positions, of which {first_position} are not used")
-    sizes = msgspec.structs.replace(sizes, max_position=positions)
     hidden_act = keys.read("hidden_act", str, "gelu")
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=head_act or hidden_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=keys.read("type_vocab_size", int, 2),
+        first_position=first_position,
+    )
+    return encoder_shape(keys, family)
+
+
+def encoder_shape(keys: ConfigKeys, family: EncoderConfig) -> ModelShape:
+    """The shape of an encoder; sizes have their usual names. Raises ModelConfigError."""
+    sizes, unused = read_sizes(keys), family.first_position
+    if sizes.max_position <= unused:
+        raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
+    sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
     return ModelShape(
         **msgspec.structs.asdict(sizes),
         tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
         attention=(AttentionKind(causal=False, scale=sizes.head_dim**-0.5),),
         layer_kinds=(0,) * sizes.num_layers,
-        family=EncoderConfig(
-            hidden_act=hidden_act,
-            head_act=head_act or hidden_act,
-            norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-            type_vocab_size=keys.read("type_vocab_size", int, 2),
-            first_position=first_position,
-        ),
+        family=family,
     )
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from workers.contract.config import AskedTask, Task
 from workers.contract.families.base import Family
 from workers.contract.families.bert import BERT
+from workers.contract.families.distilbert import DISTILBERT
 from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
@@ -18,8 +20,12 @@ FAMILIES: Mapping[str, Family] = {
     **QWEN3,
     **BERT,
     **ROBERTA,
+    **DISTILBERT,
     **MODERNBERT,
 }
+
+
+_TASKS: Mapping[AskedTask, Task] = {"generate": "generate", "embed": "embed", "rerank": "classify"}
 
 
 class UnknownArchitectureError(ValueError):
@@ -37,3 +43,19 @@ def family_of(architecture: str) -> Family:
             f"{', '.join(FAMILIES)}"
         )
     return family
+
+
+class TaskError(ValueError):
+    """A checkpoint cannot do what it is asked to do; one line says what it can."""
+
+
+def architecture_for(declared: str, asked: AskedTask) -> str:
+    """The architecture with which a checkpoint does what it is asked to do: the declared one, or
+    that without its head. Raises TaskError."""
+    own = family_of(declared)
+    by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
+    architecture = by_task.get(_TASKS[asked])
+    if architecture is None:
+        able = [each for each, task in _TASKS.items() if task in by_task]
+        raise TaskError(f"{declared} cannot {asked}; it can {' or '.join(able)}")
+    return architecture

@@ -20,12 +20,14 @@ from tests.workers.contract.checkpoint.library_folders import (
 )
 from tests.workers.stage.embedding_llama import PROMPTS, save_embedding_llama
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.config import AskedTask
 from workers.contract.embedding_modules import (
     DenseConfig,
     LayerNormConfig,
     NormalizeConfig,
     PoolingConfig,
 )
+from workers.contract.families.table import TaskError
 from workers.contract.model_config import ModelConfigError
 
 SIZE = 32
@@ -311,3 +313,30 @@ def test_a_classifier_whose_states_are_pooled_is_an_encoder(bert: Path, tmp_path
     saved(tmp_path, transformer(bert), library.Pooling(SIZE))
     change(tmp_path / "config.json", architectures=["BertForSequenceClassification"])
     assert read_model_config(tmp_path).architecture == "BertModel"
+
+
+def test_a_task_that_is_asked_for_overrides_the_modules(tmp_path: Path) -> None:
+    save_embedding_llama(tmp_path)
+    generator = read_model_config(tmp_path, "generate")
+    assert generator.architecture == "LlamaForCausalLM"
+    assert generator.modules == ()
+    assert read_model_config(tmp_path, "embed") == read_model_config(tmp_path)
+
+
+def test_a_generator_that_is_to_embed_pools_its_last_token(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    config = read_model_config(tmp_path, "embed")
+    assert config.architecture == "LlamaModel"
+    assert config.pooling.modes == ("lasttoken",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "able"),
+    [(0, "generate", "embed"), (0, "rerank", "embed"), (1, "generate", "embed or rerank")],
+)
+def test_a_task_that_a_checkpoint_cannot_do(
+    tmp_path: Path, labels: int, task: AskedTask, able: str
+) -> None:
+    save_bert(tmp_path, labels=labels)
+    with pytest.raises(TaskError, match=f"cannot {task}; it can {able}$"):
+        read_model_config(tmp_path, task)
