@@ -57,7 +57,7 @@ class StageModel(Protocol):
 
     @property
     def position_bias(self) -> torch.Tensor | None:
-        """[H, 2 * max_model_len - 1], contiguous: what attention adds to the scores by the distance
+        """[H, 2 * max_position - 1], contiguous: what attention adds to the scores by the distance
         of two tokens (see `AttentionBackend.plan_packed`), read once the weights are packed; None
         without a learned bias."""
         ...

@@ -18,6 +18,7 @@ from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.layers.placement import Placement
+from workers.layers.position_bias import RelativePositionBias
 from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -25,6 +26,7 @@ from workers.step.paged_step import PagedStep
 _WORDS = "embeddings.word_embeddings"
 _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings"
+_BIAS = "encoder.relative_attention_bias"
 _HEAD = "cls.predictions"
 _DECODER = f"{_HEAD}.decoder"
 
@@ -97,13 +99,18 @@ class EncoderModel(Layer):
     unused = re.compile(
         r"embeddings\.position_ids|((unused_)?pooler|cls|classifier|qa_outputs)\..*"
     )
-    position_bias: torch.Tensor | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.share = share
         self.canonical_name = family_of(config.architecture).canonical_name
         self._embeddings = EncoderEmbeddings(config, placement) if share.first else None
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
+        bias, length = config.attention[0].position_bias, config.max_position
+        self._bias = bias and RelativePositionBias(_BIAS, bias, config.num_heads, length, placement)
+
+    @property
+    def position_bias(self) -> torch.Tensor | None:
+        return None if self._bias is None else self._bias.table
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)
@@ -115,7 +122,8 @@ class EncoderModel(Layer):
         return hidden
 
     def parts(self) -> Sequence[Layer]:
-        return self.layers if self._embeddings is None else [self._embeddings, *self.layers]
+        others = (self._embeddings, self._bias)
+        return [*(part for part in others if part is not None), *self.layers]
 
     def copies(self) -> Mapping[str, str]:
         return {}

@@ -18,6 +18,10 @@ from transformers import (
     ModernBertForMaskedLM,
     ModernBertForSequenceClassification,
     ModernBertModel,
+    MPNetConfig,
+    MPNetForMaskedLM,
+    MPNetForSequenceClassification,
+    MPNetModel,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
@@ -28,7 +32,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from tests.workers.models.tiny_models import Spoilt, TinyModel
+from tests.workers.models.tiny_models import Spoilt, TinyModel, move_rows, swap_halves
 
 LIMIT = 80
 """Tokens."""
@@ -46,11 +50,15 @@ _ROBERTA = _SIZES | {"max_position_embeddings": LIMIT + 2, "type_vocab_size": 1}
 _EMBEDDINGS = {
     "positions": Spoilt(tensors={"position_embeddings": 0.0}),
     "norms": Spoilt(tensors={r"LayerNorm\.weight": 1.0}),
-    "biases": Spoilt(tensors={r"(query|key|value|dense)\.bias": 0.0}),
+    "biases": Spoilt(tensors={r"(query|key|value|attn\.[qkvo]|dense)\.bias": 0.0}),
     "activation": Spoilt(config={"hidden_act": "relu"}),
 }
 _SEGMENTS = {"segments": Spoilt(tensors={"token_type_embeddings": 0.0})}
 _OFF_BY_ONE = {"positions_off_by_one": Spoilt(config={"pad_token_id": 0})}
+_DISTANCES = {
+    "bias_dropped": Spoilt(tensors={"relative_attention_bias": 0.0}),
+    "buckets_off_by_one": Spoilt(tensors={"relative_attention_bias": move_rows}),
+}
 _POOLER = {"pooler": Spoilt(tensors={r"pooler\.dense\.bias": 0.0})}
 
 
@@ -105,6 +113,15 @@ def _distilbert(
     )
 
 
+def _mpnet(model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
+    return TinyModel(
+        model_class=model_class,
+        config_class=MPNetConfig,
+        config=_SIZES | {"max_position_embeddings": LIMIT + 2} | changes,
+        spoilt=spoilt or {},
+    )
+
+
 _WINDOW = 9
 _MODERNBERT = _SIZES | {
     "max_position_embeddings": LIMIT,
@@ -143,7 +160,7 @@ _MODERNBERT_FEATURES = {
     "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
     "theta": _thetas(10_000.0, 10_000.0),
     "theta_in_windows": _thetas(160_000.0, 160_000.0),
-    "gate": Spoilt(swapped=r"mlp\.Wi"),
+    "gate": Spoilt(tensors={r"mlp\.Wi": swap_halves}),
     "activation": Spoilt(config={"hidden_activation": "relu"}),
     "norms": Spoilt(tensors={r"(attn|mlp)_norm\.weight": 1.0}),
     "final_norm": Spoilt(tensors={"final_norm": 1.0}),
@@ -192,6 +209,10 @@ ENCODERS: dict[str, TinyModel] = {
     "distilbert_words": _distilbert(
         DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
     ),
+    "mpnet": _mpnet(MPNetModel, _EMBEDDINGS | _DISTANCES),
+    "mpnet_label": _mpnet(MPNetForSequenceClassification, num_labels=1),
+    "mpnet_labels": _mpnet(MPNetForSequenceClassification, num_labels=3),
+    "mpnet_words": _mpnet(MPNetForMaskedLM, hidden_act="relu"),
     "modernbert": _modernbert(ModernBertModel, _MODERNBERT_FEATURES),
     "modernbert_biases": _modernbert(
         ModernBertModel, _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True

@@ -9,14 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     RobertaConfig,
-    RobertaForMaskedLM,
     RobertaForSequenceClassification,
     RobertaModel,
     XLMRobertaConfig,
     XLMRobertaModel,
 )
 
-from tests.workers.checkpoints import load_share, save_randomly, worker_config
+from tests.workers.checkpoints import save_randomly
 from tests.workers.step_tensors import Stages, packed_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
@@ -97,19 +96,3 @@ def test_a_classifier_beside_a_pooler_that_it_does_not_use(tmp_path: Path) -> No
     with torch.inference_mode():
         scores = stages.models[-1].compute_logits(torch.stack([own[0] for own in states]))
     torch.testing.assert_close(scores, torch.stack(logits_of(model)), atol=1e-5, rtol=0)
-
-
-def test_an_encoder_reads_the_checkpoint_of_a_masked_language_model(tmp_path: Path) -> None:
-    """Its states are pooled, as those of all-distilroberta-v1."""
-    model = save(tmp_path, RobertaForMaskedLM, RobertaConfig)
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (tmp_path / "modules.json").write_text(
-        '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},'
-        '{"idx": 1, "name": "1", "path": "1_Pooling",'
-        ' "type": "sentence_transformers.models.Pooling"}]'
-    )
-    assert read_model_config(tmp_path).architecture == "RobertaModel"
-    ours = Stages(tmp_path, task="embed").run(packed_step(TEXTS))
-    assert_close(ours, states_of(model.roberta))
-    load_share(worker_config(tmp_path, task="embed"))

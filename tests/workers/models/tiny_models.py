@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,21 @@ from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.base import Family
 from workers.contract.model_shape import ModelShape
 
+Change = Callable[[torch.Tensor], torch.Tensor]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """What is wrong in a copy of a checkpoint: keys of config.json, and every element of the
-    tensors whose names a regular expression is found in. Of those in `swapped`, the first half of
-    the rows and the second change places. And what its family is made to say of it: fields of
-    `ModelShape.family`.
+    """What is wrong in a copy of a checkpoint: keys of config.json; the tensors whose names a
+    regular expression is found in, each filled with a number or changed by a function; and what
+    its family is made to say of it, as fields of `ModelShape.family`.
 
     A comparison that does not notice it does not see what the key, tensor or field is for.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
-    tensors: Mapping[str, float] = field(default_factory=dict)
+    tensors: Mapping[str, float | Change] = field(default_factory=dict)
     family: Mapping[str, Any] = field(default_factory=dict)
-    swapped: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +75,26 @@ class TinyModels:
         must have been different."""
         folder, _ = self(tiny)
         right = json.loads((folder / "config.json").read_text())
-        wrong = right | spoilt.config
-        assert all(wrong[key] != right.get(key) for key in spoilt.config)
-        (copy / "config.json").write_text(json.dumps(wrong))
+        assert all(value != right.get(key) for key, value in spoilt.config.items())
+        (copy / "config.json").write_text(json.dumps(right | spoilt.config))
         tensors = load_file(folder / "model.safetensors")
-        for pattern, value in spoilt.tensors.items():
+        for pattern, wrong in spoilt.tensors.items():
             names = [name for name in tensors if re.search(pattern, name)]
             assert names, f"no tensor is called {pattern}"
             for name in names:
-                tensors[name] = torch.full_like(tensors[name], value)
-        for name in tensors:
-            if spoilt.swapped is not None and re.search(spoilt.swapped, name):
-                tensors[name] = torch.cat(tensors[name].chunk(2)[::-1])
+                own = tensors[name]
+                tensors[name] = wrong(own) if callable(wrong) else torch.full_like(own, wrong)
         save_file(tensors, copy / "model.safetensors")
+
+
+def move_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Each row in the place of the next, the last in that of the first."""
+    return tensor.roll(1, dims=0)
+
+
+def swap_halves(tensor: torch.Tensor) -> torch.Tensor:
+    """The first half of the rows in the place of the second."""
+    return torch.cat(tensor.chunk(2)[::-1])
 
 
 def with_fields(family: Family, fields: Mapping[str, Any]) -> Family:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.attention_kind import AttentionKind, PositionBias
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.base import encoder
 from workers.contract.families.sizes import read_sizes
@@ -41,16 +41,19 @@ def read_encoder(
     return encoder_shape(keys, family)
 
 
-def encoder_shape(keys: ConfigKeys, family: EncoderConfig) -> ModelShape:
+def encoder_shape(
+    keys: ConfigKeys, family: EncoderConfig, position_bias: PositionBias | None = None
+) -> ModelShape:
     """The shape of an encoder; sizes have their usual names. Raises ModelConfigError."""
     sizes, unused = read_sizes(keys), family.first_position
     if sizes.max_position <= unused:
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
     sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
+    kind = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, position_bias=position_bias)
     return ModelShape(
         **msgspec.structs.asdict(sizes),
         tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
-        attention=(AttentionKind(causal=False, scale=sizes.head_dim**-0.5),),
+        attention=(kind,),
         layer_kinds=(0,) * sizes.num_layers,
         family=family,
     )

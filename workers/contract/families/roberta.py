@@ -16,16 +16,19 @@ def read_roberta(keys: ConfigKeys) -> ModelShape:
     return read_encoder(keys, first_position=first, head_act="gelu")
 
 
-_RENAMES = (
-    (r"^roberta\.", ""),
-    (r"\.gamma$", ".weight"),
-    (r"\.beta$", ".bias"),
+HEAD_RENAMES = (
     (r"^pooler\.", "unused_pooler."),  # the classifier's first layer is in its place
     (r"^classifier\.dense\.", "pooler.dense."),
     (r"^classifier\.out_proj\.", "classifier."),
     (r"^lm_head\.(dense|layer_norm)\.", r"cls.predictions.transform.\1."),
     (r"\.transform\.layer_norm\.", ".transform.LayerNorm."),
     (r"^lm_head\.(decoder\.)?(weight|bias)$", r"cls.predictions.decoder.\2"),
+)
+_RENAMES = (
+    (r"^roberta\.", ""),
+    (r"\.gamma$", ".weight"),
+    (r"\.beta$", ".bias"),
+    *HEAD_RENAMES,
 )
 
 ROBERTA = (

@@ -10,6 +10,7 @@ from workers.contract.families.distilbert import DISTILBERT
 from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
+from workers.contract.families.mpnet import MPNET
 from workers.contract.families.qwen import QWEN2, QWEN3
 from workers.contract.families.roberta import ROBERTA
 
@@ -22,6 +23,7 @@ FAMILIES: Mapping[str, Family] = {
     **ROBERTA,
     **DISTILBERT,
     **MODERNBERT,
+    **MPNET,
 }
 
 

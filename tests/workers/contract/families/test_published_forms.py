@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from transformers import AutoConfig
 
-from workers.contract.attention_kind import RopeConfig
+from workers.contract.attention_kind import PositionBias, RopeConfig
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
 
@@ -44,6 +44,9 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     reranker = read["BAAI/bge-reranker-v2-m3"]
     assert (reranker.max_model_len, reranker.num_labels, reranker.sigmoid_scores) == (8192, 1, True)
     assert read["xlm-roberta-base"].max_model_len == 512
+    mpnet = read["sentence-transformers/all-mpnet-base-v2"]
+    assert mpnet.max_model_len == 512
+    assert mpnet.attention[0].position_bias == PositionBias(num_buckets=32, max_distance=128)
     llama = read["meta-llama/Llama-3.2-1B-Instruct"]
     assert llama.has_kv_cache
     assert llama.attention[0].rope == RopeConfig(theta=5e5, type="llama3", factor=32.0)
