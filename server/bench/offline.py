@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engine_core.client.encode_calls import VectorsCall
+from engine_core.client.encode_calls import FloatArray, ScoresCall, VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import RowOutput, SamplingParams
@@ -44,6 +44,7 @@ class OfflineRunner:
     def __init__(self, engine: RunningEngine) -> None:
         self.model: ServedModel | None = engine.model
         self._client = engine.client
+        self._classifies = engine.model.engine.execution.task == "classify"
 
     async def warm_up(self, case: OfflineCase) -> None:
         """The beginning of a workload of the same lengths and other contents, at most 131,072
@@ -53,7 +54,7 @@ class OfflineRunner:
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
         if isinstance(case, EncodeCase):
-            await _Sequences(self._client, prompts).run()
+            await _Sequences(self._client, prompts, classifies=self._classifies).run()
         else:
             await _Continuations(self._client, prompts, min(case.outputs, _WARM_UP_OUTPUTS)).run()
 
@@ -67,7 +68,9 @@ class OfflineRunner:
         self._client.reset_cache()
         before = await next_beat(self._client)
         if isinstance(case, EncodeCase):
-            figures = await _timed(case, _Sequences(self._client, prompts))
+            figures = await _timed(
+                case, _Sequences(self._client, prompts, classifies=self._classifies)
+            )
         else:
             figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
         return figures | counted(before, await next_beat(self._client), figures["seconds"])
@@ -152,9 +155,11 @@ class _Sequences:
 
     unit = "sequences"
 
-    def __init__(self, client: EngineClient, sequences: Sequence[bytes]) -> None:
+    def __init__(
+        self, client: EngineClient, sequences: Sequence[bytes], *, classifies: bool
+    ) -> None:
         self.total = len(sequences)
-        self._client, self._sequences = client, sequences
+        self._client, self._sequences, self._classifies = client, sequences, classifies
 
     def done(self) -> int:
         """According to the engine's last heartbeat; they come once a second."""
@@ -168,9 +173,15 @@ class _Sequences:
 
     async def _encode(self, start: int) -> None:
         ids = list(self._sequences[start : start + _SEQUENCES_A_JOB])
-        encoded = await self._client.encode(VectorsCall, ids=ids)
-        if len(encoded.vectors) != len(ids) or not np.isfinite(encoded.vectors).all():
-            raise BenchError(f"{len(ids)} sequences gave {len(encoded.vectors)} vectors")
+        numbers = await self._numbers(ids)
+        if len(numbers) != len(ids) or not np.isfinite(numbers).all():
+            raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
+
+    async def _numbers(self, ids: list[bytes]) -> FloatArray:
+        """A vector of each sequence, or a classifier's logits."""
+        if self._classifies:
+            return (await self._client.encode(ScoresCall, ids=ids)).logits
+        return (await self._client.encode(VectorsCall, ids=ids)).vectors
 
     def figures(self, seconds: float) -> Figures:
         """Rates."""

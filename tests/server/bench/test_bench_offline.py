@@ -109,6 +109,15 @@ def test_cases_of_a_pipeline_on_one_engine(
     assert "\nskew: stage 1: busy " in said
 
 
+def test_a_classifier_is_measured_by_its_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classifier = BERT | {"architectures": ["BertForSequenceClassification"]}
+    arguments = ["--scale", "0.01", "--shape", write_shape(tmp_path / "tiny", classifier)]
+    assert bench("--case", "rer32", *arguments) == 0
+    assert "rer32" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_prefill(stages: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = write_shape(tmp_path / "tiny", BERT)
