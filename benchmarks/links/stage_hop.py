@@ -59,7 +59,7 @@ class _FirstStage:
         self._arriving.prepare(_step(0))
         for step in range(count):
             self._sent = time.monotonic_ns()
-            self._sender.send(step, hidden)
+            self._sender.send(step, hidden, reused=False)
             self._arriving.prepare(_step(step + 1))
         return self._hops
 

@@ -22,10 +22,9 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.share import shares_of
 from workers.contract.token_sampling import GREEDY
-from workers.models.base import StageModel
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.weights.loader import load_model
+from workers.weights.loader import LoadedModel, load_model
 
 _BACKENDS = ("triton", "flash_attn")
 _BLOCK_SIZE, _BLOCKS = 128, 1200
@@ -71,17 +70,17 @@ def measure() -> list[Figure]:
     config = WorkerConfig(execution=execution, stage=0)
     with torch.inference_mode():
         (share,) = shares_of([execution.model.num_layers])
-        model = load_model(config, share).model
-        return [figure for name in _BACKENDS for figure in _steps_of_backend(config, model, name)]
+        loaded = load_model(config, share)
+        return [figure for name in _BACKENDS for figure in _steps_of_backend(config, loaded, name)]
 
 
-def _steps_of_backend(config: WorkerConfig, model: StageModel, name: str) -> list[Figure]:
+def _steps_of_backend(config: WorkerConfig, loaded: LoadedModel, name: str) -> list[Figure]:
     try:
         backends = select_backends(name, attention_needs(config.execution))
     except AttentionBackendError as error:
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []
-    runner = DecodeRunner(config, model, backends, _BLOCKS)
+    runner = DecodeRunner(config, loaded, backends, _BLOCKS)
     runner.warm_up()
     for layer in runner.kv_cache.layers:
         layer.keys.normal_()

@@ -96,15 +96,15 @@ class _Worker:
         execution = engine.execution
         config = WorkerConfig(execution=execution, stage=0)
         (share,) = shares_of([execution.model.num_layers])
-        model = load_model(config, share).model
+        loaded = load_model(config, share)
         backends = select_backends(execution.attention_backend, attention_needs(execution))
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap
-        model.compute_logits = timed("head", model.compute_logits)
+        loaded.model.compute_logits = timed("head", loaded.model.compute_logits)
         for backend in backends:
             backend.plan_paged = timed("plan", backend.plan_paged)
-        runner = DecodeRunner(config, model, backends, _MAX_BLOCKS)
+        runner = DecodeRunner(config, loaded, backends, _MAX_BLOCKS)
         runner.prepare = timed("prepare", runner.prepare)
         runner.forward = timed("forward", runner.forward)
         runner.run_head = timed("run_head", runner.run_head)

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engine_core.client.encode_calls import FloatArray, ScoresCall, VectorsCall
+from engine_core.client.encode_calls import ScoresCall, VectorsCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EngineError
+from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import RowOutput, SamplingParams
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import EncodeCase, OfflineCase
