@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.attention.base import AttentionBackend, LayerCache
-from workers.layers.norm import QKNorm
+from workers.layers.norm import QKNorm, rms_norm
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import LastTokens, PagedStep
@@ -272,6 +272,6 @@ def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:
 def _normed(qkv: QKV, norm: QKNorm) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys, each attention head normalised by itself."""
     return (
-        F.rms_norm(qkv.queries, norm.query.shape, norm.query, norm.eps),
-        F.rms_norm(qkv.keys, norm.key.shape, norm.key, norm.eps),
+        rms_norm(qkv.queries, norm.query, norm.eps),
+        rms_norm(qkv.keys, norm.key, norm.eps),
     )

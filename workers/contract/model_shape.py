@@ -8,7 +8,13 @@ from workers.contract.embedding_modules import PoolingMode
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     """What differs between decoders that normalise each block's input and have a gated feed-forward
-    network (`workers/models/decoder.py`)."""
+    network (`workers/models/decoder.py`).
+
+    sandwich_norms     each block's output is normalised too, before it is added
+    unit_offset_norms  checkpoints hold the norms' weights less 1
+    embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
+    logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
+    """
 
     hidden_act: str
     norm_eps: float
@@ -16,6 +22,10 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    sandwich_norms: bool = False
+    unit_offset_norms: bool = False
+    embedding_scale: float = 1.0
+    logit_softcap: float | None = None
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):

@@ -20,8 +20,8 @@ class Norm(NamedTuple):
 class FusedKernels(Protocol):
     """`workers.kernels.linear.fused_kernels`: rows are [N, size], of one dtype."""
 
-    def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """weight[ids]"""
+    def embedding(self, ids: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
+        """weight[ids] * scale"""
         ...
 
     def rms_norm(self, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -12,18 +12,24 @@ from workers.layers.placement import Placement
 
 
 class RMSNorm(Layer):
-    """x / rms(x) * w over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """x / rms(x) * w over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
-        self._name = name
+    With `unit_offset`, as in Gemma, checkpoints hold w - 1, and w is kept in float32: in a narrower
+    type the sum would be rounded.
+    """
+
+    def __init__(
+        self, name: str, size: int, eps: float, placement: Placement, *, unit_offset: bool = False
+    ) -> None:
+        self._name, self._unit_offset = name, unit_offset
         self._kernels = placement.kernels
-        self.parameters = Norm(placement.empty(size), eps)
+        dtype = torch.float32 if unit_offset else placement.dtype
+        self.parameters = Norm(placement.empty(size, dtype=dtype), eps)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        weight, eps = self.parameters
         if self._kernels is not None:
-            return self._kernels.rms_norm(rows, weight, eps)
-        return F.rms_norm(rows, weight.shape, weight, eps)
+            return self._kernels.rms_norm(rows, *self.parameters)
+        return rms_norm(rows, *self.parameters)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` plus the normalised rows [N, size]; `residual` may be overwritten."""
@@ -33,6 +39,17 @@ class RMSNorm(Layer):
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self.parameters.weight}
+
+    def pack(self) -> None:
+        if self._unit_offset:
+            self.parameters.weight.add_(1)
+
+
+def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The same over the last dimension of rows [..., size], without fused kernels: computed in the
+    weight's dtype at least, rounded once to that of the rows."""
+    wide = rows.to(weight.dtype)
+    return F.rms_norm(wide, weight.shape, weight, eps).to(rows.dtype)
 
 
 class QKNorm(NamedTuple):

@@ -14,9 +14,9 @@ class Placement:
     device: torch.device
     dtype: torch.dtype
 
-    def empty(self, *shape: int) -> torch.Tensor:
-        """An uninitialised weight of `shape`."""
-        return torch.empty(shape, device=self.device, dtype=self.dtype)
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """An uninitialised weight of `shape`, of another element type if given."""
+        return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
     @property
     def kernels(self) -> FusedKernels | None:

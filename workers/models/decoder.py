@@ -2,7 +2,7 @@
 positions, such as Llama. `DecoderConfig` says what differs between them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -27,30 +27,36 @@ _ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_
 
 
 class DecoderLayer(Layer):
-    """Attention and a gated feed-forward network. Each normalises its input and adds its output to
-    it (see `StageLayer`)."""
+    """Attention and a gated feed-forward network. Each normalises its input and adds its output,
+    which may be normalised too, to it (see `StageLayer`)."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         family = family_config(config, DecoderConfig)
-        size, inner, eps = config.hidden_size, config.intermediate_size, family.norm_eps
+        size, inner, sandwich = config.hidden_size, config.intermediate_size, family.sandwich_norms
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         attention = f"{name}.self_attn"
         qkv = {f"{attention}.q_proj": queries} | {f"{attention}.{part}_proj": keys for part in "kv"}
         output = {f"{attention}.o_proj": size}
+        norm = _norms(family, placement)
         self._head_dim = config.head_dim
-        self._input_norm = RMSNorm(f"{name}.input_layernorm", size, eps, placement)
+        self._input_norm = norm(f"{name}.input_layernorm", size)
         self._head_norms = [
-            RMSNorm(f"{attention}.{part}_norm", config.head_dim, eps, placement)
+            norm(f"{attention}.{part}_norm", config.head_dim)
             for part in ("qk" if family.qk_norm else "")
         ]
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
         self._output = Linear(queries, output, placement, bias=family.output_bias)
-        self._mlp_norm = RMSNorm(f"{name}.post_attention_layernorm", size, eps, placement)
+        after_attention = norm(f"{name}.post_attention_layernorm", size)
+        self._output_norm = after_attention if sandwich else None
+        self._mlp_norm = (
+            norm(f"{name}.pre_feedforward_layernorm", size) if sandwich else after_attention
+        )
         gate_up = {f"{name}.mlp.{part}_proj": inner for part in ("gate", "up")}
         down = f"{name}.mlp.down_proj"
         function, bias = activation(family.hidden_act), family.mlp_bias
         self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)
         self._down = Linear(inner, {down: size}, placement, bias=bias)
+        self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
 
     @property
     def qk_norm(self) -> QKNorm | None:
@@ -63,13 +69,27 @@ class DecoderLayer(Layer):
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = self._output.add_to(hidden, attended.flatten(1))
+        hidden = _add(hidden, attended.flatten(1), self._output, self._output_norm)
         inner = self._gate_up.gated(hidden, self._mlp_norm)
-        return self._down.add_to(hidden, inner)
+        return _add(hidden, inner, self._down, self._down_norm)
 
     def parts(self) -> Sequence[Layer]:
         attention = (self._input_norm, *self._head_norms, self._qkv, self._output)
-        return *attention, self._mlp_norm, self._gate_up, self._down
+        outputs = [norm for norm in (self._output_norm, self._down_norm) if norm is not None]
+        return *attention, self._mlp_norm, self._gate_up, self._down, *outputs
+
+
+def _add(
+    hidden: torch.Tensor, rows: torch.Tensor, linear: Linear, norm: RMSNorm | None
+) -> torch.Tensor:
+    """`hidden`, which may be overwritten, plus the product, normalised if there is a norm."""
+    return linear.add_to(hidden, rows) if norm is None else norm.add_to(hidden, linear(rows))
+
+
+def _norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], RMSNorm]:
+    """(name, size) -> a norm of the family's kind."""
+    eps, unit_offset = family.norm_eps, family.unit_offset_norms
+    return lambda name, size: RMSNorm(name, size, eps, placement, unit_offset=unit_offset)
 
 
 class DecoderModel(Layer):
@@ -80,12 +100,14 @@ class DecoderModel(Layer):
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.canonical_name = family_of(config.architecture).canonical_name
-        eps = family_config(config, DecoderConfig).norm_eps
+        family = family_config(config, DecoderConfig)
         self.share = share
         self.layers = [DecoderLayer(config, f"model.layers.{i}", placement) for i in share.layers]
-        size, words, first = config.hidden_size, config.vocab_size, share.first
-        self._embedding = Embedding(_EMBEDDING, words, size, placement) if first else None
-        self._norm = RMSNorm("model.norm", size, eps, placement) if share.last else None
+        size, words, scale = config.hidden_size, config.vocab_size, family.embedding_scale
+        self._embedding = (
+            Embedding(_EMBEDDING, words, size, placement, scale=scale) if share.first else None
+        )
+        self._norm = _norms(family, placement)("model.norm", size) if share.last else None
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embedding)(step.tokens)
@@ -117,9 +139,12 @@ class DecoderForCausalLM(DecoderModel):
         super().__init__(config, share, placement)
         self._lm_head = self._make_lm_head(config, placement) if share.last else None
         self._tied = config.tie_word_embeddings
+        self._softcap = family_config(config, DecoderConfig).logit_softcap
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return on_this_stage(self._lm_head)(pad_rows(hidden))[: hidden.shape[0]]
+        logits = on_this_stage(self._lm_head)(pad_rows(hidden))[: hidden.shape[0]]
+        cap = self._softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def parts(self) -> Sequence[Layer]:
         return super().parts() if self._lm_head is None else (*super().parts(), self._lm_head)

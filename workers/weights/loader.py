@@ -88,8 +88,8 @@ def outline(config: ExecutionConfig, share: Share) -> StageModel:
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
     """Fill every tensor with values that depend on its name, shape and device alone.
 
-    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ; norms stay near the identity and
-    biases near zero.
+    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ; norms stay near the identity, or
+    near twice that where checkpoints hold their weights less 1, and biases near zero.
     """
     for name, weight in weights.items():
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()

@@ -3,6 +3,10 @@
 from typing import Any
 
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -28,6 +32,7 @@ _LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 _ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
+_ROPE_FAR = {"rope_type": "default", "rope_theta": 1_000_000.0}
 
 
 def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
@@ -42,6 +47,26 @@ def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel
 WINDOW = 24
 _SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
 _QWEN3 = _SIZES | {"head_dim": 24}
+_GEMMA = _SIZES | {
+    "head_dim": 24,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "query_pre_attn_scalar": 20,
+    "tie_word_embeddings": True,
+}
+_GEMMA_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1_000_000.0, "factor": 2.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}
+_GEMMA_SPOILT = {
+    "window": Spoilt(config={"sliding_window": WINDOW + 1}),
+    "layers": Spoilt(config={"layer_types": ["sliding_attention"] * 4}),
+    "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
+    "attention_norm": Spoilt(tensors={"post_attention_layernorm": 0.0}),
+    "mlp_norm": Spoilt(tensors={"pre_feedforward_layernorm": 0.0}),
+    "down_norm": Spoilt(tensors={"post_feedforward_layernorm": 0.0}),
+    "activation": Spoilt(config={"hidden_activation": "silu"}),
+}
 
 DECODERS: dict[str, TinyModel] = {
     "llama": _llama(
@@ -112,5 +137,33 @@ DECODERS: dict[str, TinyModel] = {
         config_class=Qwen3Config,
         config=_QWEN3 | {"tie_word_embeddings": True, "attention_bias": True},
         spoilt={"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
+    ),
+    "gemma2": TinyModel(
+        model_class=Gemma2ForCausalLM,
+        config_class=Gemma2Config,
+        config=_GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0},
+        edges=(WINDOW,),
+        spoilt=_GEMMA_SPOILT
+        | {
+            "softcap": Spoilt(config={"attn_logit_softcapping": None}),
+            "logit_softcap": Spoilt(config={"final_logit_softcapping": None}),
+        },
+    ),
+    "gemma3": TinyModel(
+        model_class=Gemma3ForCausalLM,
+        config_class=Gemma3TextConfig,
+        config=_GEMMA | {"rope_parameters": _GEMMA_ROPES},
+        edges=(WINDOW,),
+        spoilt=_GEMMA_SPOILT
+        | {
+            "query_norm": Spoilt(tensors={r"q_norm": 0.0}),
+            "key_norm": Spoilt(tensors={r"k_norm": 0.0}),
+            "scaling": Spoilt(
+                config={"rope_parameters": _GEMMA_ROPES | {"full_attention": _ROPE_FAR}}
+            ),
+            "local_theta": Spoilt(
+                config={"rope_parameters": _GEMMA_ROPES | {"sliding_attention": _ROPE_FAR}}
+            ),
+        },
     ),
 }

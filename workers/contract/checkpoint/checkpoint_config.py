@@ -70,7 +70,7 @@ def read_model_config(
     if architecture == own:
         _check_modules(path, modules, family.task, refuse)
     shape = family.read_shape(keys)
-    _check_windows(keys, shape)
+    _check_attention(keys, shape, family.task)
     model = read_model_file(path)
     limit = _own_limit(path, transformer, family.task) or shape.max_position
     labels = read_labels(keys)
@@ -143,7 +143,9 @@ def _check_modules(folder: Path, modules: list[Module], task: Task, refuse: Refu
         refuse(error)
 
 
-def _check_windows(keys: ConfigKeys, shape: ModelShape) -> None:
+def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
+    if task == "generate" and not shape.has_kv_cache:
+        raise keys.error("a model whose tokens see those after them cannot generate")
     for kind in shape.attention:
         if kind.window is not None and kind.window < 1:
             raise keys.error(f"a window of {kind.window} tokens is not supported")

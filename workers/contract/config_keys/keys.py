@@ -41,6 +41,10 @@ class ConfigKeys:
         `attribute_map`). The usual name is understood too."""
         self._spelling = spelling
 
+    def assume(self, defaults: Mapping[str, Any]) -> None:
+        """What keys that are not there stand for."""
+        self._values = {**defaults, **self._values}
+
     def has(self, name: str) -> bool:
         """Whether key `name` is there, null or not."""
         return self._own_name(name) in self._values

@@ -44,19 +44,26 @@ class Family:
         return name
 
 
-def decoder(name: str, read_shape: ReadShape, renames: Renames = ()) -> dict[str, Family]:
-    """The architectures of decoder `name`: alone, and with an LM head."""
-    tasks: dict[str, Task] = {"ForCausalLM": "generate", "Model": "embed"}
+def decoder(
+    name: str, read_shape: ReadShape, renames: Renames = (), alone: str | None = None
+) -> dict[str, Family]:
+    """The architectures of decoder `name`: with an LM head, and alone, called `alone` if not as is
+    usual."""
+    base = alone or f"{name}Model"
+    rows: list[tuple[str, str, Task]] = [
+        (f"{name}ForCausalLM", "ForCausalLM", "generate"),
+        (base, "Model", "embed"),
+    ]
     return {
-        name + head: Family(
+        architecture: Family(
             name=name,
             task=task,
             model_class=f"workers.models.decoder:Decoder{head}",
             read_shape=read_shape,
             renames=(_PREFIX, *renames),
-            base=f"{name}Model",
+            base=base,
         )
-        for head, task in tasks.items()
+        for architecture, head, task in rows
     }
 
 

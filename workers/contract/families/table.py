@@ -7,6 +7,7 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.families.base import Family
 from workers.contract.families.bert import BERT
 from workers.contract.families.distilbert import DISTILBERT
+from workers.contract.families.gemma import GEMMA2, GEMMA3
 from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
@@ -19,6 +20,8 @@ FAMILIES: Mapping[str, Family] = {
     **MISTRAL,
     **QWEN2,
     **QWEN3,
+    **GEMMA2,
+    **GEMMA3,
     **BERT,
     **ROBERTA,
     **DISTILBERT,

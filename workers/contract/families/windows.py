@@ -25,9 +25,13 @@ def windowed(
     kind    that of layers without a window
     slides  whether each layer has one
     """
-    if window is None or not any(slides):
-        return (kind,), (0,) * len(slides)
     narrow = msgspec.structs.replace(kind, window=window)
-    if all(slides):
-        return (narrow,), (0,) * len(slides)
-    return (kind, narrow), tuple(map(int, slides))
+    return by_layer([narrow if slid else kind for slid in slides])
+
+
+def by_layer(
+    layers: Sequence[AttentionKind],
+) -> tuple[tuple[AttentionKind, ...], tuple[int, ...]]:
+    """The same of any layers, whose kinds of attention are `layers`."""
+    kinds = tuple(dict.fromkeys(layers))
+    return kinds, tuple(kinds.index(kind) for kind in layers)

@@ -11,8 +11,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.kernels.launch import pdl
 
 
-def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """weight[ids]: int64[N] within [0, count), [count, size] contiguous -> [N, size]."""
+def embedding(ids: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size].
+
+    The product is computed in float32 and rounded once.
+    """
     count, size = len(ids), weight.shape[1]
     out = torch.empty((count, size), dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(size)
@@ -20,6 +23,8 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ids,
         weight,
         out,
+        scale,
+        SCALED=scale != 1,
         SIZE=size,
         BLOCK=block,
         num_warps=min(max(block // 512, 1), 8),
@@ -29,7 +34,10 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit(do_not_specialize=["ids"])
-def _embed(ids, weight, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _embed(
+    ids, weight, out, scale,
+    SCALED: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -37,4 +45,6 @@ def _embed(ids, weight, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.co
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
     values = tl.load(weight + tl.load(ids + row) * SIZE + columns, mask=inside)
+    if SCALED:
+        values = (values.to(tl.float32) * scale).to(values.dtype)
     tl.store(out + row * SIZE + columns, values, mask=inside)

@@ -13,6 +13,12 @@ def test_rows_of_a_table(count: int, size: int, dtype: torch.dtype, device: torc
     assert torch.equal(embedding(ids, weight), weight[ids])
 
 
+def test_scaled_rows(dtype: torch.dtype, device: torch.device) -> None:
+    weight = torch.randn(30, 80).to(device, dtype)
+    ids = torch.randint(0, 30, (7,), device=device)
+    torch.testing.assert_close(embedding(ids, weight, 50.5), weight[ids] * 50.5)
+
+
 def test_no_rows(device: torch.device) -> None:
     weight = torch.randn(30, 64, device=device)
     nothing = torch.zeros(0, dtype=torch.int64, device=device)

@@ -1,0 +1,143 @@
+"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025, arXiv:2503.19786) and
+EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354): norms before and after each block,
+scaled embeddings, layers that attend within a window between others that see everything."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind, RopeConfig
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.rope import read_rope, rope_of
+from workers.contract.families.base import Family, decoder
+from workers.contract.families.sizes import read_layer_types, read_sizes
+from workers.contract.families.windows import FULL_ATTENTION, SLIDING_ATTENTION, by_layer
+from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
+
+_DEFAULTS = {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+_GEMMA2 = {
+    "vocab_size": 256_000,
+    "max_position_embeddings": 8192,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3 = {"vocab_size": 262_208, "max_position_embeddings": 131_072}
+
+
+def read_gemma2(keys: ConfigKeys) -> ModelShape:
+    """As `Gemma2Config` of transformers. Raises ModelConfigError."""
+    keys.assume(_DEFAULTS | _GEMMA2)
+    keys.neutral({"use_bidirectional_attention": (False, None)})
+    sizes = read_sizes(keys)
+    full = AttentionKind(
+        causal=True,
+        scale=keys.size("query_pre_attn_scalar") ** -0.5,
+        softcap=keys.optional("attn_logit_softcapping", float),
+        rope=read_rope(keys, sizes.max_position),
+    )
+    window = keys.optional_size("sliding_window")
+    sliding = msgspec.structs.replace(full, window=window)
+    return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period=2), qk_norm=False)
+
+
+def read_gemma3(keys: ConfigKeys) -> ModelShape:
+    """As `Gemma3TextConfig` of transformers. Raises ModelConfigError."""
+    keys.assume(_DEFAULTS | _GEMMA3)
+    keys.neutral({"attn_logit_softcapping": (None,)})  # transformers reads it, and does not obey
+    sizes = read_sizes(keys)
+    bidirectional = keys.read("use_bidirectional_attention", bool, False)
+    window = keys.optional_size("sliding_window")
+    if window is not None and bidirectional:
+        window = window // 2 + 1  # it counts both sides
+    rope, rope_within = _ropes(keys, sizes.max_position)
+    scale = keys.size("query_pre_attn_scalar") ** -0.5
+    full = AttentionKind(causal=not bidirectional, scale=scale, rope=rope)
+    sliding = msgspec.structs.replace(full, window=window, rope=rope_within)
+    period = keys.optional_size("sliding_window_pattern") or 6
+    return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period), qk_norm=True)
+
+
+def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
+    """The language model of `Gemma3Config` of transformers. Raises ModelConfigError."""
+    keys.ignore(
+        "boi_token_index",
+        "eoi_token_index",
+        "image_token_index",
+        "mm_tokens_per_image",
+        "vision_config",
+    )
+    shape = read_gemma3(keys.nested("text_config"))
+    if shape.tie_word_embeddings != keys.read("tie_word_embeddings", bool, True):
+        raise keys.error("tie_word_embeddings and text_config.tie_word_embeddings differ")
+    return msgspec.structs.replace(shape, wrapper=WrapperConfig())
+
+
+def _ropes(keys: ConfigKeys, max_position: int) -> tuple[RopeConfig, RopeConfig]:
+    """For layers that see everything, and for those with a window. transformers 5 writes them by the
+    types of layers; earlier versions scale the first alone."""
+    theta = keys.read("rope_theta", float, 1_000_000.0)
+    theta_within = keys.read("rope_local_base_freq", float, 10_000.0)
+    by_type, scaling = keys.nested("rope_parameters"), keys.nested("rope_scaling")
+    full = by_type.nested(FULL_ATTENTION) if keys.has("rope_parameters") else scaling
+    within = by_type.nested(SLIDING_ATTENTION)
+    return (
+        rope_of(full, theta, None, max_position),
+        rope_of(within, theta_within, None, max_position),
+    )
+
+
+def _layers(
+    keys: ConfigKeys, sizes: Sizes, full: AttentionKind, sliding: AttentionKind, period: int
+) -> Sequence[AttentionKind]:
+    """One a layer. Without `layer_types` the last of every `period` layers sees everything."""
+    keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
+    types = read_layer_types(keys, sizes.num_layers, (FULL_ATTENTION, SLIDING_ATTENTION))
+    if types is None:
+        types = tuple(int(bool((i + 1) % period)) for i in range(sizes.num_layers))
+    return [(full, sliding)[kind] for kind in types]
+
+
+def _shape(
+    keys: ConfigKeys, sizes: Sizes, layers: Sequence[AttentionKind], *, qk_norm: bool
+) -> ModelShape:
+    keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
+    attention, layer_kinds = by_layer(layers)
+    bias = keys.read("attention_bias", bool, False)
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
+        attention=attention,
+        layer_kinds=layer_kinds,
+        family=DecoderConfig(
+            hidden_act=keys.read("hidden_activation", str, "gelu_pytorch_tanh"),
+            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+            qkv_bias=bias,
+            output_bias=bias,
+            qk_norm=qk_norm,
+            sandwich_norms=True,
+            unit_offset_norms=True,
+            embedding_scale=sizes.hidden_size**0.5,
+            logit_softcap=keys.optional("final_logit_softcapping", float),
+        ),
+    )
+
+
+def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
+    """And what generates beside a vision tower, whose language model is served alone."""
+    name, inner = "Gemma3ForConditionalGeneration", rows["Gemma3ForCausalLM"]
+    wrapper = dataclasses.replace(inner, read_shape=read_gemma3_wrapper, base=name)
+    return rows | {name: wrapper}
+
+
+GEMMA2 = decoder("Gemma2", read_gemma2)
+GEMMA3 = _with_wrapper(decoder("Gemma3", read_gemma3, alone="Gemma3TextModel"))
