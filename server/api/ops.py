@@ -1,6 +1,7 @@
 """Endpoints for operators: models, health, version, metrics."""
 
 from fastapi import Request, Response
+from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
@@ -47,7 +48,12 @@ async def get_model(request: Request) -> Response:
 
 
 def _card(registry: Registry, model: Model, name: str) -> ModelCard:
-    return ModelCard(id=name, created=registry.created, max_model_len=model.max_model_len)
+    return ModelCard(
+        id=name,
+        created=registry.created,
+        max_model_len=model.max_model_len,
+        text_only=True if model.text_only else UNSET,
+    )
 
 
 @LIVE.answered_by

@@ -28,8 +28,9 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 def describe(model: ServedModel) -> str:
     """One line on how a model is about to run."""
     execution = model.execution
+    part = "" if execution.model.wrapper is None else " (its language model: text only)"
     return (
-        f"{model.name}: {execution.model.architecture}, {execution.dtype} on "
+        f"{model.name}: {execution.model.architecture}{part}, {execution.dtype} on "
         f"{_devices(execution)}, {_stages(execution)}, up to {execution.max_model_len:,} tokens"
     )
 

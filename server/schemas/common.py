@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -38,13 +38,15 @@ class CompletionUsage(msgspec.Struct, frozen=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of `/v1/models`; `created` is when the daemon started."""
+    """One entry of `/v1/models`; `created` is when the daemon started. `text_only` is true for a
+    model that could see images, whose language model alone is served; else it is not there."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "penstock"
     max_model_len: int
+    text_only: bool | UnsetType = UNSET
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

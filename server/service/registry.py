@@ -26,6 +26,7 @@ class Model:
         self.names = (served.name, *served.aliases)
         self.vocab_size = served.execution.model.vocab_size
         self.max_model_len = served.execution.max_model_len
+        self.text_only = served.execution.model.wrapper is not None
         self.tokenizer = tokenizer
         self.token_bytes = TokenBytes(tokenizer)
         self.token_text = TokenText(self.token_bytes)

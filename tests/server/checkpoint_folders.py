@@ -35,6 +35,13 @@ LLAMA_8B: dict[str, Any] = LLAMA | {
     "tie_word_embeddings": False,
 }
 """The shape of Llama 3.1 8B."""
+WRAPPED: dict[str, Any] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "eos_token_id": 1,
+    "text_config": {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64},
+    "vision_config": {"hidden_size": 8},
+}
+"""A language model beside a vision tower."""
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"],
     "hidden_size": 32,

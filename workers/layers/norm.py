@@ -46,8 +46,10 @@ class RMSNorm(Layer):
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The same over the last dimension of rows [..., size], without fused kernels: computed in the
-    weight's dtype at least, rounded once to that of the rows."""
+    """x / rms(x) * w over the last dimension of rows [..., size], without fused kernels.
+
+    Computed in the weight's dtype, and rounded once to that of the rows.
+    """
     wide = rows.to(weight.dtype)
     return F.rms_norm(wide, weight.shape, weight, eps).to(rows.dtype)
 

@@ -1,6 +1,7 @@
 import re
 from collections.abc import Iterator
 
+import msgspec
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,10 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from server import __version__
 from server.settings.server_config import Limits
 from tests.server.chat_templates import chat_deployment
-from tests.server.conftest import Deployment
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import STAGE_TIMES
-from tests.server.support import server_config
+from tests.server.support import served_model, server_config, write_tokenizer
 from tests.server.waiting import wait_until
+from workers.contract.model_shape import WrapperConfig
 
 
 def metric(deployment, name: str, **labels: str) -> float:
@@ -28,6 +30,24 @@ def test_models_in_the_order_of_the_configuration(deployment):
     assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
     assert {card["object"] for card in body["data"]} == {"model"}
     assert {card["max_model_len"] for card in body["data"]} == {2048}
+
+
+def test_a_model_that_is_served_as_text_alone(tokenizer, tmp_path):
+    write_tokenizer(tmp_path)
+    size = tokenizer.raw.get_vocab_size()
+    plain, seeing = (
+        served_model(name, "generate", tmp_path, f"ipc://{tmp_path}/{name}", vocab_size=size)
+        for name in ("writer", "viewer")
+    )
+    model = msgspec.structs.replace(seeing.execution.model, wrapper=WrapperConfig())
+    execution = msgspec.structs.replace(seeing.execution, model=model)
+    engine = msgspec.structs.replace(seeing.engine, execution=execution)
+    seeing = msgspec.structs.replace(seeing, engine=engine)
+    builder = DeploymentBuilder(tmp_path, tokenizer)
+    deployment = builder.open(server_config(plain, seeing))
+    cards = deployment.http.get("/v1/models").json()["data"]
+    builder.close()
+    assert [card.get("text_only") for card in cards] == [None, True]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from server.daemon.welcome import describe, welcome
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServerConfig
 from tests.server.chat_templates import write_template
-from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from tests.server.checkpoint_folders import BERT, LLAMA, WRAPPED, write_checkpoint
 
 
 def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
@@ -95,6 +95,13 @@ def test_a_model_is_described_in_one_line(tmp_path: Path) -> None:
     (model,) = config_of(tmp_path, writer=LLAMA).models
     assert describe(model) == (
         "writer: LlamaForCausalLM, float32 on cpu, 2 stages of 2 threads, up to 128 tokens"
+    )
+
+
+def test_a_language_model_of_a_larger_one_is_said_to_be_that(tmp_path: Path) -> None:
+    (model,) = config_of(tmp_path, writer=WRAPPED).models
+    assert describe(model).startswith(
+        "writer: Gemma3ForConditionalGeneration (its language model: text only), float32 on cpu"
     )
 
 

@@ -83,8 +83,10 @@ def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
 
 
 def _ropes(keys: ConfigKeys, max_position: int) -> tuple[RopeConfig, RopeConfig]:
-    """For layers that see everything, and for those with a window. transformers 5 writes them by the
-    types of layers; earlier versions scale the first alone."""
+    """For layers that see everything, and for those with a window.
+
+    transformers 5 writes them by the types of layers; earlier versions scale the first alone.
+    """
     theta = keys.read("rope_theta", float, 1_000_000.0)
     theta_within = keys.read("rope_local_base_freq", float, 10_000.0)
     by_type, scaling = keys.nested("rope_parameters"), keys.nested("rope_scaling")

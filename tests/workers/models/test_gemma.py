@@ -1,0 +1,106 @@
+"""Gemma: what no key of its checkpoints says, half precision, the language model of one that sees
+images."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+from tests.workers.checkpoints import save_randomly
+from tests.workers.models.decoders import DECODERS, LIMIT, WINDOW
+from tests.workers.models.tiny_models import TinyModels
+from tests.workers.step_tensors import Stages
+from workers.contract.families import gemma
+from workers.contract.model_shape import DecoderConfig
+
+PROMPT = torch.randint(6, 211, (LIMIT,), generator=torch.Generator().manual_seed(5)).tolist()
+VISION = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "image_size": 8,
+    "patch_size": 4,
+}
+
+
+def reference(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([PROMPT])).logits[0].float().log_softmax(dim=-1)
+
+
+def ours(folder: Path, **options: Any) -> torch.Tensor:
+    """In two chunks."""
+    stages = Stages(folder, **options)
+    chunks = [PROMPT[: WINDOW + 1], PROMPT[WINDOW + 1 :]]
+    logits = [stages.logits(stages.take([(0, chunk)]))[0] for chunk in chunks]
+    return torch.cat(logits).float().log_softmax(dim=-1)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("wrong", [{"unit_offset_norms": False}, {"embedding_scale": 1.0}])
+def test_what_no_key_says_is_noticed(
+    tiny_models: TinyModels, name: str, wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = tiny_models(DECODERS[name])
+    torch.testing.assert_close(ours(folder), reference(model), atol=1e-4, rtol=0)
+
+    def spoilt(**settings: Any) -> DecoderConfig:
+        return DecoderConfig(**settings | wrong)
+
+    monkeypatch.setattr(gemma, "DecoderConfig", spoilt)
+    assert (ours(folder) - reference(model)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_bfloat16_is_no_further_off_than_transformers(tmp_path: Path, name: str) -> None:
+    """Mean distance of the log-probabilities from those of float32."""
+    model = DECODERS[name].save(tmp_path)
+    exact, theirs = reference(model), reference(model.bfloat16())
+    off = (ours(tmp_path, dtype="bfloat16") - exact).abs().mean()
+    assert 0 < off <= 1.2 * (theirs - exact).abs().mean()
+
+
+def published(folder: Path, text: dict[str, Any]) -> None:
+    """Give what transformers 5 wrote the names that published checkpoints have."""
+    file = folder / "model.safetensors"
+    tensors = {
+        name.replace("model.language_model.", "language_model.model.", 1)
+        if name.startswith("model.language_model.")
+        else name.removeprefix("model."): tensor
+        for name, tensor in load_file(file).items()
+    }
+    assert {name.split(".")[0] for name in tensors} == {
+        "language_model", "vision_tower", "multi_modal_projector"
+    }  # fmt: skip
+    save_file(tensors, file)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"text_config": text}))
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_the_language_model_of_one_that_sees_images(tmp_path: Path, rewritten: bool) -> None:
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 64,
+        "intermediate_size": 112,
+        "num_hidden_layers": 7,
+        "head_dim": 24,
+        "vocab_size": 211,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": WINDOW,
+    }
+    torch.manual_seed(7)
+    wide = deepcopy(text) | {"initializer_range": 0.2}
+    config = Gemma3Config(text_config=wide, vision_config=VISION)
+    model = save_randomly(Gemma3ForConditionalGeneration(config).eval(), tmp_path)
+    if not rewritten:
+        published(tmp_path, text)
+    assert reference(model).std() > 1
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=1e-4, rtol=0)
