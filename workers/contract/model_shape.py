@@ -33,7 +33,9 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
 
     A text's token i has row `first_position` + i of the table of positions. All tokens have segment
     0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
-    the activations of the heads: a masked language model's and a classifier's.
+    the activations of the heads: a masked language model's and a classifier's. The layers' products
+    have no biases without `bias`. Checkpoints with `fused_qkv` have queries, keys and values in one
+    tensor.
     """
 
     hidden_act: str
@@ -42,6 +44,9 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     norm_eps: float
     type_vocab_size: int
     first_position: int = 0
+    gated: bool = False
+    bias: bool = True
+    fused_qkv: bool = False
 
 
 class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
@@ -116,4 +121,4 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
     @property
     def gated(self) -> bool:
         """Whether two products go into the feed-forward network, one of them a gate."""
-        return not isinstance(self.family, EncoderConfig)
+        return not isinstance(self.family, EncoderConfig) or self.family.gated

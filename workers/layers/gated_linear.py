@@ -31,7 +31,7 @@ class GatedLinear(Linear):
         self._function = function
         self._fused: FusedActivation | None = fused_activation(function)
 
-    def gated(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+    def activated(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """[N, in_features] -> [N, half of the output features]; `norm` is applied to the rows
         first."""
         if self._product is None:

@@ -70,7 +70,7 @@ class DecoderLayer(Layer):
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = _add(hidden, attended.flatten(1), self._output, self._output_norm)
-        inner = self._gate_up.gated(hidden, self._mlp_norm)
+        inner = self._gate_up.activated(hidden, self._mlp_norm)
         return _add(hidden, inner, self._down, self._down_norm)
 
     def parts(self) -> Sequence[Layer]:

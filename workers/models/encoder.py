@@ -14,6 +14,7 @@ from workers.contract.share import Share
 from workers.layers.activated_linear import ActivatedLinear
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
+from workers.layers.gated_linear import GatedLinear
 from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
@@ -32,14 +33,16 @@ _DECODER = f"{_HEAD}.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """Token and position embeddings, segments where the model knows them; the sum normalised."""
+    """Token embeddings, positions unless attention rotates by them, segments where the model knows
+    them; the sum normalised."""
 
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
         size, family = config.hidden_size, family_config(config, EncoderConfig)
         first, positions = family.first_position, family.first_position + config.max_position
         self.words = Embedding(_WORDS, config.vocab_size, size, placement)
-        self._positions = Embedding(_POSITIONS, positions, size, placement, first)
-        types = family.type_vocab_size
+        types, rotates = family.type_vocab_size, config.attention[0].rope is not None
+        table = None if rotates else Embedding(_POSITIONS, positions, size, placement, first)
+        self._positions = table
         self._types = Embedding(_TYPES, types, size, placement) if types else None
         self._norm = LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement)
 
@@ -48,7 +51,9 @@ class EncoderEmbeddings(Layer):
         summed = self.words(step.tokens)
         if self._types is not None:
             summed = summed + _segments(self._types, step)
-        return self._norm(summed + self._positions(step.positions))
+        if self._positions is not None:
+            summed = summed + self._positions(step.positions)
+        return self._norm(summed)
 
     def parts(self) -> Sequence[Layer]:
         tables = (self.words, self._positions, self._types)
@@ -71,14 +76,14 @@ class EncoderLayer(Layer):
         family = family_config(config, EncoderConfig)
         size, inner, eps = config.hidden_size, config.intermediate_size, family.norm_eps
         self._head_dim = config.head_dim
-        qkv = {f"{name}.attention.self.{part}": size for part in ("query", "key", "value")}
-        output = {f"{name}.attention.output.dense": size}
-        self._qkv = Linear(size, qkv, placement, bias=True)
-        self._output = Linear(size, output, placement, bias=True)
+        parts = ("qkv",) if family.fused_qkv else ("query", "key", "value")
+        qkv = {f"{name}.attention.self.{part}": 3 * size // len(parts) for part in parts}
+        output, bias = {f"{name}.attention.output.dense": size}, family.bias
+        self._qkv = Linear(size, qkv, placement, bias=bias)
+        self._output = Linear(size, output, placement, bias=bias)
         self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
-        function, up = activation(family.hidden_act), f"{name}.intermediate.dense"
-        self._up = ActivatedLinear(size, up, inner, function, placement)
-        self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=True)
+        self._up = _up(config, f"{name}.intermediate", placement)
+        self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -91,6 +96,16 @@ class EncoderLayer(Layer):
     def parts(self) -> Sequence[Layer]:
         attention = (self._qkv, self._output, self._attention_norm)
         return *attention, self._up, self._down, self._mlp_norm
+
+
+def _up(config: ModelConfig, name: str, placement: Placement) -> ActivatedLinear | GatedLinear:
+    """What goes into a layer's feed-forward network."""
+    family, size = family_config(config, EncoderConfig), config.hidden_size
+    function, inner = activation(family.hidden_act), config.intermediate_size
+    if family.gated:
+        gate_up = {f"{name}.{part}": inner for part in ("gate", "dense")}
+        return GatedLinear(size, gate_up, function, placement, bias=family.bias)
+    return ActivatedLinear(size, f"{name}.dense", inner, function, placement)
 
 
 class EncoderModel(Layer):

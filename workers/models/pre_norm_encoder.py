@@ -68,7 +68,7 @@ class PreNormEncoderLayer(Layer):
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._output.add_to(hidden, attended.flatten(1))
-        return self._down.add_to(hidden, self._gate_up.gated(self._mlp_norm(hidden)))
+        return self._down.add_to(hidden, self._gate_up.activated(self._mlp_norm(hidden)))
 
     def parts(self) -> Sequence[Layer]:
         parts = (self._attention_norm, self._qkv, self._output, self._mlp_norm)

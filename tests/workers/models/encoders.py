@@ -22,6 +22,10 @@ from transformers import (
     MPNetForMaskedLM,
     MPNetForSequenceClassification,
     MPNetModel,
+    NomicBertConfig,
+    NomicBertForMaskedLM,
+    NomicBertForSequenceClassification,
+    NomicBertModel,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
@@ -177,6 +181,25 @@ _MODERNBERT_HEAD = {
 }
 
 
+_NOMICBERT_FEATURES = _SEGMENTS | {
+    "theta": Spoilt(config={"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
+    "gate": Spoilt(family={"hidden_act": "gelu"}),
+    "norms": Spoilt(tensors={r"norm[12]\.weight": 1.0}),
+    "first_norm": Spoilt(tensors={r"emb_ln\.weight": 1.0}),
+}
+
+
+def _nomicbert(
+    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
+) -> TinyModel:
+    return TinyModel(
+        model_class=model_class,
+        config_class=NomicBertConfig,
+        config=_BERT | {"initializer_range": 0.1} | changes,
+        spoilt=spoilt or {},
+    )
+
+
 ENCODERS: dict[str, TinyModel] = {
     "bert": _bert(BertModel, _EMBEDDINGS | _SEGMENTS),
     "bert_gelu_new": _bert(BertModel, hidden_act="gelu_new"),
@@ -232,4 +255,8 @@ ENCODERS: dict[str, TinyModel] = {
     "modernbert_words_untied": _modernbert(
         ModernBertForMaskedLM, tie_word_embeddings=False, decoder_bias=False
     ),
+    "nomicbert": _nomicbert(NomicBertModel, _NOMICBERT_FEATURES),
+    "nomicbert_gelu": _nomicbert(NomicBertModel, hidden_act="gelu"),
+    "nomicbert_labels": _nomicbert(NomicBertForSequenceClassification, _POOLER, num_labels=3),
+    "nomicbert_words": _nomicbert(NomicBertForMaskedLM),
 }

@@ -40,6 +40,11 @@ EMBEDDERS = {
     "gte-modernbert": Embedder(
         encoder="modernbert", modules=lambda size: [library.Pooling(size, "cls")]
     ),
+    "nomic-embed-text": Embedder(
+        encoder="nomicbert",
+        modules=lambda size: [library.Pooling(size, "mean"), library.Normalize()],
+        prompts={"search_query": "water falls ", "search_document": "falls "},
+    ),
 }
 
 
@@ -54,6 +59,6 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, name: str) -
         output = EncoderStages(tmp_path, task="embed", num_stages=2).run(encoder_step(ids))
         vectors = vectors_of(output, len(ids))
         if config.normalized:
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         expected = reference.encode(TEXTS, prompt_name=prompt_name)
         np.testing.assert_allclose(vectors, expected, atol=1e-5)

@@ -38,7 +38,7 @@ class ConfigKeys:
 
     def spell(self, spelling: Mapping[str, str]) -> None:
         """Use a family's own names of keys: usual name -> its name (transformers'
-        `attribute_map`). The usual name is understood too."""
+        `attribute_map`). The usual name is understood too; both are, if they agree."""
         self._spelling = spelling
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
@@ -52,8 +52,10 @@ class ConfigKeys:
     def optional(self, name: str, kind: type[ValueT]) -> ValueT | None:
         """The value of key `name`; None if it is absent."""
         own = self._own_name(name)
-        self._read.add(own)
+        self._read.update((own, name))
         value = self._values.get(own)
+        if (other := self._values.get(name, value)) != value:
+            raise self.error(f"{self._within}{own} {value} and {name} {other} differ")
         if value is None:
             return None
         try:

@@ -7,9 +7,12 @@ from workers.contract.families.windows import FULL_ATTENTION
 from workers.contract.model_shape import Sizes
 
 
-def read_sizes(keys: ConfigKeys, head_dim: int | None = None) -> Sizes:
+def read_sizes(
+    keys: ConfigKeys, head_dim: int | None = None, positions: str = "max_position_embeddings"
+) -> Sizes:
     """The sizes, by their usual names (see `ConfigKeys.spell`). Without a key `head_dim` that size
-    is the argument's, or follows from the hidden size. Raises ModelConfigError."""
+    is the argument's, or follows from the hidden size. Key `positions` says how many positions
+    there are. Raises ModelConfigError."""
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     kv_heads = keys.optional_size("num_key_value_heads") or heads
     if keys.has("head_dim"):
@@ -26,7 +29,7 @@ def read_sizes(keys: ConfigKeys, head_dim: int | None = None) -> Sizes:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim or hidden // heads,
-        max_position=keys.size("max_position_embeddings"),
+        max_position=keys.size(positions),
     )
 
 

@@ -12,6 +12,7 @@ from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
 from workers.contract.families.mpnet import MPNET
+from workers.contract.families.nomicbert import NOMICBERT
 from workers.contract.families.qwen import QWEN2, QWEN3
 from workers.contract.families.roberta import ROBERTA
 
@@ -27,6 +28,7 @@ FAMILIES: Mapping[str, Family] = {
     **DISTILBERT,
     **MODERNBERT,
     **MPNET,
+    **NOMICBERT,
 }
 
 
