@@ -66,6 +66,8 @@ _GEMMA_SPOILT = {
     "mlp_norm": Spoilt(tensors={"pre_feedforward_layernorm": 0.0}),
     "down_norm": Spoilt(tensors={"post_feedforward_layernorm": 0.0}),
     "activation": Spoilt(config={"hidden_activation": "silu"}),
+    "unit_offset": Spoilt(family={"unit_offset_norms": False}),
+    "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
 }
 
 DECODERS: dict[str, TinyModel] = {

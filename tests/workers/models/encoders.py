@@ -14,6 +14,8 @@ from transformers import (
     DistilBertForMaskedLM,
     DistilBertForSequenceClassification,
     DistilBertModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
     ModernBertConfig,
     ModernBertForMaskedLM,
     ModernBertForSequenceClassification,
@@ -158,6 +160,33 @@ def _thetas(everywhere: float, nearby: float) -> Spoilt:
     return Spoilt(config={"rope_parameters": ropes})
 
 
+_EMBEDDING_GEMMA = TinyModel(
+    model_class=Gemma3TextModel,
+    config_class=Gemma3TextConfig,
+    config=_SIZES
+    | {
+        "max_position_embeddings": LIMIT,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "hidden_size": 48,
+        "sliding_window": 2 * (_WINDOW - 1),
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "use_bidirectional_attention": True,
+    },
+    edges=(_WINDOW, 2 * _WINDOW),
+    spoilt={
+        "window_too_wide": Spoilt(config={"sliding_window": 2 * _WINDOW}),
+        "window_too_narrow": Spoilt(config={"sliding_window": 2 * (_WINDOW - 2)}),
+        "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+        "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
+        "norms": Spoilt(family={"unit_offset_norms": False}),
+        "embeddings": Spoilt(family={"embedding_scale": 1.0}),
+        "query_norm": Spoilt(tensors={"q_norm": 0.0}),
+    },
+)
+"""As EmbeddingGemma."""
+
 _MODERNBERT_FEATURES = {
     "window_too_wide": Spoilt(config={"local_attention": 2 * _WINDOW}),
     "window_too_narrow": Spoilt(config={"local_attention": 2 * (_WINDOW - 2)}),
@@ -236,6 +265,7 @@ ENCODERS: dict[str, TinyModel] = {
     "mpnet_label": _mpnet(MPNetForSequenceClassification, num_labels=1),
     "mpnet_labels": _mpnet(MPNetForSequenceClassification, num_labels=3),
     "mpnet_words": _mpnet(MPNetForMaskedLM, hidden_act="relu"),
+    "embedding_gemma": _EMBEDDING_GEMMA,
     "modernbert": _modernbert(ModernBertModel, _MODERNBERT_FEATURES),
     "modernbert_biases": _modernbert(
         ModernBertModel, _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True

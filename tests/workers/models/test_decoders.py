@@ -13,9 +13,10 @@ import torch
 from tests.workers.equivalence import WAYS, Lesson, check_prefix_cache, check_way
 from tests.workers.inline_engine import Way
 from tests.workers.models.decoders import DECODERS, LIMIT
-from tests.workers.models.tiny_models import TinyModel, TinyModels
+from tests.workers.models.tiny_models import TinyModel, TinyModels, with_fields
 from tests.workers.teacher import Reference
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.families.table import FAMILIES
 
 TOKENS = 8
 SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
@@ -68,11 +69,19 @@ def test_no_way_changes_the_text(tiny_models: TinyModels, name: str, way: str, s
 @pytest.mark.matrix
 @pytest.mark.parametrize(("name", "feature"), SPOILT)
 def test_a_spoilt_feature_is_noticed(
-    tiny_models: TinyModels, name: str, feature: str, tmp_path: Path
+    tiny_models: TinyModels,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    feature: str,
+    tmp_path: Path,
 ) -> None:
     tiny = DECODERS[name]
-    lesson = taught(tiny_models, tiny)
-    tiny_models.spoil(tiny, tiny.spoilt[feature], tmp_path)
+    lesson, spoilt = taught(tiny_models, tiny), tiny.spoilt[feature]
+    tiny_models.spoil(tiny, spoilt, tmp_path)
+    if spoilt.family:
+        architecture = tiny.model_class.__name__
+        wrong = with_fields(FAMILIES[architecture], spoilt.family)
+        monkeypatch.setitem(FAMILIES, architecture, wrong)
     _, comparison = Lesson(tmp_path, lesson.prompts, lesson.references).run(Way())
     with pytest.raises(AssertionError, match="log-probabilities within"):
         comparison.check()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
 
@@ -24,7 +25,7 @@ class Embedder:
     """An encoder of `ENCODERS`, the modules behind it, and prompts by name."""
 
     encoder: str
-    modules: Callable[[int], list[library.Pooling | library.Normalize]]
+    modules: Callable[[int], list[library.Pooling | library.Dense | library.Normalize]]
     prompts: dict[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path) -> SentenceTransformer:
@@ -36,7 +37,22 @@ class Embedder:
         return saved(folder, *modules, prompts=self.prompts)
 
 
+def _embedding_gemma(size: int) -> list[library.Pooling | library.Dense | library.Normalize]:
+    plain = torch.nn.Identity()
+    return [
+        library.Pooling(size, "mean"),
+        library.Dense(size, 4 * size, bias=False, activation_function=plain),
+        library.Dense(4 * size, size, bias=False, activation_function=plain),
+        library.Normalize(),
+    ]
+
+
 EMBEDDERS = {
+    "embeddinggemma-300m": Embedder(
+        encoder="embedding_gemma",
+        modules=_embedding_gemma,
+        prompts={"query": "task: search result | query: ", "document": "title: none | text: "},
+    ),
     "gte-modernbert": Embedder(
         encoder="modernbert", modules=lambda size: [library.Pooling(size, "cls")]
     ),
