@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from server.inspection.inspected_model import InspectedModel, Inspection, LayersOfKind
-from workers.contract.attention_kind import RopeConfig
 from workers.contract.config import Task
+from workers.contract.rope_config import RopeConfig
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _TASKS: dict[Task, str] = {
@@ -77,8 +77,9 @@ def _attention(kind: LayersOfKind) -> str:
 
 
 def _rope(rope: RopeConfig) -> str:
-    scaled = "" if rope.type == "default" else f", scaled as {rope.type}"
-    return f"rotary with base {rope.theta:,.0f}{scaled}"
+    part = "" if rope.fraction == 1 else f" of {rope.fraction:.0%} of each head"
+    tag = None if rope.scaling is None else rope.scaling.__struct_config__.tag
+    return f"rotary{part} with base {rope.theta:,.0f}{f', scaled as {tag}' if tag else ''}"
 
 
 def _kv_cache(model: InspectedModel) -> str:

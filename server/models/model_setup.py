@@ -22,6 +22,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.families.table import TaskError, family_of
 from workers.contract.model_config import ModelConfig
+from workers.contract.rope_config import DynamicScaling
 
 _GIB = 1 << 30
 
@@ -162,9 +163,8 @@ def _limits(
     """The fields of EngineLimits: each is the option of its name, or else the default."""
     asked = options.max_model_len
     if asked is not None and asked > model.max_model_len:
-        raise SetupError(
-            "max_model_len", f"{asked} is more than the {model.max_model_len} tokens of {name}"
-        )
+        reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
+        raise SetupError("max_model_len", reason + _why_no_longer(model))
     limits = msgspec.structs.asdict(
         defaults.engine_limits(model, options.pipeline_stages, on_cpu=on_cpu)
     )
@@ -172,6 +172,13 @@ def _limits(
         if (given := getattr(options, key)) is not None:
             limits[key] = given
     return limits
+
+
+def _why_no_longer(model: ModelConfig) -> str:
+    ropes = [kind.rope for kind in model.attention if kind.rope is not None]
+    if any(isinstance(rope.scaling, DynamicScaling) for rope in ropes):
+        return ": beyond them its rope type, dynamic, would depend on the other texts of a batch"
+    return ""
 
 
 def _memory_shares(

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from engine_core.config import EngineConfig
-from workers.contract.attention_kind import AttentionKind, RopeConfig
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import DecoderConfig
+from workers.contract.rope_config import RopeConfig
 
 MODEL = ModelConfig(
     path="",

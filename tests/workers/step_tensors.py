@@ -143,7 +143,7 @@ class Stages:
     def _attention(self, model: StageModel, cache: KVCache) -> StageAttention:
         config = self._config
         placement = Placement(torch.device("cpu"), getattr(torch, config.dtype))
-        return stage_attention(config.model, model, self._backends, cache.layers, placement)
+        return stage_attention(config, model, self._backends, cache.layers, placement)
 
     def logits(self, step: PagedStep | PackedStep) -> list[torch.Tensor]:
         """Logits of each row's tokens, [query_len, vocab_size]."""

@@ -1,24 +1,8 @@
 """What attention computes, by kind of layer: a model may alternate between two kinds (no torch)."""
 
-from typing import Literal
-
 import msgspec
 
-RopeType = Literal["default", "linear", "llama3"]
-
-
-class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding: base, and the scaling of its frequencies.
-
-    `llama3` is Llama 3.1's scaling by wavelength; `linear` divides every frequency by `factor`.
-    """
-
-    theta: float = 10_000.0
-    type: RopeType = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
+from workers.contract.rope_config import RopeConfig
 
 
 class PositionBias(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,9 +57,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
         self.kv_cache = _kv_cache(config, len(model.layers), num_blocks, self.device)
         placement = Placement(self.device, TORCH_DTYPES[config.dtype])
-        self._attention = stage_attention(
-            config.model, model, backends, self.kv_cache.layers, placement
-        )
+        self._attention = stage_attention(config, model, backends, self.kv_cache.layers, placement)
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
         self._head = (

@@ -31,7 +31,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         config, model = worker.execution, loaded.model
         self._model = model
         placement = Placement(self.device, TORCH_DTYPES[config.dtype])
-        self._attention = stage_attention(config.model, model, backends, (), placement)
+        self._attention = stage_attention(config, model, backends, (), placement)
         self._head = encoder_head(config, model, loaded.modules)
 
     def prepare(self, message: EncodeStep) -> PackedStep:

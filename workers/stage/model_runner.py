@@ -11,7 +11,6 @@ from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, StepInput
-from workers.contract.model_config import ModelConfig
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.layers.placement import Placement
@@ -96,7 +95,7 @@ def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
 
 
 def stage_attention(
-    config: ModelConfig,
+    execution: ExecutionConfig,
     model: StageModel,
     backends: Sequence[AttentionBackend],
     caches: Sequence[LayerCache],
@@ -104,11 +103,11 @@ def stage_attention(
 ) -> StageAttention:
     """Attention of the layers of `model`, whose weights are packed: one backend a kind of layer,
     one cache a layer."""
+    config, length = execution.model, execution.max_model_len
     kinds = [
         KindAttention(
             backend,
-            kind.rope
-            and RotaryEmbedding(kind.rope, config.head_dim, config.max_position, placement),
+            kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement),
         )
         for kind, backend in zip(config.attention, backends, strict=True)
     ]

@@ -189,7 +189,7 @@ def _encoder_seconds(
     lens = _prompt_lens(execution)
     message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
     step = PackedStep.of(message, placement.device)
-    stage = stage_attention(execution.model, model, backends, (), placement)
+    stage = stage_attention(execution, model, backends, (), placement)
     attention = stage.packed(step)
     hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model, modules)
     parts = _Parts(
@@ -225,7 +225,7 @@ def _decoder_seconds(
     table = SamplingTable(max_rows, execution.model.vocab_size, device) if samples else None
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
-    stage = stage_attention(execution.model, model, backends, cache, placement)
+    stage = stage_attention(execution, model, backends, cache, placement)
     builder = DecodeInputBuilder(slots, RequestedOutputsBuilder(table, device), first=True)
     head = decoder_head(model, _made_up_modules(execution, placement), slots, table)
 

@@ -240,6 +240,13 @@ def test_options_that_do_not_fit(
         set_up(tmp_path, LLAMA, **options)
 
 
+def test_dynamic_scaling_is_named_where_texts_are_to_be_longer(tmp_path: Path) -> None:
+    config = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    assert set_up(tmp_path, config).execution.max_model_len == 128
+    with pytest.raises(SetupError, match=r"129 is more than the 128 tokens of m: .*dynamic, would"):
+        set_up(tmp_path, config, max_model_len=129)
+
+
 @pytest.mark.parametrize(
     ("torch_version", "devices", "expected"),
     [("2.13.0", 1, "cuda:0"), ("2.13.0+cpu", 1, "cpu"), ("2.13.0+cu130", 0, "cpu")],

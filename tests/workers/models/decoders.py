@@ -31,6 +31,12 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 _ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
 _ROPE_FAR = {"rope_type": "default", "rope_theta": 1_000_000.0}
 
@@ -98,6 +104,17 @@ DECODERS: dict[str, TinyModel] = {
     "llama_rope_linear": _llama(
         {"scaling": Spoilt(config={"rope_parameters": _LINEAR | {"factor": 2.0}})},
         rope_parameters=_LINEAR,
+    ),
+    "llama_rope_yarn": _llama(
+        {
+            "scaling": Spoilt(
+                config={"rope_parameters": _YARN | {"factor": 2.0, "attention_factor": 1.13863}}
+            ),
+            "attention_factor": Spoilt(
+                config={"rope_parameters": _YARN | {"attention_factor": 1.0}}
+            ),
+        },
+        rope_parameters=_YARN,
     ),
     "mistral": TinyModel(
         model_class=MistralForCausalLM,

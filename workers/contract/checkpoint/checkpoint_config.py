@@ -43,6 +43,7 @@ from workers.contract.model_config import (
     read_json,
 )
 from workers.contract.model_shape import ModelShape
+from workers.contract.rope_config import LongScaling, RopeConfig
 
 _Size = Annotated[int, Meta(ge=1)]
 
@@ -61,8 +62,7 @@ def read_model_config(
     keys = ConfigKeys(file, read_json(file), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
-    pooled = any(module.kind == "Pooling" for module in modules)
-    own = family_of(declared).base if pooled else declared
+    own = family_of(declared).base if _has_pooling(modules) else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     _check_others(keys, path, refuse)
@@ -72,7 +72,7 @@ def read_model_config(
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
-    limit = _own_limit(path, transformer, family.task) or shape.max_position
+    own_limit = _own_limit(path, transformer, family.task)
     labels = read_labels(keys)
     pooling = _pooling(path, modules, shape)
     behind = read_vector_modules(path, modules, vector_size(shape.hidden_size, pooling, ()))
@@ -80,7 +80,7 @@ def read_model_config(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
-        max_model_len=min(limit, shape.max_position),
+        max_model_len=_longest(shape, own_limit),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
@@ -102,8 +102,7 @@ def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingC
     if shape.has_kv_cache and not modules:
         return last
     pooling = read_pooling(folder, modules, shape.hidden_size)
-    pooled = any(module.kind == "Pooling" for module in modules)
-    if shape.has_kv_cache and pooled and pooling.modes != last.modes:
+    if shape.has_kv_cache and _has_pooling(modules) and pooling.modes != last.modes:
         reason = f"pooling_mode {' + '.join(pooling.modes)} over a causal model is not supported"
         raise ModelConfigError(f"{folder / MODULES_FILE}: {reason} (lasttoken)")
     return pooling
@@ -149,6 +148,31 @@ def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
     for kind in shape.attention:
         if kind.window is not None and kind.window < 1:
             raise keys.error(f"a window of {kind.window} tokens is not supported")
+        if kind.rope is not None:
+            _check_rope(keys, kind.rope, shape.head_dim)
+
+
+def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
+    size, scaling = rope.rotary_dim(head_dim), rope.scaling
+    if size % 2 or not 0 < size <= head_dim:
+        raise keys.error(f"{size} of {head_dim} dimensions of a head cannot be rotated in pairs")
+    if isinstance(scaling, LongScaling):
+        for factors in (scaling.short_factors, scaling.long_factors):
+            if len(factors) != size // 2:
+                reason = f"{len(factors)} factors do not fit {size // 2} pairs of dimensions"
+                raise keys.error(f"rope type 'longrope': {reason}")
+
+
+def _longest(shape: ModelShape, own_limit: int | None) -> int:
+    """The most tokens of a text: those that the model can tell apart, by what its rotary embeddings
+    say of that (see `RopeConfig.limit`), or fewer."""
+    ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
+    told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
+    return told if own_limit is None else min(told, own_limit)
+
+
+def _has_pooling(modules: list[Module]) -> bool:
+    return any(module.kind == "Pooling" for module in modules)
 
 
 def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from workers.contract.attention_kind import AttentionKind, RopeConfig
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import rope_of
 from workers.contract.embedding_modules import PoolingMode
@@ -10,6 +10,7 @@ from workers.contract.families.base import encoder
 from workers.contract.families.sizes import read_layer_types, read_sizes
 from workers.contract.families.windows import FULL_ATTENTION, SLIDING_ATTENTION
 from workers.contract.model_shape import ModelShape, PreNormEncoderConfig
+from workers.contract.rope_config import RopeConfig
 
 _LAYER_TYPES = (FULL_ATTENTION, SLIDING_ATTENTION)
 _CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}

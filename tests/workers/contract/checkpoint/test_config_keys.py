@@ -10,7 +10,6 @@ import pytest
 from transformers import BertConfig, LlamaConfig
 
 from engine_core.workflows import workflow_for
-from workers.contract.attention_kind import RopeConfig
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.table import FAMILIES, UnknownArchitectureError
@@ -19,13 +18,6 @@ from workers.contract.model_shape import ModelShape
 from workers.models.model_class import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 512,
-}
 
 
 def written(folder: Path, architecture: str, **changes: Any) -> Path:
@@ -244,43 +236,4 @@ def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
     read(tmp_path, "LlamaForCausalLM")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(ModelConfigError, match=r"adapter_config\.json: adapters are not supported"):
-        read_model_config(tmp_path)
-
-
-def test_rotary_scaling(tmp_path: Path) -> None:
-    def rope(**changes: Any) -> RopeConfig:
-        found = read(tmp_path, "LlamaForCausalLM", **changes).attention[0].rope
-        assert found is not None
-        return found
-
-    linear = {"type": "linear", "factor": 2}
-    assert rope(rope_scaling=linear, rope_theta=5e5) == RopeConfig(
-        theta=5e5, type="linear", factor=2.0
-    )
-    assert rope(rope_parameters=LLAMA3).original_max_position == 512
-    without = {key: value for key, value in LLAMA3.items() if not key.startswith("original")}
-    assert rope(rope_parameters=without).original_max_position == 2048
-    beside = rope(rope_parameters=without, original_max_position_embeddings=256)
-    assert beside.original_max_position == 256
-
-
-@pytest.mark.parametrize(
-    ("scaling", "named"),
-    [
-        ({"rope_type": "yarn", "factor": 4.0}, "rope type 'yarn' is not supported"),
-        ({"type": "dynamic", "factor": 4.0}, "rope type 'dynamic' is not supported"),
-        ({"rope_type": "longrope"}, "rope type 'longrope' is not supported"),
-        ({"full_attention": {"rope_type": "default"}}, "rope_parameters.full_attention "),
-        (LLAMA3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-    ],
-)
-def test_rotary_scaling_that_is_not_supported(tmp_path: Path, scaling: Any, named: str) -> None:
-    assert named in refusal(tmp_path, "LlamaForCausalLM", rope_parameters=scaling)
-
-
-@pytest.mark.parametrize("key", ["factor", "low_freq_factor", "high_freq_factor"])
-def test_rotary_scaling_without_a_number(tmp_path: Path, key: str) -> None:
-    scaling = {name: value for name, value in LLAMA3.items() if name != key}
-    file = written(tmp_path, "LlamaForCausalLM", rope_scaling=scaling)
-    with pytest.raises(ModelConfigError, match=f"^{file} has no 'rope_scaling\\.{key}'$"):
         read_model_config(tmp_path)

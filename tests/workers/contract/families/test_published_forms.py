@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from transformers import AutoConfig
 
-from workers.contract.attention_kind import PositionBias, RopeConfig
+from workers.contract.attention_kind import PositionBias
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
+from workers.contract.rope_config import Llama3Scaling, RopeConfig
 
 PUBLISHED = {
     file.stem.replace("--", "/"): json.loads(file.read_text())
@@ -49,4 +50,7 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     assert mpnet.attention[0].position_bias == PositionBias(num_buckets=32, max_distance=128)
     llama = read["meta-llama/Llama-3.2-1B-Instruct"]
     assert llama.has_kv_cache
-    assert llama.attention[0].rope == RopeConfig(theta=5e5, type="llama3", factor=32.0)
+    llama3 = Llama3Scaling(
+        factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+    )
+    assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)
