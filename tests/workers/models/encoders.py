@@ -60,6 +60,7 @@ _EMBEDDINGS = {
     "activation": Spoilt(config={"hidden_act": "relu"}),
 }
 _SEGMENTS = {"segments": Spoilt(tensors={"token_type_embeddings": 0.0})}
+_ROWS_OFF_BY_ONE = {"positions_off_by_one": Spoilt(tensors={"position_embeddings": move_rows})}
 _OFF_BY_ONE = {"positions_off_by_one": Spoilt(config={"pad_token_id": 0})}
 _DISTANCES = {
     "bias_dropped": Spoilt(tensors={"relative_attention_bias": 0.0}),
@@ -249,7 +250,7 @@ ENCODERS: dict[str, TinyModel] = {
     ),
     "camembert": _roberta(CamembertModel, CamembertConfig),
     "camembert_labels": _roberta(CamembertForSequenceClassification, CamembertConfig, num_labels=3),
-    "distilbert": _distilbert(DistilBertModel, _DISTILLED),
+    "distilbert": _distilbert(DistilBertModel, _DISTILLED | _ROWS_OFF_BY_ONE),
     "distilbert_sines": _distilbert(DistilBertModel, sinusoidal_pos_embds=True),
     "distilbert_label": _distilbert(
         DistilBertForSequenceClassification,
@@ -261,7 +262,7 @@ ENCODERS: dict[str, TinyModel] = {
     "distilbert_words": _distilbert(
         DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
     ),
-    "mpnet": _mpnet(MPNetModel, _EMBEDDINGS | _DISTANCES),
+    "mpnet": _mpnet(MPNetModel, _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
     "mpnet_label": _mpnet(MPNetForSequenceClassification, num_labels=1),
     "mpnet_labels": _mpnet(MPNetForSequenceClassification, num_labels=3),
     "mpnet_words": _mpnet(MPNetForMaskedLM, hidden_act="relu"),

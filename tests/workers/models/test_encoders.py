@@ -89,6 +89,19 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
 
 
+@pytest.mark.parametrize("name", ["distilbert", "mpnet"])
+def test_a_model_without_segments_takes_no_notice_of_them(
+    tiny_models: TinyModels, name: str
+) -> None:
+    """A tokenizer numbers them whatever the model knows."""
+    folder, _ = tiny_models(ENCODERS[name])
+    text = [3, 5, 7, 11, 13]
+    stages = Stages(folder, task="embed")
+    (numbered,) = stages.run(packed_step([text], [[0, 0, 0, 1, 1]]))
+    (plain,) = stages.run(packed_step([text]))
+    assert torch.equal(numbered, plain)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("num_stages", [3, 4])
 @pytest.mark.parametrize("name", ENCODERS)
