@@ -43,7 +43,7 @@ def read_gemma2(keys: ConfigKeys) -> ModelShape:
     full = AttentionKind(
         causal=True,
         scale=keys.size("query_pre_attn_scalar") ** -0.5,
-        softcap=keys.optional("attn_logit_softcapping", float),
+        softcap=_softcap(keys, "attn_logit_softcapping"),
         rope=read_rope(keys, sizes.max_position),
     )
     window = keys.optional_size("sliding_window")
@@ -81,6 +81,13 @@ def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
     if shape.tie_word_embeddings != keys.read("tie_word_embeddings", bool, True):
         raise keys.error("tie_word_embeddings and text_config.tie_word_embeddings differ")
     return msgspec.structs.replace(shape, wrapper=WrapperConfig())
+
+
+def _softcap(keys: ConfigKeys, name: str) -> float | None:
+    cap = keys.optional(name, float)
+    if cap is not None and cap <= 0:
+        raise keys.error(f"{name} {cap:g} is not more than 0")
+    return cap
 
 
 def _ropes(keys: ConfigKeys, max_position: int) -> tuple[RopeConfig, RopeConfig]:
@@ -130,7 +137,7 @@ def _shape(
             sandwich_norms=True,
             unit_offset_norms=True,
             embedding_scale=sizes.hidden_size**0.5,
-            logit_softcap=keys.optional("final_logit_softcapping", float),
+            logit_softcap=_softcap(keys, "final_logit_softcapping"),
         ),
     )
 

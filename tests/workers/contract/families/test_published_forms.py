@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from workers.contract.attention_kind import PositionBias
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
-from workers.contract.rope_config import Llama3Scaling, RopeConfig
+from workers.contract.rope_config import LinearScaling, Llama3Scaling, RopeConfig
 
 PUBLISHED = {
     file.stem.replace("--", "/"): json.loads(file.read_text())
@@ -48,6 +48,18 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     mpnet = read["sentence-transformers/all-mpnet-base-v2"]
     assert mpnet.max_model_len == 512
     assert mpnet.attention[0].position_bias == PositionBias(num_buckets=32, max_distance=128)
+    small = read["google/gemma-3-4b-it"]
+    assert (small.num_heads, small.num_kv_heads, small.head_dim) == (8, 4, 256)
+    assert (small.vocab_size, small.max_model_len) == (262_208, 131_072)
+    within, everywhere = small.attention
+    assert (within.window, within.rope) == (1024, RopeConfig(theta=1e4))
+    assert (everywhere.window, everywhere.rope) == (
+        None, RopeConfig(theta=1e6, scaling=LinearScaling(factor=8.0))
+    )  # fmt: skip
+    assert small.layer_kinds == ((0,) * 5 + (1,)) * 5 + (0,) * 4
+    embedder = read["google/embeddinggemma-300m"]
+    assert [kind.window for kind in embedder.attention] == [257, None]
+    assert not embedder.has_kv_cache
     llama = read["meta-llama/Llama-3.2-1B-Instruct"]
     assert llama.has_kv_cache
     llama3 = Llama3Scaling(
