@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.models.encoders import ENCODERS
+from tests.workers.models.test_encoders import texts_for
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.contract.config import Task
+from workers.contract.families.table import family_of
 from workers.contract.messages import StepOutput
 from workers.heads import splade
 
@@ -57,3 +60,17 @@ def test_sparse_vectors(
     one, other = (dense(output) for output in outputs)
     assert 0.1 < (one == 0).mean() < 0.9
     np.testing.assert_allclose(other, one, atol=2e-5)
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
+    """With windows, rotary positions, biases by distance, gates."""
+    tiny = ENCODERS[name]
+    tiny.save(tmp_path)
+    task = family_of(tiny.model_class.__name__).task
+    step, rows = encoder_step(texts_for(tiny)), len(texts_for(tiny))
+    on_cpu = EncoderStages(tmp_path, task=task).run(step)
+    on_gpu = EncoderStages(tmp_path, task=task, backend=backend, device="cuda").run(step)
+    read = dense if task == "embed_sparse" else lambda output: vectors_of(output, rows)
+    np.testing.assert_allclose(read(on_gpu), read(on_cpu), atol=5e-5)

@@ -1,5 +1,6 @@
 """Encoders of other families over HTTP, against transformers and sentence-transformers: XLM-RoBERTa
-in the forms of multilingual-e5 and bge-reranker, MPNet in that of all-mpnet-base-v2."""
+in the forms of multilingual-e5 and bge-reranker, MPNet in that of all-mpnet-base-v2, NomicBERT in
+that of nomic-embed-text."""
 
 import json
 from collections.abc import Generator
@@ -49,14 +50,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     e5 = write_embedder(root / "e5", "xlm_roberta", pieces(), {"query": "query: "})
     mpnet = write_embedder(root / "mpnet", "mpnet", words(), {})
     change(root / "mpnet" / "config.json", architectures=["MPNetForMaskedLM"])
+    nomic = write_embedder(root / "nomic", "nomicbert", words(), {"search_query": "the water "})
+    change(root / "nomic" / "config.json", matryoshka_dimensions=[16, 64])
     ENCODERS["xlm_roberta_label"].save(root / "reranker")
     pieces().save_pretrained(root / "reranker")
     reranker = CrossEncoder(str(root / "reranker"), device="cpu")
-    names = ("e5", "mpnet", "reranker")
+    names = ("e5", "mpnet", "nomic", "reranker")
     options = [word for name in names for word in ("--served-model-name", name)]
     folders = [str(root / name) for name in names]
     with running(*folders, *options, "--threads", "1") as daemon:
-        yield Served(daemon.url, {"e5": e5, "mpnet": mpnet}, reranker)
+        yield Served(daemon.url, {"e5": e5, "mpnet": mpnet, "nomic": nomic}, reranker)
 
 
 def pieces() -> XLMRobertaTokenizer:
@@ -88,13 +91,23 @@ def write_embedder(
     return saved(folder, *modules, prompts=prompts)
 
 
-@pytest.mark.parametrize(("name", "prompt"), [("e5", None), ("e5", "query"), ("mpnet", None)])
+@pytest.mark.parametrize(
+    ("name", "prompt"),
+    [("e5", None), ("e5", "query"), ("mpnet", None), ("nomic", None), ("nomic", "search_query")],
+)
 def test_vectors_are_those_of_the_library(served: Served, name: str, prompt: str | None) -> None:
     answer = served.ask("/v1/embeddings", model=name, input=TEXTS, prompt_name=prompt)
     vectors = np.array([entry["embedding"] for entry in answer["data"]])
     expected = served.embedders[name].encode(TEXTS, prompt_name=prompt)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert np.abs(expected - expected.mean(0)).max() > 0.01
+
+
+def test_a_short_vector_is_the_beginning_of_the_long_one(served: Served) -> None:
+    answer = served.ask("/v1/embeddings", model="nomic", input=TEXTS, dimensions=16)
+    vectors = np.array([entry["embedding"] for entry in answer["data"]])
+    expected = served.embedders["nomic"].encode(TEXTS, truncate_dim=16, normalize_embeddings=True)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_scores_are_those_of_the_library(served: Served) -> None:
@@ -109,7 +122,7 @@ def test_scores_are_those_of_the_library(served: Served) -> None:
     assert np.ptp(expected) > 0.001
 
 
-@pytest.mark.parametrize("name", ["e5", "mpnet"])
+@pytest.mark.parametrize("name", ["e5", "mpnet", "nomic"])
 def test_tokens_are_those_of_transformers(served: Served, name: str) -> None:
     tokenizer = served.embedders[name].tokenizer
     for text in TEXTS:
