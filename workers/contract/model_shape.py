@@ -14,6 +14,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     unit_offset_norms  checkpoints hold the norms' weights less 1
     embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
     logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
+    fused_projections  checkpoints have queries, keys and values in one tensor, and the gate and
+                       what it multiplies in another
     """
 
     hidden_act: str
@@ -26,6 +28,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     unit_offset_norms: bool = False
     embedding_scale: float = 1.0
     logit_softcap: float | None = None
+    fused_projections: bool = False
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):

@@ -36,6 +36,10 @@ class DecoderLayer(Layer):
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         attention = f"{name}.self_attn"
         qkv = {f"{attention}.q_proj": queries} | {f"{attention}.{part}_proj": keys for part in "kv"}
+        gate_up = {f"{name}.mlp.{part}_proj": inner for part in ("gate", "up")}
+        if family.fused_projections:
+            qkv = {f"{attention}.qkv_proj": queries + 2 * keys}
+            gate_up = {f"{name}.mlp.gate_up_proj": 2 * inner}
         output = {f"{attention}.o_proj": size}
         norm = _norms(family, placement)
         self._head_dim = config.head_dim
@@ -51,7 +55,6 @@ class DecoderLayer(Layer):
         self._mlp_norm = (
             norm(f"{name}.pre_feedforward_layernorm", size) if sandwich else after_attention
         )
-        gate_up = {f"{name}.mlp.{part}_proj": inner for part in ("gate", "up")}
         down = f"{name}.mlp.down_proj"
         function, bias = activation(family.hidden_act), family.mlp_bias
         self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)

@@ -78,6 +78,14 @@ def test_an_encoder_has_no_kv_cache(tmp_path: Path, inspect: Any) -> None:
     assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
 
 
+def test_keys_behind_a_window_are_kept_for_nothing(tmp_path: Path, inspect: Any) -> None:
+    windows = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
+    model = inspect(write_checkpoint(tmp_path / "mistral", LLAMA | windows))["model"]
+    (kind,) = model["attention"]
+    assert (kind["num_layers"], kind["attention"]["window"]) == (2, 48)
+    assert (model["kv_bytes_full"], model["kv_bytes_unused"]) == (128 * 128, (128 - 48) * 128)
+
+
 def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
     wrong = {
         "attention_chunk_size": 64,

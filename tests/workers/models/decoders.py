@@ -11,6 +11,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -31,6 +33,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_PART = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 _YARN = {
     "rope_type": "yarn",
     "rope_theta": 10_000.0,
@@ -53,6 +56,15 @@ def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel
 WINDOW = 24
 _SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
 _QWEN3 = _SIZES | {"head_dim": 24}
+_PHI3 = _SIZES | {"pad_token_id": 0}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+    "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 9.0],
+    "partial_rotary_factor": 0.75,
+    "attention_factor": 1.2,
+}
 _GEMMA = _SIZES | {
     "head_dim": 24,
     "sliding_window": WINDOW,
@@ -156,6 +168,39 @@ DECODERS: dict[str, TinyModel] = {
         config_class=Qwen3Config,
         config=_QWEN3 | {"tie_word_embeddings": True, "attention_bias": True},
         spoilt={"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
+    ),
+    "phi3": TinyModel(
+        model_class=Phi3ForCausalLM,
+        config_class=Phi3Config,
+        config=_PHI3 | {"sliding_window": WINDOW},
+        edges=(WINDOW,),
+        spoilt={
+            "window": Spoilt(config={"sliding_window": WINDOW + 1}),
+            "part_of_heads": Spoilt(config={"rope_parameters": _ROPE | _PART}),
+        },
+    ),
+    "phi3_longrope_short": TinyModel(
+        model_class=Phi3ForCausalLM,
+        config_class=Phi3Config,
+        config=_PHI3
+        | {"rope_parameters": _LONGROPE, "original_max_position_embeddings": LIMIT}
+        | {"tie_word_embeddings": True},
+        spoilt={
+            "factors": Spoilt(config={"original_max_position_embeddings": LIMIT - 1}),
+            "attention_factor": Spoilt(
+                config={"rope_parameters": _LONGROPE | {"attention_factor": 1.0}}
+            ),
+        },
+    ),
+    # transformers takes the long factors for texts longer than the original length: here from two
+    # tokens on, and one alone is at position 0, which is not rotated.
+    "phi3_longrope_long": TinyModel(
+        model_class=Phi3ForCausalLM,
+        config_class=Phi3Config,
+        config=_PHI3
+        | {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 1}
+        | {"num_key_value_heads": 4},
+        spoilt={"factors": Spoilt(config={"original_max_position_embeddings": LIMIT})},
     ),
     "gemma2": TinyModel(
         model_class=Gemma2ForCausalLM,

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ class TinyModel:
     def save(self, folder: Path) -> PreTrainedModel:
         """Write it with random weights, norms and biases too; returns it."""
         torch.manual_seed(7)
-        model = self.model_class(self.config_class(**self.config)).eval()
+        # The class of a configuration writes into the dictionaries that it gets.
+        model = self.model_class(self.config_class(**deepcopy(dict(self.config)))).eval()
         return save_randomly(model, folder)
 
 

@@ -96,6 +96,8 @@ def _yarn(keys: ConfigKeys, original: int) -> YarnScaling:
 def _longrope(keys: ConfigKeys, original: int, max_position: int) -> LongScaling:
     factor = keys.read("factor", float, max_position / original)
     own = keys.optional("attention_factor", float)
+    if own is None and original == 1:  # whose logarithm is 0
+        raise keys.error("rope type 'longrope' for texts of 1 token has no attention factor")
     return LongScaling(
         short_factors=tuple(keys.required("short_factor", list[float])),
         long_factors=tuple(keys.required("long_factor", list[float])),

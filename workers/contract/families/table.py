@@ -13,6 +13,7 @@ from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
 from workers.contract.families.mpnet import MPNET
 from workers.contract.families.nomicbert import NOMICBERT
+from workers.contract.families.phi import PHI3
 from workers.contract.families.qwen import QWEN2, QWEN3
 from workers.contract.families.roberta import ROBERTA
 
@@ -21,6 +22,7 @@ FAMILIES: Mapping[str, Family] = {
     **MISTRAL,
     **QWEN2,
     **QWEN3,
+    **PHI3,
     **GEMMA2,
     **GEMMA3,
     **BERT,

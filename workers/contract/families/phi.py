@@ -1,0 +1,66 @@
+"""Phi-3 (Abdin et al. 2024, arXiv:2404.14219) and Phi-4 (arXiv:2412.08905, arXiv:2503.01743): a
+Llama whose checkpoints have fused products, and which may rotate a part of each head."""
+
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
+from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.rope import read_scaling, rope_keys
+from workers.contract.families.base import decoder
+from workers.contract.families.sizes import read_sizes
+from workers.contract.families.windows import read_window, windowed
+from workers.contract.model_shape import DecoderConfig, ModelShape
+from workers.contract.rope_config import RopeConfig
+
+_EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
+"""What configurations of this family called a type of scaling before it had a name."""
+
+
+def read_phi3(keys: ConfigKeys) -> ModelShape:
+    """As `Phi3Config` of transformers. Raises ModelConfigError."""
+    keys.neutral(
+        {
+            "attention_bias": (False, None),
+            "full_attn_mod": (1, None),
+            "interpolate_factor": (1, None),
+            "lm_head_bias": (False, None),
+            "mlp_bias": (False, None),
+        }
+    )
+    sizes = read_sizes(keys)
+    rope = _read_rope(keys, sizes.max_position)
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    window = read_window(keys, None)
+    if window is not None and window >= sizes.max_position:  # as in the models of 128k tokens
+        window = None
+    attention, layer_kinds = windowed(everything, window, [True] * sizes.num_layers)
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
+        attention=attention,
+        layer_kinds=layer_kinds,
+        family=DecoderConfig(
+            hidden_act=keys.read("hidden_act", str, "silu"),
+            norm_eps=keys.read("rms_norm_eps", float, 1e-5),
+            fused_projections=True,
+        ),
+    )
+
+
+def _read_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:
+    theta = keys.read("rope_theta", float, 10_000.0)
+    fraction = keys.read("partial_rotary_factor", float, 1.0)
+    original = keys.optional_size("original_max_position_embeddings") or 4096
+    inner = rope_keys(keys)
+    kind = inner.read("rope_type", str, inner.read("type", str, "default"))
+    kind = _EARLIER_NAMES.get(kind, kind)
+    if kind not in ("default", "longrope"):
+        raise keys.error(f"rope type {kind!r} is not supported for this family (longrope)")
+    return RopeConfig(
+        theta=inner.read("rope_theta", float, theta),
+        fraction=inner.read("partial_rotary_factor", float, fraction),
+        scaling=read_scaling(inner, kind, original, max_position),
+    )
+
+
+PHI3 = decoder("Phi3", read_phi3)
