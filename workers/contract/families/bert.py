@@ -4,8 +4,8 @@ import msgspec
 
 from workers.contract.attention_kind import AttentionKind, PositionBias
 from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.sizes import read_sizes
 from workers.contract.families.base import encoder
-from workers.contract.families.sizes import read_sizes
 from workers.contract.model_shape import EncoderConfig, ModelShape
 
 _ORIGINAL_POOLER = (

@@ -10,9 +10,9 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope, rope_of
+from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, by_layer
 from workers.contract.families.base import Family, decoder
-from workers.contract.families.sizes import read_layer_types, read_sizes
-from workers.contract.families.windows import FULL_ATTENTION, SLIDING_ATTENTION, by_layer
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
 from workers.contract.rope_config import RopeConfig
 

@@ -5,8 +5,8 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
+from workers.contract.config_keys.sizes import read_layer_types, read_sizes
 from workers.contract.families.base import decoder
-from workers.contract.families.sizes import read_layer_types, read_sizes
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 

@@ -5,10 +5,10 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import rope_of
+from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION
 from workers.contract.embedding_modules import PoolingMode
 from workers.contract.families.base import encoder
-from workers.contract.families.sizes import read_layer_types, read_sizes
-from workers.contract.families.windows import FULL_ATTENTION, SLIDING_ATTENTION
 from workers.contract.model_shape import ModelShape, PreNormEncoderConfig
 from workers.contract.rope_config import RopeConfig
 

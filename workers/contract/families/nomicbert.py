@@ -6,9 +6,9 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
+from workers.contract.config_keys.sizes import read_sizes
 from workers.contract.conventions import Neutral
 from workers.contract.families.base import encoder
-from workers.contract.families.sizes import read_sizes
 from workers.contract.model_shape import EncoderConfig, ModelShape
 
 _SPELLING = {

@@ -6,9 +6,9 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_scaling, rope_keys
+from workers.contract.config_keys.sizes import read_sizes
+from workers.contract.config_keys.windows import read_window, windowed
 from workers.contract.families.base import decoder
-from workers.contract.families.sizes import read_sizes
-from workers.contract.families.windows import read_window, windowed
 from workers.contract.model_shape import DecoderConfig, ModelShape
 from workers.contract.rope_config import RopeConfig
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.families.windows import FULL_ATTENTION
+from workers.contract.config_keys.windows import FULL_ATTENTION
 from workers.contract.model_shape import Sizes
 
 
