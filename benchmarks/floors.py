@@ -1,0 +1,102 @@
+"""`python -m benchmarks.floors FILE ...`: measured generation beside what an H200's arithmetic and
+memory leave, for models of any shape.
+
+FILE is what `penstock bench offline --json` writes, with `--shape NAME` or without. A model's floor
+is the time of its matrix products, each step by weights that are read or by arithmetic, whichever
+takes longer, and of its attention; nothing else.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from server.bench.cases.dummy_models import parse_shape
+from server.bench.cases.workloads import GENERATION, GenerationCase
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.model_config import ModelConfig
+
+_BYTES_PER_SECOND, _FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 560e12
+"""Measured on one H200: a device's copy, read and written; bf16 products of large matrices; causal
+attention of prompts."""
+
+_ITEM_BYTES = 2
+_CASES = {case.name: case for case in GENERATION}
+_SHAPE_NOTE = re.compile(r"on shape (\S+) instead of")
+
+
+def main() -> None:
+    """Print each case's figure, its floor's, and how much of the floor is reached."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.floors", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    print(f"{'model':16}{'case':6}{'tokens/s':>10}{'floor':>10}{'reached':>9}")
+    for file in parser.parse_args().files:
+        for report in json.loads(file.read_text())["cases"]:
+            if report["runs"] and report["case"] in _CASES:
+                print(_line(report))
+
+
+def _line(report: dict[str, Any]) -> str:
+    noted = [match[1] for match in map(_SHAPE_NOTE.search, report["notes"]) if match]
+    shape = noted[0] if noted else report["shape"]
+    case, figures = _CASES[report["case"]], report["figures"]
+    run = msgspec.structs.replace(case, count=int(figures["requests"]))
+    floor = figures["output_tokens"] / floor_seconds(run, _model(shape))
+    rate = figures["output_tokens_per_s"]
+    return f"{shape:16}{case.name:6}{rate:10,.0f}{floor:10,.0f}{rate / floor:9.1%}"
+
+
+def _model(shape: str) -> ModelConfig:
+    return read_model_config(parse_shape(shape))
+
+
+def floor_seconds(case: GenerationCase, model: ModelConfig, max_running: int = 1024) -> float:
+    """The least time of a case of one prompt length, without shared prefixes: its prompts, then its
+    rows decoded together, `max_running` at once."""
+    rows, prompt, outputs = case.count, case.own, case.outputs
+    layers, head = _layer_weights(model), model.vocab_size * model.hidden_size
+    prompts = 2 * layers * rows * prompt / _FLOPS
+    prompts += rows * _attended_pairs(model, prompt) * 4 * _head_width(model) / _ATTENTION_FLOPS
+    together = min(rows, max_running)
+    weights = layers + head
+    step = max(weights * _ITEM_BYTES / _BYTES_PER_SECOND, 2 * weights * together / _FLOPS)
+    cached = sum(_seen(model, prompt + number) for number in range(outputs))
+    kv_bytes = 2 * model.num_kv_heads * model.head_dim * _ITEM_BYTES
+    decoding = outputs * step * rows / together
+    return prompts + decoding + rows * cached * kv_bytes / _BYTES_PER_SECOND
+
+
+def _layer_weights(model: ModelConfig) -> int:
+    """Numbers in the matrices of all layers."""
+    attention = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
+    return model.num_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
+
+
+def _head_width(model: ModelConfig) -> int:
+    return model.num_heads * model.head_dim
+
+
+def _windows(model: ModelConfig) -> list[int | None]:
+    """Of each layer."""
+    return [model.attention[kind].window for kind in model.layer_kinds]
+
+
+def _seen(model: ModelConfig, context: int) -> int:
+    """Tokens that the last of `context` attends to, over all layers."""
+    return sum(min(context, window or context) for window in _windows(model))
+
+
+def _attended_pairs(model: ModelConfig, prompt: int) -> float:
+    """Pairs of a prompt's tokens that attend to each other, over all layers."""
+    pairs = 0.0
+    for window in _windows(model):
+        seen = min(prompt, window or prompt)
+        pairs += seen * seen / 2 + (prompt - seen) * seen
+    return pairs
+
+
+if __name__ == "__main__":
+    main()
