@@ -11,7 +11,7 @@ from server.inspection.inspection_table import inspection_table
 from server.models.model_setup import EngineOptions
 from server.settings import defaults
 from server.settings.setting_types import parse_positive
-from workers.contract.config import Dtype
+from workers.contract.config import AskedTask, Dtype
 
 _EXAMPLES = """\
 examples:
@@ -36,6 +36,12 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run, parser=parser)
     parser.add_argument(
         "model", metavar="MODEL", help="a folder, or the id of a model on the Hugging Face hub"
+    )
+    parser.add_argument(
+        "--task",
+        choices=get_args(AskedTask),
+        metavar="TASK",
+        help=f"as one that does this: {', '.join(get_args(AskedTask))} (default: as its files say)",
     )
     parser.add_argument(
         "--pipeline-stages",
@@ -64,6 +70,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     del parser
     engine = EngineOptions(
         device="cpu",
+        task=options.task,
         dtype=options.dtype,
         pipeline_stages=options.pipeline_stages,
         max_model_len=options.max_model_len,

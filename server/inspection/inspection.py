@@ -13,15 +13,16 @@ from server.inspection.inspected_model import (
     Inspection,
     LayersOfKind,
 )
+from server.models.generation_file import read_generation_defaults
 from server.models.model_setup import EngineOptions, SetupError, check_stages, execution_config
 from server.models.model_source import model_folder
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from server.settings import defaults
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config import ITEM_BYTES, ExecutionConfig
+from workers.contract.config import ITEM_BYTES, AskedTask, ExecutionConfig
 from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.families.table import UnknownArchitectureError, family_of
+from workers.contract.families.table import TaskError, UnknownArchitectureError, family_of
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.model_shape import ModelShape
 
@@ -30,14 +31,15 @@ _KV_TOKENS = 1000
 
 def inspect(source: str, options: EngineOptions) -> Inspection:
     """The model in folder `source`, or of that id on the hub, whose weights are not fetched; run
-    with the `options` for its length, dtype and stages.
+    with the `options` for its task, length, dtype and stages.
 
     Raises ModelSourceError if there is no such model. All else is among the refusals.
     """
     folder = model_folder(source, "dummy")
     local = Path(source).expanduser().is_dir()
     refused = list[str]()
-    model = _read_model(folder, refused)
+    model = _read_model(folder, options.task, refused)
+    _check_generation_file(folder, refused)
     notes = _check_tokenizer(folder, model, refused) if local else []
     heads = _read_heads(folder, model, refused if local else [])
     return Inspection(
@@ -49,12 +51,19 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
     )
 
 
-def _read_model(folder: Path, refused: list[str]) -> ModelConfig | None:
+def _read_model(folder: Path, asked: AskedTask | None, refused: list[str]) -> ModelConfig | None:
     try:
-        return read_model_config(folder, refuse=lambda error: refused.append(str(error)))
-    except (ModelConfigError, UnknownArchitectureError) as error:
+        return read_model_config(folder, asked, lambda error: refused.append(str(error)))
+    except (ModelConfigError, TaskError, UnknownArchitectureError) as error:
         refused.append(str(error))
         return None
+
+
+def _check_generation_file(folder: Path, refused: list[str]) -> None:
+    try:
+        read_generation_defaults(folder)
+    except ModelConfigError as error:
+        refused.append(str(error))
 
 
 def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]) -> list[str]:

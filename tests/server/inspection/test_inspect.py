@@ -112,6 +112,22 @@ def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
     assert said["model"]["num_layers"] == 2
 
 
+def test_another_task(tmp_path: Path, inspect: Any) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    said = inspect(folder, "--task", "embed")
+    assert (said["refused"], said["model"]["task"]) == ([], "embed")
+    assert said["model"]["architecture"] == "LlamaModel"
+    (reason,) = inspect(write_checkpoint(tmp_path / "bert", BERT), "--task", "generate")["refused"]
+    assert "BertModel cannot generate" in reason
+
+
+def test_a_generation_file_that_is_refused(tmp_path: Path, inspect: Any) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    write_json(folder / "generation_config.json", {"num_beams": 4})
+    (reason,) = inspect(folder)["refused"]
+    assert reason == f"{folder}/generation_config.json: num_beams 4 is not supported"
+
+
 def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None:
     folder = write_checkpoint(tmp_path / "llama", LLAMA)
     said = inspect(folder, "--max-model-len", 129)
