@@ -17,7 +17,6 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
-    StageCosts,
     WorkerBeat,
     WorkerConnected,
     WorkerFailed,
@@ -25,6 +24,7 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
+from workers.contract.part_costs import StageCosts
 from workers.contract.share import Share
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink

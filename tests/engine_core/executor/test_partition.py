@@ -10,8 +10,9 @@ import pytest
 from engine_core.executor.partition import choose_layers, stage_shares
 from tests.engine_core.configs import MODEL, execution_config
 from workers.contract.config import ExecutionConfig
-from workers.contract.messages import PartCosts, StageCosts, WorkerConnected
+from workers.contract.messages import WorkerConnected
 from workers.contract.model_config import ModelConfigError
+from workers.contract.part_costs import PartCosts, StageCosts
 from workers.contract.share import even_split, shares_of
 
 GIB = 1 << 30

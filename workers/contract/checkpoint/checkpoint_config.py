@@ -58,17 +58,17 @@ def read_model_config(
     a file or a required key is missing or of the wrong type. A key that is not known might change
     what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
-    file = path / "config.json"
-    keys = ConfigKeys(file, read_json(file), refuse=refuse)
+    keys = ConfigKeys(path / "config.json", read_json(path / "config.json"), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
     own = family_of(declared).base if _has_pooling(modules) else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     _check_others(keys, path, refuse)
-    modules = modules if architecture == own else []
     if architecture == own:
         _check_modules(path, modules, family.task, refuse)
+    else:
+        modules = []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
