@@ -118,13 +118,15 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     own entry of `query`. With `token_states` each token's last hidden state is returned.
 
     Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
-    truncated and cannot be scored. A model with a KV cache shares cached prefixes only among jobs
+    truncated and cannot be scored. `instruction` replaces the default of a reranker whose template
+    has one. A model with a KV cache shares cached prefixes only among jobs
     of the same `cache_salt`. Jobs of a lower `priority` begin first.
     """
 
     texts: list[str] = []
     ids: list[bytes] = []
     query: str | list[str] | None = None
+    instruction: str | None = None
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
     priority: int = 0

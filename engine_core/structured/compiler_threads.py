@@ -13,7 +13,7 @@ from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import FailureCode, Grammar, GrammarKind
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
-from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.tokenization.tokenized import Tokenized
 
 TIME_LIMIT_S = 5.0
 _MAX_WAIT_S = 10.0

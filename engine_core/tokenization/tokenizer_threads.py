@@ -14,23 +14,13 @@ from tokenizers import Encoding
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
+from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, str] | TextPieces
 _SLICE_BYTES = 64 * 1024
 _ITEM = 4  # bytes of an int32
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenized:
-    """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text).
-
-    `dropped` counts the tokens that truncation removed.
-    """
-
-    ids: bytes
-    segments: bytes = b""
-    dropped: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -140,9 +130,23 @@ class _Lane:
             self._tokenized.put(*over)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
-        """Encode with one call for each run of jobs that agree about special tokens."""
-        for special, group in groupby(zip(jobs, slices, strict=True), key=_adds_special_tokens):
-            self._encode_alike(list(group), special)
+        """Encode with one call for each run of jobs that agree about special tokens; texts in a
+        template have a call for each job."""
+        for (special, pieces), group in groupby(zip(jobs, slices, strict=True), key=_way):
+            if pieces:
+                for job, texts in group:
+                    self._encode_pieces(job, texts)
+            else:
+                self._encode_alike(list(group), special)
+
+    def _encode_pieces(self, job: TokenizedJob, texts: list[Text]) -> None:
+        own = [text for text in texts if isinstance(text, TextPieces)]
+        try:
+            job.tokenized += tokenize_pieces(self._tokenizer, own, job.job.message.tokenization)
+        except RefusalError as error:
+            job.refusal = error
+        except Exception as error:  # tokenizers raises plain Exception
+            job.refusal = _not_tokenized(error)
 
     def _encode_alike(self, parts: list[tuple[TokenizedJob, list[Text]]], special: bool) -> None:
         batch = [text for _, texts in parts for text in texts]
@@ -150,8 +154,7 @@ class _Lane:
             encodings = self._tokenizer.raw.encode_batch_fast(batch, add_special_tokens=special)
         except Exception as error:  # tokenizers raises plain Exception; it is these jobs' alone
             for job, _ in parts:
-                reason = f"the text cannot be tokenized: {error}"
-                job.refusal = RefusalError("invalid_request", reason)
+                job.refusal = _not_tokenized(error)
             return
         remaining = iter(encodings)
         for job, texts in parts:
@@ -162,8 +165,16 @@ class _Lane:
             ]
 
 
-def _adds_special_tokens(part: tuple[TokenizedJob, list[Text]]) -> bool:
-    return part[0].job.message.tokenization.add_special_tokens
+def _way(part: tuple[TokenizedJob, list[Text]]) -> tuple[bool, bool]:
+    """Whether special tokens are added, and whether the texts are in a template: all are, or none
+    is."""
+    job, texts = part
+    pieces = bool(texts) and isinstance(texts[0], TextPieces)
+    return job.job.message.tokenization.add_special_tokens, pieces
+
+
+def _not_tokenized(error: Exception) -> RefusalError:
+    return RefusalError("invalid_request", f"the text cannot be tokenized: {error}")
 
 
 def _tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
@@ -198,4 +209,4 @@ def _is_over(job: TokenizedJob) -> bool:
 
 
 def _length(text: Text) -> int:
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+    return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)

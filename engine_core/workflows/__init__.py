@@ -10,7 +10,9 @@ _MODULES: dict[tuple[Task, bool], str] = {
     ("embed", True): "decoder_embed",
     ("embed", False): "embed",
     ("embed_sparse", False): "embed_sparse",
+    ("classify", True): "decoder_classify",
     ("classify", False): "classify",
+    ("rerank", True): "rerank",
 }
 
 

@@ -13,7 +13,9 @@ from engine_core.tokenization.tokenizer_threads import Text
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
-Operation = Literal["generate text", "encode texts", "score pairs", "return token states"]
+Operation = Literal[
+    "generate text", "encode texts", "score pairs", "follow an instruction", "return token states"
+]
 """Something that a job may require of a model."""
 
 
@@ -106,6 +108,8 @@ def _required_by(message: GenerateJob | EncodeJob) -> list[Operation]:
     operations: list[Operation] = ["encode texts"]
     if message.query is not None:
         operations.append("score pairs")
+    if message.instruction is not None:
+        operations.append("follow an instruction")
     if message.token_states:
         operations.append("return token states")
     return operations

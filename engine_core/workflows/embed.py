@@ -7,13 +7,9 @@ import numpy as np
 from engine_core.job import RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import (
-    Text,
-    Tokenized,
-    TokenizedJob,
-    TokenizerThreads,
-)
+from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig
 

@@ -19,8 +19,8 @@ from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.models.devices import DeviceError
-from server.models.model_setup import SetupError
 from server.models.served_models import MODEL_ERRORS
+from server.models.setup_error import SetupError
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
 from server.settings.server_config import ServerConfig
 from server.settings.setting_names import SettingNames

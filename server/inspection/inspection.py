@@ -14,15 +14,21 @@ from server.inspection.inspected_model import (
     LayersOfKind,
 )
 from server.models.generation_file import read_generation_defaults
-from server.models.model_setup import EngineOptions, SetupError, check_stages, execution_config
+from server.models.model_setup import EngineOptions, check_stages, execution_config
 from server.models.model_source import model_folder
+from server.models.setup_error import SetupError
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from server.settings import defaults
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ITEM_BYTES, AskedTask, ExecutionConfig
 from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.families.table import TaskError, UnknownArchitectureError, family_of
+from workers.contract.families.table import (
+    TaskError,
+    UnknownArchitectureError,
+    family_of,
+    task_of,
+)
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.model_shape import ModelShape
 
@@ -107,7 +113,7 @@ def _inspected(
         usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
         options = msgspec.structs.replace(options, dtype=usual)
     one_stage = msgspec.structs.replace(options, pipeline_stages=1, max_model_len=None)
-    task = family_of(model.architecture).task
+    task = task_of(model)
     whole = execution_config(source, model, task, one_stage, "")
     try:
         check_stages(source, model, options)

@@ -12,6 +12,7 @@ _TASKS: dict[Task, str] = {
     "embed": "embeds texts",
     "embed_sparse": "embeds texts as sparse vectors",
     "classify": "scores or classifies texts",
+    "rerank": "scores pairs of texts by the logits of an answer's tokens",
 }
 _LABEL = 12
 """Width of the first column."""

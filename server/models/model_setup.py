@@ -12,37 +12,34 @@ from server.conversion.slow_tokenizer import with_tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults
 from server.models.model_source import check_checkpoint
+from server.models.reranker import with_template
+from server.models.setup_error import SetupError
 from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeads
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
-from server.settings.setting_names import SettingNames, flag_name
+from server.settings.setting_names import SettingNames
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.families.table import TaskError, family_of
+from workers.contract.families.table import TaskError, task_of
 from workers.contract.model_config import ModelConfig
+from workers.contract.reranking import RerankTemplate
 from workers.contract.rope_config import DynamicScaling
 
 _GIB = 1 << 30
 
 
-class SetupError(ValueError):
-    """The setting `key` does not suit the model or other settings; `reason` is one line."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{flag_name(key)}: {reason}")
-        self.key = key
-        self.reason = reason
-
-
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
-    """How an engine is run. `memory_share` is its own part of each of its CUDA devices.
+    """How an engine is run. `memory_share` is its own part of each of its CUDA devices. `sources`
+    are names of the checkpoint besides its folder; `rerank` is a reranker's template.
 
     `setting_names` are what the engine's messages call its settings, by key.
     """
 
     memory_share: float = defaults.MEMORY_SHARE
+    rerank: RerankTemplate | None = None
+    sources: tuple[str, ...] = ()
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str = defaults.LOG_LEVEL
     setting_names: dict[str, str] = msgspec.field(
@@ -64,8 +61,10 @@ def set_up_model(
         read = read_model_config(folder, options.task)
     except TaskError as error:
         raise SetupError("task", f"{folder / 'config.json'}: {error}") from None
-    model = with_tokenizer(read, options.load_format)
-    task = family_of(model.architecture).task
+    tokenized = with_tokenizer(read, options.load_format)
+    sources = (*options.sources, str(folder))
+    model = with_template(tokenized, sources, options.rerank, options.load_format)
+    task = task_of(model)
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)
     execution = execution_config(name, model, task, options, prefix)
@@ -146,7 +145,8 @@ def execution_config(
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
-        block_size=options.block_size or defaults.block_size(on_cpu=on_cpu),
+        block_size=options.block_size
+        or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
         memory_shares=(),
         worker_endpoint=f"ipc://{prefix}.workers",

@@ -13,8 +13,9 @@ import msgspec
 from engine_core.tokenization.tokenizer import TokenizerError
 from server.models.devices import DeviceError, device_ordinal, resolve_devices
 from server.models.memory_shares import SharesError, Tenant, divide
-from server.models.model_setup import EngineOptions, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
+from server.models.setup_error import SetupError
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames
@@ -41,6 +42,8 @@ def build_served_models(
         options = EngineOptions(
             **shared,
             memory_share=shares[index],
+            rerank=model.rerank,
+            sources=(model.model,),
             stall_timeout=settings.stall_timeout,
             log_level=settings.log_level,
             setting_names=setting_names.of_engine(index),

@@ -55,9 +55,15 @@ def max_running(stages: int = 1, *, on_cpu: bool) -> int:
     return 64 if on_cpu else 1024 * stages
 
 
-def block_size(*, on_cpu: bool) -> int:
-    """`--block-size`: tokens in a block of the KV cache."""
-    return 16 if on_cpu else 128
+def block_size(*, generates: bool = True, on_cpu: bool) -> int:
+    """`--block-size`: tokens in a block of the KV cache.
+
+    Prompts share whole blocks. Those of rerankers and embedders are short, and what they have in
+    common is shorter still: a template and a query of 100 tokens would share no block of 128.
+    """
+    if on_cpu:
+        return 16
+    return 128 if generates else 32
 
 
 def max_step_tokens(*, cached: bool, on_cpu: bool) -> int:

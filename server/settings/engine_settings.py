@@ -25,6 +25,7 @@ from server.settings.setting_types import (
 )
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import AskedTask, Dtype, LoadFormat, TransportName
+from workers.contract.reranking import RerankTemplate
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,8 +180,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.CAPACITY,
             "tokens in a block, the unit in which the cache is allocated and shared "
-            f"(default: {defaults.block_size(on_cpu=True)} on a CPU, "
-            f"{defaults.block_size(on_cpu=False)} on CUDA)",
+            f"(default: {defaults.block_size(on_cpu=True)} on a CPU; on CUDA "
+            f"{defaults.block_size(on_cpu=False)} for a generator and "
+            f"{defaults.block_size(generates=False, on_cpu=False)} for others)",
             parse_positive,
             "TOKENS",
         ),
@@ -191,7 +193,8 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
     """One model: a folder or a hub id, and its names in requests (by default its own name).
 
     Keys without a flag: `memory_share` is this engine's part of each of its CUDA devices;
-    `max_queue_seconds` replaces the daemon's.
+    `max_queue_seconds` replaces the daemon's; `rerank` is the template of a causal model that
+    reranks.
     """
 
     model: Text
@@ -208,3 +211,4 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = ()
     memory_share: Share | None = None
     max_queue_seconds: Seconds | None = None
+    rerank: RerankTemplate | None = None

@@ -14,8 +14,9 @@ from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
 from engine_core.structured.compiler_threads import CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarError
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Tokenized, TokenizerThreads
+from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from tests.engine_core.tokenization.test_tokenizer_threads import raw_tokenizer
 
 

@@ -20,6 +20,7 @@ from transformers import (
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
+from workers.contract.model_config import ModelConfig
 from workers.contract.share import Share, even_split, shares_of
 from workers.weights.loader import LoadedModel, load_model
 
@@ -103,9 +104,11 @@ def worker_config(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     load_format: LoadFormat = "auto",
+    model: ModelConfig | None = None,
 ) -> WorkerConfig:
-    """A stage of the checkpoint in `folder`, with small blocks and no sockets."""
-    model = read_model_config(folder)
+    """A stage of the checkpoint in `folder`, with small blocks and no sockets. `model` replaces
+    what its files say."""
+    model = model or read_model_config(folder)
     execution = ExecutionConfig(
         name="tiny",
         model=model,

@@ -18,7 +18,7 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, Status
 from engine_core.structured.compiler_threads import CompiledJob
-from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config
 from tests.workers.checkpoints import with_execution, worker_config

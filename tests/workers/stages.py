@@ -20,6 +20,7 @@ from workers.contract.messages import (
     StepMask,
     StepOutput,
 )
+from workers.contract.model_config import ModelConfig
 from workers.sampling.adjustments import TokenMask
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.encode_runner import EncodeRunner
@@ -39,8 +40,9 @@ class Stages:
         num_stages: int = 1,
         backend: str = "auto",
         device: Device = "cpu",
+        model: ModelConfig | None = None,
     ) -> None:
-        configs = _configs(folder, task, num_stages, backend, device)
+        configs = _configs(folder, task, num_stages, backend, device, model)
         self.block_size = configs[0].execution.block_size
         self.runners: list[DecodeRunner] = []
         for config in configs:
@@ -113,9 +115,14 @@ class EncoderStages:
 
 
 def _configs(
-    folder: Path, task: Task, num_stages: int, backend: str, device: Device
+    folder: Path,
+    task: Task,
+    num_stages: int,
+    backend: str,
+    device: Device,
+    model: ModelConfig | None = None,
 ) -> list[WorkerConfig]:
-    config = worker_config(folder, task=task, num_stages=num_stages, device=device)
+    config = worker_config(folder, task=task, num_stages=num_stages, device=device, model=model)
     execution = msgspec.structs.replace(config.execution, attention_backend=backend)
     return [WorkerConfig(execution=execution, stage=stage) for stage in range(num_stages)]
 

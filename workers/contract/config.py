@@ -14,7 +14,7 @@ from workers.contract.model_config import ModelConfig
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
-Task = Literal["generate", "embed", "embed_sparse", "classify"]
+Task = Literal["generate", "embed", "embed_sparse", "classify", "rerank"]
 AskedTask = Literal["generate", "embed", "rerank"]
 """What a person may ask a checkpoint to do."""
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
@@ -79,6 +79,11 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     def setting(self, key: str) -> str:
         """What a message calls a setting that a person should change."""
         return self.setting_names.get(key, key)
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether a query and a text are scored together."""
+        return self.task in ("classify", "rerank")
 
     @property
     def num_stages(self) -> int:

@@ -29,6 +29,8 @@ class Conventions:
     output_name    the name under which it does: `module_output_name` there
     pooling        the type of its second module in modules.json, None if there is none
     after_pooling  types that may follow
+    templated      whether texts are put into a template of ours, which takes the place of what the
+                   files say of chat templates and prompts
     """
 
     library_class: str | None
@@ -37,6 +39,7 @@ class Conventions:
     output_name: str
     pooling: str | None
     after_pooling: tuple[str, ...] = ()
+    templated: bool = False
 
 
 CONVENTIONS: Mapping[Task, Conventions] = {
@@ -68,6 +71,15 @@ CONVENTIONS: Mapping[Task, Conventions] = {
         output="logits",
         output_name="scores",
         pooling=None,
+    ),
+    "rerank": Conventions(
+        library_class="CrossEncoder",
+        task="text-generation",
+        output="logits",
+        output_name="causal_logits",
+        pooling=None,
+        after_pooling=("LogitScore",),
+        templated=True,
     ),
 }
 

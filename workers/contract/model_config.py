@@ -12,6 +12,7 @@ from workers.contract.embedding_modules import (
     vector_size,
 )
 from workers.contract.model_shape import ModelShape
+from workers.contract.reranking import RerankConfig
 
 SpladeStrategy = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]
@@ -57,7 +58,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
     follow an embedder's `pooling`, in order; if the last one normalises, the server does that,
-    because a request may leave it out.
+    because a request may leave it out. `reranking` is given for a causal model that scores pairs.
     """
 
     path: str
@@ -72,6 +73,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     modules: tuple[VectorModule, ...] = ()
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    reranking: RerankConfig | None = None
     tokenizer_file: str | None = None
 
     @property

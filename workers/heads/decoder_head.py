@@ -4,9 +4,11 @@ from typing import Protocol
 
 import torch
 
+from workers.contract.config import Task
 from workers.heads.base import HeadResult
 from workers.heads.generate import GenerateHead
 from workers.heads.last_token import LastTokenHead
+from workers.heads.last_token_scores import LastTokenScores
 from workers.heads.requested_outputs import RequestedOutputs
 from workers.heads.vector_modules import VectorModules
 from workers.models.base import StageModel
@@ -32,6 +34,7 @@ class DecoderHead(Protocol):
 
 
 def decoder_head(
+    task: Task,
     model: StageModel,
     modules: VectorModules,
     slots: SlotTable,
@@ -40,4 +43,6 @@ def decoder_head(
     """`sampling` is given for a model that generates."""
     if sampling is not None:
         return GenerateHead(model, slots, sampling)
-    return LastTokenHead(modules)
+    if task == "embed":
+        return LastTokenHead(modules)
+    return LastTokenScores(model, reranks=task == "rerank")

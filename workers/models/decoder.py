@@ -17,6 +17,7 @@ from workers.layers.layer import Layer
 from workers.layers.linear import Linear, pad_rows
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.layers.placement import Placement
+from workers.layers.token_scores import TokenScores
 from workers.models.base import family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -160,4 +161,24 @@ class DecoderForCausalLM(DecoderModel):
         tied = config.tie_word_embeddings
         shared = self._embedding.weight if tied and self._embedding is not None else None
         head = {_EMBEDDING if tied else _LM_HEAD: config.vocab_size}
+        if config.reranking is not None:
+            tokens = config.reranking.token_ids
+            return TokenScores(config.hidden_size, head, placement, token_ids=tokens, tied=shared)
         return Linear(config.hidden_size, head, placement, bias=False, tied=shared)
+
+
+class DecoderForSequenceClassification(DecoderModel):
+    """One stage of a decoder with a classifier."""
+
+    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
+        super().__init__(config, share, placement)
+        labels = {"score": config.num_labels}
+        self._score = (
+            Linear(config.hidden_size, labels, placement, bias=False) if share.last else None
+        )
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return on_this_stage(self._score)(pad_rows(hidden))[: hidden.shape[0]]
+
+    def parts(self) -> Sequence[Layer]:
+        return super().parts() if self._score is None else (*super().parts(), self._score)

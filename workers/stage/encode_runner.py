@@ -61,5 +61,5 @@ def encoder_head(config: ExecutionConfig, model: StageModel, modules: VectorModu
             return EmbedSparseHead(model, config.model.splade)
         case "classify":
             return ClassifyHead(model, config.model.classifier_pooling)
-        case "generate":
-            raise ValueError("an encoder generates nothing")
+        case "generate" | "rerank":
+            raise ValueError(f"an encoder cannot {config.task}")

@@ -216,19 +216,18 @@ def _decoder_seconds(
     from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
 
     device, size, prompts = placement.device, execution.block_size, _prompt_lens(execution)
-    samples = execution.task == "generate"
-    rows = min(DECODE_ROWS, -(-execution.max_running // execution.num_stages))
-    contexts = np.full(rows, min(DECODE_CONTEXT, execution.max_model_len), np.int32)
+    contexts, generates = _decode_contexts(execution), execution.task == "generate"
     blocks = [blocks_of(lens, size) for lens in (contexts, prompts)]
     num_blocks, max_blocks = (max(map(of, blocks)) for of in (np.sum, np.max))
     max_rows = max(len(contexts), len(prompts))
     slots = SlotTable(max_rows, int(max_blocks), size, int(num_blocks), device)
-    table = SamplingTable(max_rows, execution.model.vocab_size, device) if samples else None
+    table = SamplingTable(max_rows, execution.model.vocab_size, device) if generates else None
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
     stage = stage_attention(execution, model, backends, cache, placement)
     builder = DecodeInputBuilder(slots, RequestedOutputsBuilder(table, device), first=True)
-    head = decoder_head(model, _made_up_modules(execution, placement), slots, table)
+    modules = _made_up_modules(execution, placement)
+    head = decoder_head(execution.task, model, modules, slots, table)
 
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
@@ -246,6 +245,12 @@ def _decoder_seconds(
         return [layer, embedding, last_layer_and_head - layer]
 
     return seconds(np.ones_like(contexts), contexts - 1), seconds(prompts, np.zeros_like(prompts))
+
+
+def _decode_contexts(execution: ExecutionConfig) -> IntArray:
+    """The tokens of each row of a decode step, int32[R]."""
+    rows = min(DECODE_ROWS, -(-execution.max_running // execution.num_stages))
+    return np.full(rows, min(DECODE_CONTEXT, execution.max_model_len), np.int32)
 
 
 def _prompt_lens(execution: ExecutionConfig) -> IntArray:

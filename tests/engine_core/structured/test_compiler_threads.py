@@ -11,7 +11,7 @@ from engine_core.messages import GenerateJob, Grammar, SamplingParams
 from engine_core.structured import compiler_threads
 from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, GrammarError
-from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.tokenization.tokenized import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
 

@@ -9,7 +9,7 @@ from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
-from engine_core.tokenization.tokenizer_threads import Tokenized
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from server.models.devices import DeviceError
-from server.models.model_setup import EngineOptions, SetupError, set_up_model
+from server.models.model_setup import EngineOptions, set_up_model
+from server.models.setup_error import SetupError
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint

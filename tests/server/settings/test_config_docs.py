@@ -50,7 +50,13 @@ def defaults_on_both(default: Callable[..., int], *arguments: str) -> list[int]:
     ("key", "expected"),
     [
         ("max_running", defaults_on_both(defaults.max_running)),
-        ("block_size", defaults_on_both(defaults.block_size)),
+        (
+            "block_size",
+            [
+                *defaults_on_both(defaults.block_size),
+                defaults.block_size(generates=False, on_cpu=False),
+            ],
+        ),
         (
             "max_step_tokens",
             [

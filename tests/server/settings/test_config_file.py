@@ -10,6 +10,7 @@ from server.settings.config_file import read_config_file
 from server.settings.engine_settings import ModelSettings
 from server.settings.settings import Settings, SettingsError
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.reranking import RerankTemplate
 
 EVERYTHING = """
 host: 0.0.0.0
@@ -52,6 +53,9 @@ models:
     threads: 4
     memory_share: 0.5
     max_queue_seconds: 2.5
+    rerank:
+      pieces: ["A: {query}", "B: {document}", "Yes or No?"]
+      positive: "Yes"
   - model: BAAI/bge-base-en-v1.5
     stage_layers: 4, 8
     kv_cache_memory: 1000
@@ -98,6 +102,7 @@ def writer(folder: Path) -> ModelSettings:
         threads=4,
         memory_share=0.5,
         max_queue_seconds=2.5,
+        rerank=RerankTemplate(pieces=("A: {query}", "B: {document}", "Yes or No?"), positive="Yes"),
     )
 
 

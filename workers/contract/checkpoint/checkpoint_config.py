@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
+from workers.contract.checkpoint.logit_score import LOGIT_SCORE, read_reranking
 from workers.contract.checkpoint.sentence_transformers_checks import (
     check_sentence_transformers_files,
 )
@@ -61,31 +62,31 @@ def read_model_config(
     keys = ConfigKeys(path / "config.json", read_json(path / "config.json"), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
-    own = family_of(declared).base if _has_pooling(modules) else declared
+    own = family_of(declared).base if _has("Pooling", modules) else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
+    task = _task(family.task, asked, modules)
     _check_others(keys, path, refuse)
-    if architecture == own:
-        _check_modules(path, modules, family.task, refuse)
-    else:
-        modules = []
+    heeded = architecture == own and (task == "rerank" or not _has(LOGIT_SCORE, modules))
+    modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
-    own_limit = _own_limit(path, transformer, family.task)
-    labels = read_labels(keys)
+    reranking = read_reranking(path, modules, model) if task == "rerank" else None
+    labels = read_labels(keys)[: None if reranking is None else 1]
     pooling = _pooling(path, modules, shape)
     behind = read_vector_modules(path, modules, vector_size(shape.hidden_size, pooling, ()))
     config = ModelConfig(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
-        max_model_len=_longest(shape, own_limit),
+        max_model_len=_longest(shape, _own_limit(path, transformer, task)),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
         labels=labels,
-        sigmoid_scores=read_sigmoid_scores(keys, model.activation_fn),
+        sigmoid_scores=read_sigmoid_scores(keys, model.activation_fn) or reranking is not None,
+        reranking=reranking,
         pooling=pooling,
         modules=behind,
         splade=read_splade(path, modules),
@@ -95,6 +96,12 @@ def read_model_config(
     return config
 
 
+def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
+    """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
+    reranks = asked == "rerank" or (asked is None and _has(LOGIT_SCORE, modules))
+    return "rerank" if own == "generate" and reranks else own
+
+
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
     """How token states are pooled. In a causal model only the last token has seen all others, and
     the states of those in the prefix cache are not computed again."""
@@ -102,7 +109,7 @@ def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingC
     if shape.has_kv_cache and not modules:
         return last
     pooling = read_pooling(folder, modules, shape.hidden_size)
-    if shape.has_kv_cache and _has_pooling(modules) and pooling.modes != last.modes:
+    if shape.has_kv_cache and _has("Pooling", modules) and pooling.modes != last.modes:
         reason = f"pooling_mode {' + '.join(pooling.modes)} over a causal model is not supported"
         raise ModelConfigError(f"{folder / MODULES_FILE}: {reason} (lasttoken)")
     return pooling
@@ -135,11 +142,14 @@ def _check_others(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
         refuse(ModelConfigError(merge))
 
 
-def _check_modules(folder: Path, modules: list[Module], task: Task, refuse: Refuse) -> None:
+def _checked_modules(
+    folder: Path, modules: list[Module], task: Task, refuse: Refuse
+) -> list[Module]:
     try:
         check_sentence_transformers_files(folder, modules, CONVENTIONS[task])
     except ModelConfigError as error:
         refuse(error)
+    return modules
 
 
 def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
@@ -171,8 +181,8 @@ def _longest(shape: ModelShape, own_limit: int | None) -> int:
     return told if own_limit is None else min(told, own_limit)
 
 
-def _has_pooling(modules: list[Module]) -> bool:
-    return any(module.kind == "Pooling" for module in modules)
+def _has(kind: str, modules: list[Module]) -> bool:
+    return any(module.kind == kind for module in modules)
 
 
 def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | None:

@@ -21,6 +21,7 @@ _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """Modules that run a model -> the task of each, unless its file names another."""
 
+_OF_PROMPTS = ("modality_config", "processing_kwargs")
 _ARGUMENTS = "model_args model_kwargs tokenizer_args processor_kwargs config_args config_kwargs"
 _HARMLESS_ARGUMENTS = frozenset(
     "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
@@ -69,6 +70,8 @@ def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> 
         "query_expansion": (None,),
         "tokenizer_name_or_path": (None,),
     }
+    if conventions.templated:
+        neutral = {key: own for key, own in neutral.items() if key not in _OF_PROMPTS}
     own = read_json(file) if file.exists() else {}
     values: dict[str, Any] = {"transformer_task": task, **own}
     check_neutral(file, values, neutral)
@@ -85,6 +88,8 @@ def _check_model_file(file: Path, conventions: Conventions) -> None:
         "max_active_dims": (None,),
     }
     _check_file(file, neutral)
+    if conventions.templated:
+        return
     if conventions.pooling is None and (prompt := read_model_file(file.parent).default_prompt):
         raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
 

@@ -47,11 +47,12 @@ class Family:
 def decoder(
     name: str, read_shape: ReadShape, renames: Renames = (), alone: str | None = None
 ) -> dict[str, Family]:
-    """The architectures of decoder `name`: with an LM head, and alone, called `alone` if not as is
-    usual."""
+    """The architectures of decoder `name`: with an LM head, as a classifier, and alone, called
+    `alone` if not as is usual."""
     base = alone or f"{name}Model"
     rows: list[tuple[str, str, Task]] = [
         (f"{name}ForCausalLM", "ForCausalLM", "generate"),
+        (f"{name}ForSequenceClassification", "ForSequenceClassification", "classify"),
         (base, "Model", "embed"),
     ]
     return {

@@ -16,6 +16,7 @@ from workers.contract.families.nomicbert import NOMICBERT
 from workers.contract.families.phi import PHI3
 from workers.contract.families.qwen import QWEN2, QWEN3
 from workers.contract.families.roberta import ROBERTA
+from workers.contract.model_config import ModelConfig
 
 FAMILIES: Mapping[str, Family] = {
     **LLAMA,
@@ -34,7 +35,11 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-_TASKS: Mapping[AskedTask, Task] = {"generate": "generate", "embed": "embed", "rerank": "classify"}
+_TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
+    "generate": ("generate",),
+    "embed": ("embed",),
+    "rerank": ("classify", "rerank"),
+}
 
 
 class UnknownArchitectureError(ValueError):
@@ -63,8 +68,15 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
     that without its head. Raises TaskError."""
     own = family_of(declared)
     by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
-    architecture = by_task.get(_TASKS[asked])
+    if own.task == "generate":
+        by_task["rerank"] = declared  # by the logits of an answer's tokens
+    architecture = next((by_task[task] for task in _TASKS[asked] if task in by_task), None)
     if architecture is None:
-        able = [each for each, task in _TASKS.items() if task in by_task]
+        able = [each for each, tasks in _TASKS.items() if by_task.keys() & set(tasks)]
         raise TaskError(f"{declared} cannot {asked}; it can {' or '.join(able)}")
     return architecture
+
+
+def task_of(model: ModelConfig) -> Task:
+    """What a model does."""
+    return "rerank" if model.reranking is not None else family_of(model.architecture).task

@@ -288,10 +288,10 @@ def test_a_generator_with_another_module(tmp_path: Path) -> None:
     save_llama(tmp_path)
     modules = [
         {"type": f"sentence_transformers.models.{own}", "path": ""}
-        for own in ("Transformer", "LogitScore")
+        for own in ("Transformer", "WordWeights")
     ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert "LogitScore is not supported" in refusal(tmp_path)
+    assert "WordWeights is not supported" in refusal(tmp_path)
 
 
 def test_a_decoder_whose_states_are_pooled_is_an_embedder(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""A text within a template whose pieces are tokenized one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.job import RefusalError
+from engine_core.messages import Tokenization
+from engine_core.tokenization.tokenized import Tokenized
+from engine_core.tokenization.tokenizer import Tokenizer
+
+_Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPieces:
+    """A template's `pieces`, each tokenized alone; `text` is the end of piece number `place`."""
+
+    pieces: tuple[str, ...]
+    place: int
+    text: str
+
+    def __len__(self) -> int:
+        """In characters."""
+        return len(self.text) + sum(map(len, self.pieces))
+
+    @property
+    def whole_piece(self) -> str:
+        """The piece with its text."""
+        return self.pieces[self.place] + self.text
+
+
+def tokenize_pieces(
+    tokenizer: Tokenizer, texts: Sequence[TextPieces], options: Tokenization
+) -> list[Tokenized]:
+    """Truncation removes tokens of a text, from either side, and nothing else. What several texts
+    have in common is tokenized once.
+
+    Raises RefusalError where the template alone is longer than the limit.
+    """
+    spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
+    encodings = tokenizer.raw.encode_batch_fast(list(spelled), add_special_tokens=False)
+    ids = {
+        piece: np.array(encoding.ids, np.int32)
+        for piece, encoding in zip(spelled, encodings, strict=True)
+    }
+    return [_tokenized(text, ids, options) for text in texts]
+
+
+def _tokenized(text: TextPieces, ids: dict[str, _Ids], options: Tokenization) -> Tokenized:
+    bare, own = ids[text.pieces[text.place]], ids[text.whole_piece]
+    before = [ids[piece] for piece in text.pieces[: text.place]]
+    behind = [ids[piece] for piece in text.pieces[text.place + 1 :]]
+    others, limit = sum(map(len, [*before, *behind])), options.truncate_to
+    excess = 0 if limit is None else max(others + len(own) - limit, 0)
+    start = _in_common(bare, own)
+    if excess > len(own) - start:
+        raise RefusalError(
+            "context_length_exceeded",
+            f"query and template have {others + start} tokens; the limit for them and a text is "
+            f"{limit}",
+        )
+    at = start if options.truncation_side == "left" else len(own) - excess
+    kept = np.delete(own, slice(at, at + excess))
+    return Tokenized(np.concatenate([*before, kept, *behind]).tobytes(), dropped=excess)
+
+
+def _in_common(bare: _Ids, own: _Ids) -> int:
+    """How many tokens a piece begins with whether or not its text follows."""
+    shorter = min(len(bare), len(own))
+    different = np.flatnonzero(bare[:shorter] != own[:shorter])
+    return int(different[0]) if len(different) else shorter

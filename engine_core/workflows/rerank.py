@@ -1,0 +1,68 @@
+"""Scores of pairs by a causal model: its prompt has query and document, and asks for an answer.
+
+The template's beginning and the query are a prefix of every document's prompt, so that they are
+computed once.
+"""
+
+import re
+from functools import partial
+
+from engine_core.job import RefusalError
+from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.tokenization.text_pieces import TextPieces
+from engine_core.tokenization.tokenizer_threads import Text
+from engine_core.workflows.base import Workflow
+from engine_core.workflows.decoder_embed import PromptProcessor, PromptScheduler
+from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
+from workers.contract.config import ExecutionConfig
+from workers.contract.reranking import DOCUMENT, INSTRUCTION, QUERY
+
+_PLACES = re.compile("|".join(map(re.escape, (QUERY, INSTRUCTION))))
+
+
+class TemplateProcessor(EncoderProcessor):
+    """Puts each text and its query into the template."""
+
+    item = "documents"
+
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
+        super().__init__(config, num_blocks)
+        if config.model.reranking is None:
+            raise ValueError(f"{config.name} has no template")
+        self._template = config.model.reranking.known_template
+
+    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+        if isinstance(message, GenerateJob) or message.query is None or message.ids:
+            raise RefusalError("invalid_request", "this model scores pairs of a query and a text")
+        instruction, queries, texts = message.instruction, message.query, message.texts
+        if isinstance(queries, str):
+            pieces, cut = self._pieces(queries, instruction)
+            return [TextPieces(pieces, cut, text) for text in texts]
+        if len(queries) != len(texts):
+            raise RefusalError("invalid_request", f"{len(queries)} queries, {len(texts)} texts")
+        return [
+            TextPieces(*self._pieces(query, instruction), text)
+            for query, text in zip(queries, texts, strict=True)
+        ]
+
+    def _pieces(self, query: str, instruction: str | None) -> tuple[tuple[str, ...], int]:
+        """The template's pieces without the document, and the number of that which it ends."""
+        template = self._template
+        given = template.instruction or "" if instruction is None else instruction
+        values = {QUERY: query, INSTRUCTION: given}
+
+        # In one pass: a query that spells a placeholder is text.
+        def filled(piece: str) -> str:
+            return _PLACES.sub(lambda found: values[found[0]], piece.removesuffix(DOCUMENT))
+
+        return tuple(map(filled, template.pieces)), template.cut_piece
+
+
+WORKFLOW = Workflow(
+    task="rerank",
+    operations=frozenset({"encode texts", "score pairs", "follow an instruction"}),
+    preprocessor=tokenizer_threads_for,
+    processor=partial(PromptProcessor, items=TemplateProcessor),
+    scheduler=PromptScheduler,
+    vector_size=lambda model: model.num_labels,
+)

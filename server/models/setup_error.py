@@ -1,0 +1,12 @@
+"""What is wrong with a model's settings."""
+
+from server.settings.setting_names import flag_name
+
+
+class SetupError(ValueError):
+    """The setting `key` does not suit the model or other settings; `reason` is one line."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{flag_name(key)}: {reason}")
+        self.key = key
+        self.reason = reason

@@ -1,0 +1,94 @@
+"""How a causal model scores pairs: the prompt that it gets, and the tokens whose logits are the
+score (no torch)."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+QUERY, DOCUMENT, INSTRUCTION = "{query}", "{document}", "{instruction}"
+
+
+class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The prompt of a pair, and the answer whose likelihood is its score.
+
+    Each of the `pieces` is tokenized alone, without added special tokens (those that it spells are
+    tokens), and the prompt is their concatenation. One piece ends with `{document}`: a document
+    that is too long is cut at its end. `{query}` and `{instruction}` may be anywhere;
+    `instruction` is the default of the latter. The score is the logit of the token `positive`, less
+    that of `negative` if there is one.
+    """
+
+    pieces: tuple[str, ...]
+    positive: str
+    negative: str | None = None
+    instruction: str | None = None
+
+    def fault(self) -> str | None:
+        """What is wrong with it; None if nothing is."""
+        text = "".join(self.pieces)
+        if [piece.count(DOCUMENT) for piece in self.pieces if DOCUMENT in piece] != [1]:
+            return f"pieces hold {DOCUMENT} {text.count(DOCUMENT)} times; it is needed once"
+        if not self.pieces[self.cut_piece].endswith(DOCUMENT):
+            return f"a piece ends with {DOCUMENT}; what follows it is a piece of its own"
+        if QUERY not in text:
+            return f"pieces do not hold {QUERY}"
+        if (INSTRUCTION in text) != (self.instruction is not None):
+            return f"an instruction and {INSTRUCTION} in the pieces are given together"
+        return None
+
+    @property
+    def cut_piece(self) -> int:
+        """The number of the piece with the document."""
+        return next(i for i, piece in enumerate(self.pieces) if DOCUMENT in piece)
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether a request may have an instruction of its own."""
+        return self.instruction is not None
+
+
+class RerankConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a causal model that reranks was declared and set up.
+
+    `token_ids` are those of the template's positive and negative token; until the template is known
+    they are what the checkpoint's LogitScore module says, if it has one. `instruction` is the
+    checkpoint's own default.
+    """
+
+    template: RerankTemplate | None = None
+    token_ids: tuple[int, ...] = ()
+    instruction: str | None = None
+
+    @property
+    def known_template(self) -> RerankTemplate:
+        """The template. Raises ValueError for a model that is not set up."""
+        if self.template is None:
+            raise ValueError("a reranker without a template was not set up")
+        return self.template
+
+
+_QWEN3_TASK = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".'
+)
+
+KNOWN_TEMPLATES: Mapping[str, RerankTemplate] = {
+    # The model card of Qwen/Qwen3-Reranker-0.6B, its example for transformers.
+    "Qwen3-Reranker": RerankTemplate(
+        pieces=(
+            f"<|im_start|>system\n{_QWEN3_TASK}<|im_end|>\n<|im_start|>user\n",
+            "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+            "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        ),
+        positive="yes",
+        negative="no",
+        instruction="Given a web search query, retrieve relevant passages that answer the query",
+    ),
+}
+"""By a part of a checkpoint's name."""
+
+
+def template_of_name(name: str) -> RerankTemplate | None:
+    """The template of a checkpoint whose hub id or folder is `name`, if it is known."""
+    lowered = name.lower()
+    return next((own for key, own in KNOWN_TEMPLATES.items() if key.lower() in lowered), None)
