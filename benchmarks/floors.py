@@ -80,7 +80,7 @@ def _head_width(model: ModelConfig) -> int:
 
 
 def _windows(model: ModelConfig) -> list[int | None]:
-    """Of each layer."""
+    """The window of each layer; None for layers without."""
     return [model.attention[kind].window for kind in model.layer_kinds]
 
 

@@ -1,11 +1,14 @@
 """Tokenizers without a tokenizer.json: converted once, compared, kept; or refused in one line."""
 
+import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tokenizers import Tokenizer as RawTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
@@ -107,6 +110,41 @@ def test_without_the_extra_the_line_names_it(
     monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
     with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
         model_of(bert)
+
+
+@pytest.fixture
+def xlm_roberta(tmp_path: Path) -> Path:
+    """A folder with a small sentencepiece model, as XLM-RoBERTa's slow form has it."""
+    folder = tmp_path / "xlm-roberta"
+    folder.mkdir()
+    lines = Path(convert_main.__file__).read_text().splitlines()
+    trained = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=trained, vocab_size=200, minloglevel=2
+    )
+    (folder / "sentencepiece.bpe.model").write_bytes(trained.getvalue())
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
+    write_json(folder / "config.json", {"model_type": "xlm-roberta"})
+    return folder
+
+
+def test_a_sentencepiece_model_is_converted(xlm_roberta: Path, tmp_path: Path) -> None:
+    convert(xlm_roberta, tmp_path / "converted.json")
+    pieces = SentencePieceProcessor(model_file=str(xlm_roberta / "sentencepiece.bpe.model"))
+    ids = RawTokenizer.from_file(str(tmp_path / "converted.json")).encode("import sys").ids
+    # The first three pieces have other numbers: <s>, <pad>, </s>, <unk> come before the others.
+    assert ids == [0, *(piece + 1 for piece in pieces.encode("import sys")), 2]
+
+
+def test_a_sentencepiece_model_that_is_read_otherwise_is_refused(
+    xlm_roberta: Path, tmp_path: Path
+) -> None:
+    """Llama's form removes a space that sentencepiece keeps."""
+    (xlm_roberta / "sentencepiece.bpe.model").rename(xlm_roberta / "tokenizer.model")
+    write_json(xlm_roberta / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
+    write_json(xlm_roberta / "config.json", {"model_type": "llama"})
+    with pytest.raises(ConversionError, match="otherwise once it is converted"):
+        convert(xlm_roberta, tmp_path / "converted.json")
 
 
 def test_files_that_transformers_does_not_read(
