@@ -11,8 +11,7 @@ from statistics import median
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerConnected
-from workers.contract.part_costs import PartCosts, StageCosts
-from workers.contract.share import Share, even_split, shares_of
+from workers.contract.share import PartCosts, Share, StageCosts, even_split, shares_of
 
 log = logging.getLogger(__name__)
 

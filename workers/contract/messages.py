@@ -6,8 +6,7 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 
 import msgspec
 
-from workers.contract.part_costs import StageCosts
-from workers.contract.share import Share
+from workers.contract.share import Share, StageCosts
 from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
 
 

@@ -1,4 +1,4 @@
-"""Which part of a model each pipeline stage holds."""
+"""Which part of a model each pipeline stage holds, and what its parts cost it."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -53,3 +53,33 @@ def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
     each, left_over = divmod(num_layers, num_stages)
     extra = set([*range(1, num_stages - 1), 0][:left_over])
     return tuple(each + (stage in extra) for stage in range(num_stages))
+
+
+class PartCosts(msgspec.Struct, array_like=True, frozen=True):
+    """What one part of a model costs a stage.
+
+    decode        seconds that it takes in a step of decode rows; 0 for an encoder
+    prompts       seconds that it takes in a step of prompts, or of whole texts
+    weight_bytes  bytes of its weights
+    """
+
+    decode: float
+    prompts: float
+    weight_bytes: int
+
+
+class StageCosts(msgspec.Struct, array_like=True, frozen=True):
+    """What the parts of a model cost on one stage's device, measured before the layers are divided;
+    all times are 0 where that would have taken too long.
+
+    layer           one layer
+    embedding       what the first stage computes besides its layers
+    head            what the last stage does: final norm, logits, sampling or pooling, less what its
+                    last layer saves
+    kv_block_bytes  bytes of a block of KV cache in one layer; 0 for an encoder
+    """
+
+    layer: PartCosts
+    embedding: PartCosts
+    head: PartCosts
+    kv_block_bytes: int

@@ -14,8 +14,7 @@ from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache, kv_block_bytes
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import EncodeStep
-from workers.contract.part_costs import PartCosts, StageCosts
-from workers.contract.share import Share
+from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
 from workers.heads.vector_modules import VectorModules

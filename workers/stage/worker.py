@@ -24,8 +24,7 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
-from workers.contract.part_costs import StageCosts
-from workers.contract.share import Share
+from workers.contract.share import Share, StageCosts
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
 from workers.links.step_inbox import StepInbox

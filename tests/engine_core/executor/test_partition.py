@@ -12,8 +12,7 @@ from tests.engine_core.configs import MODEL, execution_config
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerConnected
 from workers.contract.model_config import ModelConfigError
-from workers.contract.part_costs import PartCosts, StageCosts
-from workers.contract.share import even_split, shares_of
+from workers.contract.share import PartCosts, StageCosts, even_split, shares_of
 
 GIB = 1 << 30
 LAYERS = 32  # of an 8B Llama

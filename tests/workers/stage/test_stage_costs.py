@@ -21,8 +21,7 @@ from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import Task, WorkerConfig
 from workers.contract.messages import EmbedSparseOutput, WorkerLoaded
-from workers.contract.part_costs import PartCosts, StageCosts
-from workers.contract.share import shares_of
+from workers.contract.share import PartCosts, StageCosts, shares_of
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
 
