@@ -4,7 +4,6 @@ The template's beginning and the query are a prefix of every document's prompt, 
 computed once.
 """
 
-import re
 from functools import partial
 
 from engine_core.job import RefusalError
@@ -15,9 +14,6 @@ from engine_core.workflows.base import Workflow
 from engine_core.workflows.decoder_embed import PromptProcessor, PromptScheduler
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 from workers.contract.config import ExecutionConfig
-from workers.contract.reranking import DOCUMENT, INSTRUCTION, QUERY
-
-_PLACES = re.compile("|".join(map(re.escape, (QUERY, INSTRUCTION))))
 
 
 class TemplateProcessor(EncoderProcessor):
@@ -36,26 +32,14 @@ class TemplateProcessor(EncoderProcessor):
             raise RefusalError("invalid_request", "this model scores pairs of a query and a text")
         instruction, queries, texts = message.instruction, message.query, message.texts
         if isinstance(queries, str):
-            pieces, cut = self._pieces(queries, instruction)
-            return [TextPieces(pieces, cut, text) for text in texts]
+            pieces = self._template.filled(queries, instruction)
+            return [TextPieces(pieces, self._template.cut_piece, text) for text in texts]
         if len(queries) != len(texts):
             raise RefusalError("invalid_request", f"{len(queries)} queries, {len(texts)} texts")
         return [
-            TextPieces(*self._pieces(query, instruction), text)
+            TextPieces(self._template.filled(query, instruction), self._template.cut_piece, text)
             for query, text in zip(queries, texts, strict=True)
         ]
-
-    def _pieces(self, query: str, instruction: str | None) -> tuple[tuple[str, ...], int]:
-        """The template's pieces without the document, and the number of that which it ends."""
-        template = self._template
-        given = template.instruction or "" if instruction is None else instruction
-        values = {QUERY: query, INSTRUCTION: given}
-
-        # In one pass: a query that spells a placeholder is text.
-        def filled(piece: str) -> str:
-            return _PLACES.sub(lambda found: values[found[0]], piece.removesuffix(DOCUMENT))
-
-        return tuple(map(filled, template.pieces)), template.cut_piece
 
 
 WORKFLOW = Workflow(

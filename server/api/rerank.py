@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.encode import texts_cut_to
-from server.encoding.relevance import Pairs, Relevance, relevance
+from server.encoding.relevance import Pairs, Relevance, checked_instruction, relevance
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -32,7 +32,7 @@ RERANK = Endpoint(
     "POST",
     "/v1/rerank",
     operation(Reranking, RerankRequest),
-    tasks=("embed", "classify"),
+    tasks=("embed", "classify", "rerank"),
     num_labels=1,
     order=40,
 )
@@ -64,6 +64,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
             query_name=lambda _: "query",
             text_name=lambda index: f"documents[{index}]",
             cut_texts=await _document_tokenization(model, body),
+            instruction=checked_instruction(model, body.instruction),
             cache_salt=body.cache_salt,
         )
         found = await relevance(service, model, pairs, priority=body.priority or 0)
@@ -94,8 +95,9 @@ async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenizat
     most = body.max_tokens_per_doc or most
     if most is None:
         return None
-    paired = model.served.execution.task == "classify"
-    return await texts_cut_to(model, most, query=body.query if paired else None)
+    paired = model.served.execution.scores_pairs
+    query, instruction = body.query if paired else None, body.instruction
+    return await texts_cut_to(model, most, query=query, instruction=instruction)
 
 
 def _results(

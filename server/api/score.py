@@ -2,7 +2,7 @@
 
 from fastapi import Request, Response
 
-from server.encoding.relevance import Pairs, relevance
+from server.encoding.relevance import Pairs, checked_instruction, relevance
 from server.encoding.row_names import item_names
 from server.errors import APIError
 from server.http.body import Body
@@ -20,7 +20,7 @@ SCORE = Endpoint(
     "POST",
     "/v1/score",
     operation(ScoreList, ScoreRequest),
-    tasks=("embed", "classify"),
+    tasks=("embed", "classify", "rerank"),
     num_labels=1,
     order=50,
 )
@@ -70,6 +70,7 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
         text_name=item_names(second_name, seconds),
         cut_queries=cut,
         cut_texts=cut,
+        instruction=checked_instruction(model, body.instruction),
         cache_salt=body.cache_salt,
     )
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Literal
 
+import msgspec
+
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.messages import Tokenization
 from server.errors import APIError
@@ -12,13 +14,21 @@ from server.service.registry import Model
 from server.service.service import Service
 
 
+class Query(msgspec.Struct, frozen=True):
+    """What texts are scored against: one `text`, or one for each of them; and what a reranker is
+    asked to find, if not the usual."""
+
+    text: str | list[str]
+    instruction: str | None = None
+
+
 async def encode(
     service: Service,
     model: Model,
     kind: CallKind[AnswerT],
     items: Items,
     *,
-    query: str | list[str] | None = None,
+    query: Query | None = None,
     cache_salt: str | None = None,
     tokenization: Tokenization | None = None,
     priority: int = 0,
@@ -28,13 +38,14 @@ async def encode(
 
     Raises APIError or EngineError if admission or the engine refuses the job, or it fails.
     """
-    tokens = items.size + _query_size(query, len(items))
+    tokens = items.size + _query_size(query and query.text, len(items))
     with service.admission.admit(rows=len(items), tokens=tokens):
         encoded = await model.client.encode(
             kind,
             texts=items.texts,
             ids=items.ids,
-            query=query,
+            query=query and query.text,
+            instruction=query and query.instruction,
             cache_salt=cache_salt or "",
             tokenization=tokenization,
             priority=priority,
@@ -48,17 +59,16 @@ async def texts_cut_to(
     max_tokens: int,
     *,
     query: str | None = None,
+    instruction: str | None = None,
     side: Literal["left", "right"] = "right",
 ) -> Tokenization:
     """The tokenization that cuts each text to `max_tokens` tokens of its own, or to the model's
-    limit less special tokens and `query`, which stays whole.
+    limit less special tokens, a reranker's template, and `query`, which stay whole.
 
     Raises APIError `context_length_exceeded` where the query leaves no room for a text.
     """
-    around = "" if query is None else (query, "")
     # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.
-    (encoding,) = await asyncio.to_thread(model.tokenizer.raw.encode_batch_fast, [around])
-    others = len(encoding.ids)
+    others = await asyncio.to_thread(_tokens_around, model, query, instruction)
     if query is not None and others >= model.max_model_len:
         raise APIError(
             "context_length_exceeded",
@@ -70,6 +80,18 @@ async def texts_cut_to(
         truncate_to=min(others + max_tokens, model.max_model_len),
         truncation_side=side,
     )
+
+
+def _tokens_around(model: Model, query: str | None, instruction: str | None) -> int:
+    """How many tokens an empty text has with `query`."""
+    reranking = model.served.execution.model.reranking
+    if reranking is not None and query is not None:
+        pieces = reranking.known_template.filled(query, instruction)
+        encodings = model.tokenizer.raw.encode_batch_fast(pieces, add_special_tokens=False)
+        return sum(len(encoding.ids) for encoding in encodings)
+    around = "" if query is None else (query, "")
+    (encoding,) = model.tokenizer.raw.encode_batch_fast([around])
+    return len(encoding.ids)
 
 
 def count_usage(encoded: Encoded) -> Usage:

@@ -12,10 +12,11 @@ from engine_core.client.encode_calls import (
 )
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.encode import count_usage, encode
+from server.encoding.encode import Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
 from server.encoding.similarity import similarity
+from server.errors import APIError
 from server.schemas.common import Usage
 from server.service.inputs import text_items
 from server.service.registry import Model
@@ -28,7 +29,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     `query_name` and `text_name` return the request's field for an index of `queries` or `texts`.
     `cut_texts` says how a text is cut, whether it is embedded alone or scored with its query;
     `cut_queries` how a query is cut that is embedded alone. None: it is refused if it is too long.
-    `cache_salt` is that of `EncodeJob`.
+    `instruction` and `cache_salt` are those of `EncodeJob`.
     """
 
     queries: list[str]
@@ -37,6 +38,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     text_name: Callable[[int], str]
     cut_queries: Tokenization | None = None
     cut_texts: Tokenization | None = None
+    instruction: str | None = None
     cache_salt: str | None = None
 
     def name(self, row: int) -> str:
@@ -59,6 +61,18 @@ class Relevance(msgspec.Struct, frozen=True):
     cut: list[int]
 
 
+def checked_instruction(model: Model, instruction: str | None) -> str | None:
+    """The instruction of a request. Raises APIError if the model takes none; an empty one is none
+    for such a model."""
+    reranking = model.served.execution.model.reranking
+    if reranking is not None and reranking.known_template.takes_instruction:
+        return instruction
+    if instruction:
+        reason = f"instruction: model {model.name} has no template that takes one"
+        raise APIError("invalid_request", reason, "instruction")
+    return None
+
+
 async def relevance(
     service: Service, model: Model, pairs: Pairs, *, priority: int = 0
 ) -> Relevance:
@@ -67,7 +81,7 @@ async def relevance(
     Raises APIError, with the request's own field and index, or EngineError if admission or the
     engine refuses the job, or it fails.
     """
-    if model.served.execution.task == "classify":
+    if model.served.execution.scores_pairs:
         encoded = await _encode_pairs(service, model, pairs, priority)
         config, logits = model.served.execution.model, encoded.logits
         scores = label_scores(logits, config)[:, 0]
@@ -92,7 +106,7 @@ async def _encode_pairs(
             model,
             ScoresCall,
             text_items(pairs.texts),
-            query=pairs.queries[0] if one else pairs.queries,
+            query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
             cache_salt=pairs.cache_salt,
             tokenization=pairs.cut_texts,
             priority=priority,

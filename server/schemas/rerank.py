@@ -18,7 +18,8 @@ class Document(msgspec.Struct, frozen=True):
 class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
     returned. `max_tokens_per_doc` and `truncation` permit to cut documents. With `use_activation`
-    false the scores are the model's logits, without the checkpoint's activation."""
+    false the scores are the model's logits, without the checkpoint's activation. `instruction`
+    replaces the default of a reranker whose template has one."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]
@@ -29,6 +30,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncation: bool | None = None
     return_documents: bool | None = None
     use_activation: bool | None = None
+    instruction: str | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     cache_salt: str | None = None
     user: str | None = None

@@ -16,6 +16,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
 
     `queries` and `documents` are other names of `text_1` and `text_2`. With `use_activation`
     false the answer holds the model's logits, without the activation of its checkpoint.
+    `instruction` replaces the default of a reranker whose template has one.
     """
 
     text_1: Texts | None = None
@@ -25,6 +26,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     use_activation: bool | None = None
+    instruction: str | None = None
     priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
     cache_salt: str | None = None
     user: str | None = None

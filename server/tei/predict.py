@@ -10,7 +10,7 @@ from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.api.classify import CLASSIFY
-from server.encoding.encode import encode
+from server.encoding.encode import Query, encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
 from server.errors import APIError
@@ -96,7 +96,7 @@ async def _logits(
         if not indices:
             continue
         items = [sequences.items[index] for index in indices]
-        query = [first for first, _ in items] if size == 2 else None
+        query = Query([first for first, _ in items]) if size == 2 else None
         last = text_items([texts[-1] for texts in items])
         try:
             encoded = await encode(service, model, ScoresCall, last, query=query, tokenization=cut)

@@ -85,7 +85,7 @@ def _reranker(service: Service) -> Model:
     rerankers = [
         name
         for name, execution in models.items()
-        if execution.task == "classify" and RERANK.is_served_by(execution)
+        if execution.scores_pairs and RERANK.is_served_by(execution)
     ]
     if len(rerankers) > 1:
         names = ", ".join(rerankers)
@@ -96,7 +96,7 @@ def _reranker(service: Service) -> Model:
 async def _text_tokenization(model: Model, body: RerankTextsRequest) -> Tokenization | None:
     if not body.truncate:
         return None
-    query = body.query if model.served.execution.task == "classify" else None
+    query = body.query if model.served.execution.scores_pairs else None
     at = side(body.truncation_direction)
     return await texts_cut_to(model, model.max_model_len, query=query, side=at)
 

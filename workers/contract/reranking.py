@@ -1,11 +1,13 @@
 """How a causal model scores pairs: the prompt that it gets, and the tokens whose logits are the
 score (no torch)."""
 
+import re
 from collections.abc import Mapping
 
 import msgspec
 
 QUERY, DOCUMENT, INSTRUCTION = "{query}", "{document}", "{instruction}"
+_PLACES = re.compile("|".join(map(re.escape, (QUERY, DOCUMENT, INSTRUCTION))))
 
 
 class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +37,13 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if (INSTRUCTION in text) != (self.instruction is not None):
             return f"an instruction and {INSTRUCTION} in the pieces are given together"
         return None
+
+    def filled(self, query: str, instruction: str | None) -> tuple[str, ...]:
+        """The pieces with an empty document; without an `instruction` they have the default."""
+        given = self.instruction or "" if instruction is None else instruction
+        values = {QUERY: query, INSTRUCTION: given, DOCUMENT: ""}
+        # In one pass: a query that spells a placeholder is text.
+        return tuple(_PLACES.sub(lambda found: values[found[0]], piece) for piece in self.pieces)
 
     @property
     def cut_piece(self) -> int:

@@ -15,6 +15,7 @@ from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from server.schemas.known_options import Treatment, known_options
 from tests.e2e.daemon import running
 from tests.workers.checkpoints import save_bert, save_masked_lm
+from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
 
 JSON = dict[str, Any]
 TABLE = known_options()
@@ -62,8 +63,19 @@ _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
 _OF_ONE_ANSWER = re.compile(r'"(id|created)": ?("[^"]*"|\d+),?')
 
 
+class Daemons:
+    """Two, because TEI's requests name no model: only one may be a reranker."""
+
+    def __init__(self, others: httpx.Client, judge: httpx.Client) -> None:
+        self._others, self._judge = others, judge
+
+    def post(self, endpoint: str, *, content: str) -> httpx.Response:
+        to = self._judge if json.loads(content).get("model") == "judge" else self._others
+        return to.post(endpoint, content=content)
+
+
 @pytest.fixture(scope="module")
-def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx.Client]:
+def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemons]:
     """To a generator, an embedder, a sparse one and a reranker, in which every option can show."""
     folder = tmp_path_factory.mktemp("models")
     embedder = demo_models()[EMBEDDER_NAME]
@@ -83,9 +95,18 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[httpx.Client]:
     names = [word for name in models for word in ("--served-model-name", name)]
     with (
         running(*map(str, models.values()), *names, "--threads", "1") as daemon,
+        running(str(save_judge(folder)), "--task", "rerank", "--threads", "1") as other,
         httpx.Client(base_url=daemon.url, timeout=60) as client,
+        httpx.Client(base_url=other.url, timeout=60) as judge,
     ):
-        yield client
+        yield Daemons(client, judge)
+
+
+def save_judge(folder: Path) -> Path:
+    """A generator that reranks."""
+    path = folder / "Qwen3-Reranker" / "judge"
+    save_reranking_qwen3(path)
+    return path
 
 
 def change(file: Path, **keys: Any) -> None:
@@ -122,7 +143,7 @@ def base_of(endpoint: str, request: str) -> JSON:
 class Client:
     """Sends variations of one request."""
 
-    def __init__(self, http: httpx.Client, endpoint: str, body: JSON) -> None:
+    def __init__(self, http: Daemons, endpoint: str, body: JSON) -> None:
         self._http, self._endpoint, self._body = http, endpoint, body
 
     def post(self, path: str = "", *value: object) -> httpx.Response:
