@@ -131,16 +131,10 @@ fewer rows cuBLAS always wins, with more the high tile does."""
 ACTIVATION_MUL_BLOCK = 1024
 """Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
 
-ACTIVATED_TILES = (GatedTile(128, 256, 64, 16, 8, 3), GatedTile(128, 128, 64, 16, 8, 4))
-"""Tiles of a product with the activation function inside; a worker measures which is fastest, and
-whether any beats the library."""
-
-ACTIVATED_MEASURED_ROWS, ACTIVATED_MIN_ROWS = 8192, 2048
-"""The rows of that measurement, and the fewest for which its answer is taken. Not measured yet."""
-
 FUSED_NORM_MIN_ROWS = 512
 """Rows from which the LayerNorm of a sum is one kernel. Torch launches its two sooner, and a step
-of few tokens waits for its launches: encoders run without CUDA graphs. Not measured yet."""
+of few tokens waits for its launches: encoders run without CUDA graphs. An H200 takes 3.2 µs for 512
+rows of 1,024 in place of 7.8."""
 
 # The LM head. H200, 26615e5.
 

@@ -45,13 +45,6 @@ class FusedKernels(Protocol):
         """LayerNorm of residual + rows, a new tensor."""
         ...
 
-    def activated_product(
-        self, weight: torch.Tensor, bias: torch.Tensor, function: FusedActivation
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """[N, in] -> function(product), [N, F], by a weight [F, in] and bias [F]. May measure which
-        implementation is fastest."""
-        ...
-
     def gated_product(
         self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
     ) -> Callable[[torch.Tensor], torch.Tensor]:

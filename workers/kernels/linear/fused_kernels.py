@@ -1,8 +1,5 @@
 """The kernels that layers use, under the names of `workers.layers.fused.FusedKernels`."""
 
-from workers.kernels.linear.activated_matmul_selection import (
-    ActivatedProduct as activated_product,  # noqa: N813
-)
 from workers.kernels.linear.add_layer_norm import add_layer_norm
 from workers.kernels.linear.embedding_lookup import embedding
 from workers.kernels.linear.gated_matmul_selection import GatedProduct as gated_product  # noqa: N813
@@ -11,7 +8,6 @@ from workers.kernels.linear.skinny_linear import linear as skinny_linear
 from workers.kernels.linear.skinny_linear import prefers
 
 __all__ = [
-    "activated_product",
     "add_layer_norm",
     "add_rms_norm",
     "embedding",
