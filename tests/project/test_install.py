@@ -6,9 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 import venv
 import zipfile
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -120,10 +122,15 @@ def test_help_and_version(penstock: Path, foreign_folder: Path) -> None:
     assert say("--version") == f"penstock {__version__}\n"
 
 
-def test_it_serves(penstock: Path, foreign_folder: Path) -> None:
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """An empty folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_it_serves(penstock: Path, foreign_folder: Path, private: Path) -> None:
     write_checkpoint(foreign_folder / "tiny", LLAMA)
-    private = foreign_folder / "private"
-    private.mkdir()
     flags = ["--load-format", "dummy", "--device", "cpu", "--threads", "1", "--port", "0"]
     with subprocess.Popen(
         [str(penstock), "serve", "tiny", *flags],
