@@ -13,10 +13,9 @@ import torch
 from tests.workers.equivalence import WAYS, Lesson, check_prefix_cache, check_way
 from tests.workers.inline_engine import Way
 from tests.workers.models.decoders import DECODERS, LIMIT
-from tests.workers.models.tiny_models import TinyModel, TinyModels, with_fields
+from tests.workers.models.tiny_models import TinyModel, TinyModels
 from tests.workers.teacher import Reference
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families.table import FAMILIES
 
 TOKENS = 8
 SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
@@ -76,12 +75,8 @@ def test_a_spoilt_feature_is_noticed(
     tmp_path: Path,
 ) -> None:
     tiny = DECODERS[name]
-    lesson, spoilt = taught(tiny_models, tiny), tiny.spoilt[feature]
-    tiny_models.spoil(tiny, spoilt, tmp_path)
-    if spoilt.family:
-        architecture = tiny.model_class.__name__
-        wrong = with_fields(FAMILIES[architecture], spoilt.family)
-        monkeypatch.setitem(FAMILIES, architecture, wrong)
+    lesson = taught(tiny_models, tiny)
+    tiny_models.spoil(tiny, tiny.spoilt[feature], tmp_path, monkeypatch)
     _, comparison = Lesson(tmp_path, lesson.prompts, lesson.references).run(Way())
     with pytest.raises(AssertionError, match="log-probabilities within"):
         comparison.check()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
@@ -17,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from tests.workers.checkpoints import save_randomly
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.base import Family
+from workers.contract.families.table import FAMILIES
 from workers.contract.model_shape import ModelShape
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -72,9 +74,15 @@ class TinyModels:
             self._made[id(tiny)] = folder, tiny.save(folder)
         return self._made[id(tiny)]
 
-    def spoil(self, tiny: TinyModel, spoilt: Spoilt, copy: Path) -> None:
-        """Write a wrong copy of `tiny` to the folder `copy`. Everything named must be there, and
-        must have been different."""
+    def spoil(
+        self, tiny: TinyModel, spoilt: Spoilt, copy: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Write a wrong copy of `tiny` to the folder `copy`, and have its family read wrong fields
+        for the test. Everything named must be there, and must have been different."""
+        if spoilt.family:
+            architecture = tiny.model_class.__name__
+            wrong_family = _with_fields(FAMILIES[architecture], spoilt.family)
+            monkeypatch.setitem(FAMILIES, architecture, wrong_family)
         folder, _ = self(tiny)
         right = json.loads((folder / "config.json").read_text())
         assert all(value != right.get(key) for key, value in spoilt.config.items())
@@ -99,7 +107,7 @@ def swap_halves(tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat(tensor.chunk(2)[::-1])
 
 
-def with_fields(family: Family, fields: Mapping[str, Any]) -> Family:
+def _with_fields(family: Family, fields: Mapping[str, Any]) -> Family:
     """`family`, with a reader that says `fields` of every model."""
 
     def read_shape(keys: ConfigKeys) -> ModelShape:
