@@ -19,19 +19,11 @@ def read_window(keys: ConfigKeys, default: int | None) -> int | None:
 
 def windowed(
     kind: AttentionKind, window: int | None, slides: Sequence[bool]
-) -> tuple[tuple[AttentionKind, ...], tuple[int, ...]]:
-    """A model's kinds of attention, and which of them each layer has.
+) -> list[AttentionKind]:
+    """The kind of attention of each layer.
 
     kind    that of layers without a window
     slides  whether each layer has one
     """
     narrow = msgspec.structs.replace(kind, window=window)
-    return by_layer([narrow if slid else kind for slid in slides])
-
-
-def by_layer(
-    layers: Sequence[AttentionKind],
-) -> tuple[tuple[AttentionKind, ...], tuple[int, ...]]:
-    """The same of any layers, whose kinds of attention are `layers`."""
-    kinds = tuple(dict.fromkeys(layers))
-    return kinds, tuple(kinds.index(kind) for kind in layers)
+    return [narrow if slid else kind for slid in slides]

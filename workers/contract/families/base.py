@@ -4,9 +4,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import Task
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.model_shape import ModelShape
+from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
 
 ReadShape = Callable[[ConfigKeys], ModelShape]
 Renames = Sequence[tuple[str, str]]
@@ -66,6 +69,26 @@ def decoder(
         )
         for architecture, head, task in rows
     }
+
+
+def decoder_shape(
+    keys: ConfigKeys,
+    sizes: Sizes,
+    layers: Sequence[AttentionKind],
+    family: DecoderConfig,
+    *,
+    tied: bool = False,
+) -> ModelShape:
+    """The shape of a decoder whose layers have the kinds of attention `layers`. `tied` says whether
+    the LM head is the embedding if `config.json` does not. Raises ModelConfigError."""
+    kinds = tuple(dict.fromkeys(layers))
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, tied),
+        attention=kinds,
+        layer_kinds=tuple(kinds.index(kind) for kind in layers),
+        family=family,
+    )
 
 
 def encoder(

@@ -11,8 +11,8 @@ from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope, rope_of
 from workers.contract.config_keys.sizes import read_layer_types, read_sizes
-from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, by_layer
-from workers.contract.families.base import Family, decoder
+from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION
+from workers.contract.families.base import Family, decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
 from workers.contract.rope_config import RopeConfig
 
@@ -121,25 +121,19 @@ def _shape(
     keys: ConfigKeys, sizes: Sizes, layers: Sequence[AttentionKind], *, qk_norm: bool
 ) -> ModelShape:
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
-    attention, layer_kinds = by_layer(layers)
     bias = keys.read("attention_bias", bool, False)
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
-        attention=attention,
-        layer_kinds=layer_kinds,
-        family=DecoderConfig(
-            hidden_act=keys.read("hidden_activation", str, "gelu_pytorch_tanh"),
-            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-            qkv_bias=bias,
-            output_bias=bias,
-            qk_norm=qk_norm,
-            sandwich_norms=True,
-            unit_offset_norms=True,
-            embedding_scale=sizes.hidden_size**0.5,
-            logit_softcap=_softcap(keys, "final_logit_softcapping"),
-        ),
+    family = DecoderConfig(
+        hidden_act=keys.read("hidden_activation", str, "gelu_pytorch_tanh"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=qk_norm,
+        sandwich_norms=True,
+        unit_offset_norms=True,
+        embedding_scale=sizes.hidden_size**0.5,
+        logit_softcap=_softcap(keys, "final_logit_softcapping"),
     )
+    return decoder_shape(keys, sizes, layers, family, tied=True)
 
 
 def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:

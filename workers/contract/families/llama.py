@@ -1,12 +1,10 @@
 """Llama (Touvron et al. 2023, arXiv:2302.13971), with grouped queries and scaled positions."""
 
-import msgspec
-
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_layer_types, read_sizes
-from workers.contract.families.base import decoder
+from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 
@@ -27,19 +25,15 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
     sizes, bias = read_sizes(keys), keys.read("attention_bias", bool, False)
     rope = read_rope(keys, sizes.max_position)
     read_layer_types(keys, sizes.num_layers)
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
-        attention=(AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope),),
-        layer_kinds=(0,) * sizes.num_layers,
-        family=DecoderConfig(
-            hidden_act=keys.read("hidden_act", str, "silu"),
-            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-            qkv_bias=bias,
-            output_bias=bias,
-            mlp_bias=keys.read("mlp_bias", bool, False),
-        ),
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    family = DecoderConfig(
+        hidden_act=keys.read("hidden_act", str, "silu"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=keys.read("mlp_bias", bool, False),
     )
+    return decoder_shape(keys, sizes, [everything] * sizes.num_layers, family)
 
 
 LLAMA = decoder("Llama", read_llama)

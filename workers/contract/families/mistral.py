@@ -1,13 +1,11 @@
 """Mistral (Jiang et al. 2023, arXiv:2310.06825): a Llama whose layers attend within a window."""
 
-import msgspec
-
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_sizes
 from workers.contract.config_keys.windows import read_window, windowed
-from workers.contract.families.base import decoder
+from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 
@@ -16,19 +14,12 @@ def read_mistral(keys: ConfigKeys) -> ModelShape:
     sizes = read_sizes(keys)
     rope = read_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    attention, layer_kinds = windowed(
-        everything, read_window(keys, 4096), [True] * sizes.num_layers
+    layers = windowed(everything, read_window(keys, 4096), [True] * sizes.num_layers)
+    family = DecoderConfig(
+        hidden_act=keys.read("hidden_act", str, "silu"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
     )
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
-        attention=attention,
-        layer_kinds=layer_kinds,
-        family=DecoderConfig(
-            hidden_act=keys.read("hidden_act", str, "silu"),
-            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-        ),
-    )
+    return decoder_shape(keys, sizes, layers, family)
 
 
 MISTRAL = decoder("Mistral", read_mistral)

@@ -1,14 +1,12 @@
 """Phi-3 (Abdin et al. 2024, arXiv:2404.14219) and Phi-4 (arXiv:2412.08905, arXiv:2503.01743): a
 Llama whose checkpoints have fused products, and which may rotate a part of each head."""
 
-import msgspec
-
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_scaling, rope_keys
 from workers.contract.config_keys.sizes import read_sizes
 from workers.contract.config_keys.windows import read_window, windowed
-from workers.contract.families.base import decoder
+from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 from workers.contract.rope_config import RopeConfig
 
@@ -33,18 +31,13 @@ def read_phi3(keys: ConfigKeys) -> ModelShape:
     window = read_window(keys, None)
     if window is not None and window >= sizes.max_position:  # as in the models of 128k tokens
         window = None
-    attention, layer_kinds = windowed(everything, window, [True] * sizes.num_layers)
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
-        attention=attention,
-        layer_kinds=layer_kinds,
-        family=DecoderConfig(
-            hidden_act=keys.read("hidden_act", str, "silu"),
-            norm_eps=keys.read("rms_norm_eps", float, 1e-5),
-            fused_projections=True,
-        ),
+    layers = windowed(everything, window, [True] * sizes.num_layers)
+    family = DecoderConfig(
+        hidden_act=keys.read("hidden_act", str, "silu"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-5),
+        fused_projections=True,
     )
+    return decoder_shape(keys, sizes, layers, family)
 
 
 def _read_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:

@@ -2,8 +2,6 @@
 2025, arXiv:2505.09388): Llamas with biases in the products of queries, keys and values, or with
 norms of queries and keys; later layers may attend within a window."""
 
-import msgspec
-
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
@@ -14,7 +12,7 @@ from workers.contract.config_keys.windows import (
     read_window,
     windowed,
 )
-from workers.contract.families.base import decoder
+from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
 
 
@@ -36,20 +34,15 @@ def _shape(
 ) -> ModelShape:
     rope = read_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    attention, layer_kinds = windowed(everything, _window(keys), _slides(keys, sizes.num_layers))
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, False),
-        attention=attention,
-        layer_kinds=layer_kinds,
-        family=DecoderConfig(
-            hidden_act=keys.read("hidden_act", str, "silu"),
-            norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-            qkv_bias=qkv_bias,
-            output_bias=output_bias,
-            qk_norm=qk_norm,
-        ),
+    layers = windowed(everything, _window(keys), _slides(keys, sizes.num_layers))
+    family = DecoderConfig(
+        hidden_act=keys.read("hidden_act", str, "silu"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        qk_norm=qk_norm,
     )
+    return decoder_shape(keys, sizes, layers, family)
 
 
 def _window(keys: ConfigKeys) -> int | None:
