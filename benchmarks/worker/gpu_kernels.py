@@ -109,12 +109,17 @@ def _norms(kernels: FusedKernels) -> Iterator[Compared]:
         rows, residual = _drawn(count, size), _drawn(count, size)
         yield Compared(
             f"LayerNorm of a sum, XLM-R large, {count} rows",
-            lambda rows=rows, residual=residual: kernels.add_layer_norm(
-                residual, rows, weight, bias, eps
+            lambda rows=rows, residual=residual: kernels.layer_norm(
+                rows, weight, bias, eps, residual=residual
             ),
             lambda rows=rows, residual=residual: F.layer_norm(
                 residual + rows, (size,), weight, bias, eps
             ),
+        )
+        yield Compared(
+            f"LayerNorm, {count} rows of 1,024",
+            lambda rows=rows: kernels.layer_norm(rows, weight, bias, eps),
+            lambda rows=rows: F.layer_norm(rows, (size,), weight, bias, eps),
         )
     wide = _drawn(2560)
     for count in (1, 32, 8192):

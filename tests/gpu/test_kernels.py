@@ -140,6 +140,7 @@ def test_norms_and_sums(size: int) -> None:
         total = residual.float() + rows.float()
         # Below the limit torch rounds the sum first.
         want = F.layer_norm(total, (size,), weight, bias, EPS)
+        close(layer(rows), F.layer_norm(rows.float(), (size,), weight, bias, EPS), 1)
         close(layer.of_sum(residual, rows), want, 1 if count >= FUSED_NORM_MIN_ROWS else 8)
         want = residual.float() + normed(rows.float(), scale)
         close(rms.add_to(residual, rows), want)

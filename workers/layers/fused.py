@@ -34,15 +34,16 @@ class FusedKernels(Protocol):
         """residual + x / rms(x) * w; `residual` is overwritten and returned."""
         ...
 
-    def add_layer_norm(
+    def layer_norm(
         self,
-        residual: torch.Tensor,
         rows: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         eps: float,
+        *,
+        residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """LayerNorm of residual + rows, a new tensor."""
+        """LayerNorm of rows, or of residual + rows, a new tensor."""
         ...
 
     def gated_product(

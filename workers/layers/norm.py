@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
-from workers.layers.fused import Norm
+from workers.layers.fused import FusedKernels, Norm
 from workers.layers.layer import Layer
 from workers.layers.placement import Placement
 
@@ -75,13 +75,15 @@ class LayerNorm(Layer):
         self._bias = placement.empty(size) if bias else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if (kernels := self._worthwhile(rows)) is not None:
+            return kernels.layer_norm(rows, self._weight, self._bias, self._eps)
         return F.layer_norm(rows, self._shape, self._weight, self._bias, self._eps)
 
     def of_sum(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[N, size]: residual + rows, normalised."""
-        if self._kernels is not None and len(rows) >= FUSED_NORM_MIN_ROWS:
+        if (kernels := self._worthwhile(rows)) is not None:
             parameters = self._weight, self._bias, self._eps
-            return self._kernels.add_layer_norm(residual, rows, *parameters)
+            return kernels.layer_norm(rows, *parameters, residual=residual)
         return self(residual + rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -89,3 +91,6 @@ class LayerNorm(Layer):
         if self._bias is not None:
             weights[f"{self._name}.bias"] = self._bias
         return weights
+
+    def _worthwhile(self, rows: torch.Tensor) -> FusedKernels | None:
+        return self._kernels if len(rows) >= FUSED_NORM_MIN_ROWS else None

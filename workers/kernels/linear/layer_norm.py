@@ -1,4 +1,4 @@
-"""LayerNorm of a sum: one program a row."""
+"""LayerNorm, of a sum too: one program a row."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -11,28 +11,30 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.kernels.launch import pdl
 
 
-def add_layer_norm(
-    residual: torch.Tensor,
+def layer_norm(
     rows: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     eps: float,
+    *,
+    residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of residual + rows, [N, D] contiguous each:
-    [N, D] in their dtype, a new tensor.
+    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or residual + rows, [N, D] contiguous
+    each: [N, D] in their dtype, a new tensor.
 
     Computed in float32, rounded once.
     """
     count, size = rows.shape
     out = torch.empty_like(rows)
     block = triton.next_power_of_2(size)
-    _add_layer_norm[(count,)](
-        residual,
+    _layer_norm[(count,)](
+        rows if residual is None else residual,
         rows,
         weight,
         weight if bias is None else bias,
         out,
         eps,
+        ADD=residual is not None,
         BIAS=bias is not None,
         SIZE=size,
         BLOCK=block,
@@ -43,9 +45,9 @@ def add_layer_norm(
 
 
 @triton.jit
-def _add_layer_norm(
-    residual, rows, weight, bias, out, eps, BIAS: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+def _layer_norm(
+    residual, rows, weight, bias, out, eps, ADD: tl.constexpr, BIAS: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -55,7 +57,8 @@ def _add_layer_norm(
         gdc_launch_dependents()
     own = tl.program_id(0).to(tl.int64) * SIZE + columns
     total = tl.load(rows + own, mask=inside, other=0.0).to(tl.float32)
-    total += tl.load(residual + own, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        total += tl.load(residual + own, mask=inside, other=0.0).to(tl.float32)
     centred = tl.where(inside, total - tl.sum(total, axis=0) / SIZE, 0.0)
     variance = tl.sum(centred * centred, axis=0) / SIZE
     normed = centred * tl.rsqrt(variance + eps) * scales
