@@ -12,6 +12,7 @@ from server.encoding.label_scores import label_scores
 from server.models.reranker import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A
+from tests.workers.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.heads.reranking_qwen3 import (
     DOCUMENTS,
     INSTRUCTION,
@@ -21,7 +22,6 @@ from tests.workers.heads.reranking_qwen3 import (
     save_reranking_qwen3,
 )
 from tests.workers.mutations import shifted_position
-from tests.workers.stage.embedding_llama import answers, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
@@ -65,10 +65,6 @@ def scores(engine: Engine, job: EncodeJob) -> np.ndarray:
     """As the server answers them, float32[N]"""
     (logits,) = answers(engine, [job]).values()
     return label_scores(logits, engine.config.execution.model)[:, 0]
-
-
-def cached_tokens(engine: Engine) -> int:
-    return engine.core._scheduler.usage().cached_tokens
 
 
 @pytest.mark.parametrize("max_step_tokens", [29, 2048])
@@ -183,8 +179,4 @@ def test_the_logit_of_one_token(folder: Path, reference: Reference) -> None:
     ],
 )
 def test_jobs_that_are_refused(folder: Path, stages: Stages, job: EncodeJob, message: str) -> None:
-    engine = start_engine(folder, stages)
-    engine.clients.put(A, job)
-    engine.iterate_until(lambda: any(outputs.failed for outputs in engine.clients.outputs(A)))
-    (failed,) = [failed for outputs in engine.clients.outputs(A) for failed in outputs.failed]
-    assert message in failed.message
+    assert message in refusal(start_engine(folder, stages), job)

@@ -9,15 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 from engine_core.messages import Abort, EncodeJob, Tokenization
 from server.encoding.vectors import shorten
-from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A, idle
+from tests.workers.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.mutations import shifted_position
-from tests.workers.stage.embedding_llama import (
-    answers,
-    random_texts,
-    save_embedding_llama,
-    start_engine,
-)
+from tests.workers.stage.embedding_llama import random_texts, save_embedding_llama
 from tests.workers.stages import Stages
 
 TOLERANCE = 1e-5
@@ -48,10 +43,6 @@ def off_by(vectors: np.ndarray, expected: np.ndarray) -> float:
     """The largest deviation of the vectors, scaled as the server scales them."""
     scaled = shorten(vectors, vectors.shape[1], normalize=True)
     return float(np.abs(scaled - expected).max())
-
-
-def cached_tokens(engine: Engine) -> int:
-    return engine.core._scheduler.usage().cached_tokens
 
 
 @pytest.mark.parametrize("max_step_tokens", [13, 256])
@@ -131,8 +122,4 @@ def test_an_aborted_job_leaves_nothing(folder: Path, stages: Stages) -> None:
     ],
 )
 def test_jobs_that_are_refused(folder: Path, stages: Stages, job: EncodeJob, message: str) -> None:
-    engine = start_engine(folder, stages)
-    engine.clients.put(A, job)
-    engine.iterate_until(lambda: any(outputs.failed for outputs in engine.clients.outputs(A)))
-    (failed,) = [failed for outputs in engine.clients.outputs(A) for failed in outputs.failed]
-    assert message in failed.message
+    assert message in refusal(start_engine(folder, stages), job)
