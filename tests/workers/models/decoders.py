@@ -7,6 +7,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -201,6 +203,27 @@ DECODERS: dict[str, TinyModel] = {
         | {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 1}
         | {"num_key_value_heads": 4},
         spoilt={"factors": Spoilt(config={"original_max_position_embeddings": LIMIT})},
+    ),
+    "gemma": TinyModel(
+        model_class=GemmaForCausalLM,
+        config_class=GemmaConfig,
+        config=_SIZES
+        | {"head_dim": 24, "num_key_value_heads": 1, "tie_word_embeddings": True}
+        | {"hidden_act": "gelu"},
+        spoilt={
+            "activation": Spoilt(config={"hidden_act": "silu"}),
+            "unit_offset": Spoilt(family={"unit_offset_norms": False}),
+            "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
+        },
+    ),
+    "gemma_biases": TinyModel(
+        model_class=GemmaForCausalLM,
+        config_class=GemmaConfig,
+        config=_SIZES | {"head_dim": 16, "attention_bias": True},
+        spoilt={
+            "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
+            "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
+        },
     ),
     "gemma2": TinyModel(
         model_class=Gemma2ForCausalLM,

@@ -1,6 +1,7 @@
-"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025, arXiv:2503.19786) and
-EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354): norms before and after each block,
-scaled embeddings, layers that attend within a window between others that see everything."""
+"""Gemma (Gemma Team 2024, arXiv:2403.08295): a Llama with scaled embeddings, whose norms' weights
+are stored less 1. Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025,
+arXiv:2503.19786) and EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354) also have norms
+after each block, and layers that attend within a window between others that see everything."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,6 +17,16 @@ from workers.contract.families.base import Family, decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
 from workers.contract.rope_config import RopeConfig
 
+_GEMMA1 = {
+    "vocab_size": 256_000,
+    "hidden_size": 3072,
+    "intermediate_size": 24_576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+}
 _DEFAULTS = {
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -33,6 +44,18 @@ _GEMMA2 = {
     "final_logit_softcapping": 30.0,
 }
 _GEMMA3 = {"vocab_size": 262_208, "max_position_embeddings": 131_072}
+_GELU_TANH = "gelu_pytorch_tanh"
+
+
+def read_gemma(keys: ConfigKeys) -> ModelShape:
+    """As `GemmaConfig` of transformers. Raises ModelConfigError."""
+    keys.assume(_GEMMA1)
+    keys.neutral({"use_bidirectional_attention": (False, None)})
+    sizes = read_sizes(keys)
+    rope = read_rope(keys, sizes.max_position)
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    family = _family(keys, sizes, _activation(keys))
+    return decoder_shape(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
 
 
 def read_gemma2(keys: ConfigKeys) -> ModelShape:
@@ -117,23 +140,39 @@ def _layers(
     return [(full, sliding)[kind] for kind in types]
 
 
+def _activation(keys: ConfigKeys) -> str:
+    """The first checkpoints say "gelu" where their training had its approximation by tanh, which
+    transformers takes for both. It wrote `hidden_activation` for a time, and does not read it."""
+    name = keys.read("hidden_act", str, _GELU_TANH)
+    name = _GELU_TANH if name == "gelu" else name
+    keys.neutral({"hidden_activation": (name, None)})
+    return name
+
+
 def _shape(
     keys: ConfigKeys, sizes: Sizes, layers: Sequence[AttentionKind], *, qk_norm: bool
 ) -> ModelShape:
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
-    bias = keys.read("attention_bias", bool, False)
-    family = DecoderConfig(
-        hidden_act=keys.read("hidden_activation", str, "gelu_pytorch_tanh"),
-        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-        qkv_bias=bias,
-        output_bias=bias,
+    family = msgspec.structs.replace(
+        _family(keys, sizes, keys.read("hidden_activation", str, _GELU_TANH)),
         qk_norm=qk_norm,
         sandwich_norms=True,
-        unit_offset_norms=True,
-        embedding_scale=sizes.hidden_size**0.5,
         logit_softcap=_softcap(keys, "final_logit_softcapping"),
     )
     return decoder_shape(keys, sizes, layers, family, tied=True)
+
+
+def _family(keys: ConfigKeys, sizes: Sizes, hidden_act: str) -> DecoderConfig:
+    """What every Gemma has."""
+    bias = keys.read("attention_bias", bool, False)
+    return DecoderConfig(
+        hidden_act=hidden_act,
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        output_bias=bias,
+        unit_offset_norms=True,
+        embedding_scale=sizes.hidden_size**0.5,
+    )
 
 
 def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
@@ -143,5 +182,6 @@ def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
     return rows | {name: wrapper}
 
 
+GEMMA = decoder("Gemma", read_gemma)
 GEMMA2 = decoder("Gemma2", read_gemma2)
 GEMMA3 = _with_wrapper(decoder("Gemma3", read_gemma3, alone="Gemma3TextModel"))

@@ -7,7 +7,7 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.families.base import Family
 from workers.contract.families.bert import BERT
 from workers.contract.families.distilbert import DISTILBERT
-from workers.contract.families.gemma import GEMMA2, GEMMA3
+from workers.contract.families.gemma import GEMMA, GEMMA2, GEMMA3
 from workers.contract.families.llama import LLAMA
 from workers.contract.families.mistral import MISTRAL
 from workers.contract.families.modernbert import MODERNBERT
@@ -24,6 +24,7 @@ FAMILIES: Mapping[str, Family] = {
     **QWEN2,
     **QWEN3,
     **PHI3,
+    **GEMMA,
     **GEMMA2,
     **GEMMA3,
     **BERT,

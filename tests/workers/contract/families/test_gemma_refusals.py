@@ -38,3 +38,14 @@ def test_a_wrapper_of_defaults_is_not(tmp_path: Path) -> None:
     config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": _TEXT}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_model_config(tmp_path).num_layers == 6
+
+
+def test_two_activations_that_differ(tmp_path: Path) -> None:
+    """Some versions of transformers obeyed the one, others the other."""
+    config = {"architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config | {"hidden_activation": "gelu_pytorch_tanh"}))
+    assert read_model_config(tmp_path).num_layers == 28
+    file.write_text(json.dumps(config | {"hidden_activation": "gelu"}))
+    with pytest.raises(ModelConfigError, match='hidden_activation "gelu" is not supported'):
+        read_model_config(tmp_path)

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 from workers.contract.attention_kind import PositionBias
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
+from workers.contract.model_shape import DecoderConfig
 from workers.contract.rope_config import LinearScaling, Llama3Scaling, RopeConfig
 
 PUBLISHED = {
@@ -48,6 +49,10 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     mpnet = read["sentence-transformers/all-mpnet-base-v2"]
     assert mpnet.max_model_len == 512
     assert mpnet.attention[0].position_bias == PositionBias(num_buckets=32, max_distance=128)
+    for name in ("BAAI/bge-reranker-v2-gemma", "google/codegemma-2b"):
+        family = read[name].family
+        assert isinstance(family, DecoderConfig)
+        assert family.hidden_act == "gelu_pytorch_tanh"  # they say "gelu"
     small = read["google/gemma-3-4b-it"]
     assert (small.num_heads, small.num_kv_heads, small.head_dim) == (8, 4, 256)
     assert (small.vocab_size, small.max_model_len) == (262_208, 131_072)
