@@ -93,6 +93,14 @@ KNOWN_TEMPLATES: Mapping[str, RerankTemplate] = {
         negative="no",
         instruction="Given a web search query, retrieve relevant passages that answer the query",
     ),
+    # The model card of BAAI/bge-reranker-v2-gemma, its example for transformers, whose `prompt` is
+    # the instruction.
+    "bge-reranker-v2-gemma": RerankTemplate(
+        pieces=("<bos>", "A: {query}", "\n", "B: {document}", "\n", "{instruction}"),
+        positive="Yes",
+        instruction="Given a query A and a passage B, determine whether the passage contains an "
+        "answer to the query by providing a prediction of either 'Yes' or 'No'.",
+    ),
 }
 """By a part of a checkpoint's name."""
 

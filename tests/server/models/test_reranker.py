@@ -9,6 +9,7 @@ import pytest
 from server.models.reranker import with_template
 from server.models.setup_error import SetupError
 from tests.workers.checkpoints import save_bert
+from tests.workers.heads import reranking_gemma
 from tests.workers.heads.reranking_qwen3 import (
     INSTRUCTION,
     PREFIX,
@@ -45,6 +46,17 @@ def test_the_known_template_is_the_card() -> None:
     template = KNOWN_TEMPLATES["Qwen3-Reranker"]
     assert template.pieces == (PREFIX, body("{query}", "{document}", "{instruction}"), SUFFIX)
     assert template.instruction == INSTRUCTION
+    assert template.fault() is None
+
+
+def test_the_other_known_template_is_its_card(tmp_path: Path) -> None:
+    _, tokenizer = reranking_gemma.save_reranking_gemma(tmp_path)
+    model = read_model_config(tmp_path, "rerank")
+    template, ids = complete(model, None, "BAAI/bge-reranker-v2-gemma")
+    pieces = template.filled("a", None)
+    assert pieces == ("<bos>", "A: a", "\n", "B: ", "\n", reranking_gemma.PROMPT)
+    assert (ids, template.negative) == ((tokenizer.get_vocab()["Yes"],), None)
+    assert template.takes_instruction
     assert template.fault() is None
 
 

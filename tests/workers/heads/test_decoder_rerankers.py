@@ -149,7 +149,7 @@ def test_a_wrong_position_would_be_seen(folder: Path, stages: Stages, expected: 
 
 
 def test_the_logit_of_one_token(folder: Path, reference: Reference) -> None:
-    """As bge-reranker-v2-gemma is asked: pieces of a template that the configuration gives."""
+    """Of a template that the configuration gives."""
     model, tokenizer = reference
     template = RerankTemplate(
         pieces=("A: {query}", "\n", "B: {document}", "\nyes?"), positive="yes"
