@@ -1,7 +1,5 @@
 """Layers that attend within a window, alone or beside layers that attend to everything."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind
@@ -17,13 +15,9 @@ def read_window(keys: ConfigKeys, default: int | None) -> int | None:
     return keys.optional_size("sliding_window") if keys.has("sliding_window") else default
 
 
-def windowed(
-    kind: AttentionKind, window: int | None, slides: Sequence[bool]
-) -> list[AttentionKind]:
-    """The kind of attention of each layer.
-
-    kind    that of layers without a window
-    slides  whether each layer has one
-    """
-    narrow = msgspec.structs.replace(kind, window=window)
-    return [narrow if slid else kind for slid in slides]
+def narrowed(kind: AttentionKind, window: int | None, max_position: int) -> AttentionKind:
+    """`kind` with a window, in a model that declares `max_position` positions. A window that holds
+    every text is none: transformers' masks are the same with it and without."""
+    longest = max_position if kind.rope is None else kind.rope.limit(max_position)
+    holds_all = window is not None and window >= longest
+    return msgspec.structs.replace(kind, window=None if holds_all else window)

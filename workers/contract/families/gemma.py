@@ -12,7 +12,7 @@ from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope, rope_of
 from workers.contract.config_keys.sizes import read_layer_types, read_sizes
-from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION
+from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
 from workers.contract.families.base import Family, decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
 from workers.contract.rope_config import RopeConfig
@@ -69,8 +69,7 @@ def read_gemma2(keys: ConfigKeys) -> ModelShape:
         softcap=_softcap(keys, "attn_logit_softcapping"),
         rope=read_rope(keys, sizes.max_position),
     )
-    window = keys.optional_size("sliding_window")
-    sliding = msgspec.structs.replace(full, window=window)
+    sliding = narrowed(full, keys.optional_size("sliding_window"), sizes.max_position)
     return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period=2), qk_norm=False)
 
 
@@ -86,7 +85,8 @@ def read_gemma3(keys: ConfigKeys) -> ModelShape:
     rope, rope_within = _ropes(keys, sizes.max_position)
     scale = keys.size("query_pre_attn_scalar") ** -0.5
     full = AttentionKind(causal=not bidirectional, scale=scale, rope=rope)
-    sliding = msgspec.structs.replace(full, window=window, rope=rope_within)
+    within = msgspec.structs.replace(full, rope=rope_within)
+    sliding = narrowed(within, window, sizes.max_position)
     period = keys.optional_size("sliding_window_pattern") or 6
     return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period), qk_norm=True)
 

@@ -4,7 +4,7 @@ from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_sizes
-from workers.contract.config_keys.windows import read_window, windowed
+from workers.contract.config_keys.windows import narrowed, read_window
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
@@ -14,12 +14,12 @@ def read_mistral(keys: ConfigKeys) -> ModelShape:
     sizes = read_sizes(keys)
     rope = read_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    layers = windowed(everything, read_window(keys, 4096), [True] * sizes.num_layers)
+    narrow = narrowed(everything, read_window(keys, 4096), sizes.max_position)
     family = DecoderConfig(
         hidden_act=keys.read("hidden_act", str, "silu"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
     )
-    return decoder_shape(keys, sizes, layers, family)
+    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)
 
 
 MISTRAL = decoder("Mistral", read_mistral)

@@ -6,7 +6,7 @@ from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import rope_of
 from workers.contract.config_keys.sizes import read_layer_types, read_sizes
-from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION
+from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
 from workers.contract.embedding_modules import PoolingMode
 from workers.contract.families.base import encoder
 from workers.contract.model_shape import ModelShape, PreNormEncoderConfig
@@ -31,6 +31,7 @@ def read_modernbert(keys: ConfigKeys) -> ModelShape:
     sizes = read_sizes(keys)
     scale = sizes.head_dim**-0.5
     everywhere, nearby = _read_ropes(keys, sizes.max_position)
+    within = AttentionKind(causal=False, scale=scale, rope=nearby)
     # Tokens up to half of `local_attention` away on either side are seen.
     window = (keys.optional_size("local_attention") or 128) // 2 + 1
     return ModelShape(
@@ -38,7 +39,7 @@ def read_modernbert(keys: ConfigKeys) -> ModelShape:
         tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
         attention=(
             AttentionKind(causal=False, scale=scale, rope=everywhere),
-            AttentionKind(causal=False, window=window, scale=scale, rope=nearby),
+            narrowed(within, window, sizes.max_position),
         ),
         layer_kinds=_read_layer_kinds(keys, sizes.num_layers),
         classifier_pooling=_read_classifier_pooling(keys),

@@ -5,7 +5,7 @@ from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_scaling, rope_keys
 from workers.contract.config_keys.sizes import read_sizes
-from workers.contract.config_keys.windows import read_window, windowed
+from workers.contract.config_keys.windows import narrowed, read_window
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 from workers.contract.rope_config import RopeConfig
@@ -28,16 +28,13 @@ def read_phi3(keys: ConfigKeys) -> ModelShape:
     sizes = read_sizes(keys)
     rope = _read_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    window = read_window(keys, None)
-    if window is not None and window >= sizes.max_position:  # as in the models of 128k tokens
-        window = None
-    layers = windowed(everything, window, [True] * sizes.num_layers)
+    narrow = narrowed(everything, read_window(keys, None), sizes.max_position)
     family = DecoderConfig(
         hidden_act=keys.read("hidden_act", str, "silu"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-5),
         fused_projections=True,
     )
-    return decoder_shape(keys, sizes, layers, family)
+    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)
 
 
 def _read_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:

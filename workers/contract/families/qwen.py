@@ -9,8 +9,8 @@ from workers.contract.config_keys.sizes import read_layer_types, read_sizes
 from workers.contract.config_keys.windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
+    narrowed,
     read_window,
-    windowed,
 )
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
@@ -34,7 +34,9 @@ def _shape(
 ) -> ModelShape:
     rope = read_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    layers = windowed(everything, _window(keys), _slides(keys, sizes.num_layers))
+    narrow = narrowed(everything, _window(keys), sizes.max_position)
+    slides = _slides(keys, sizes.num_layers)
+    layers = [narrow if slid else everything for slid in slides]
     family = DecoderConfig(
         hidden_act=keys.read("hidden_act", str, "silu"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
