@@ -1,9 +1,14 @@
 """The shape of a model: what a family reads of a checkpoint's `config.json` (no torch)."""
 
+from typing import Literal
+
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.embedding_modules import PoolingMode
+
+ActivationName = Literal["silu", "relu", "tanh", "gelu", "gelu_new", "gelu_pytorch_tanh"]
+"""As transformers calls an activation function."""
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
@@ -18,7 +23,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
                        what it multiplies in another
     """
 
-    hidden_act: str
+    hidden_act: ActivationName
     norm_eps: float
     qkv_bias: bool = False
     output_bias: bool = False
@@ -41,9 +46,9 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     tensor.
     """
 
-    hidden_act: str
-    head_act: str
-    pooler_act: str = "tanh"
+    hidden_act: ActivationName
+    head_act: ActivationName
+    pooler_act: ActivationName = "tanh"
     norm_eps: float
     type_vocab_size: int
     first_position: int = 0
@@ -57,8 +62,8 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
     (`workers/models/pre_norm_encoder.py`). Those called `head` are of what comes before a
     classifier, or before the decoder of a masked language model."""
 
-    hidden_act: str
-    head_act: str
+    hidden_act: ActivationName
+    head_act: ActivationName
     norm_eps: float
     norm_bias: bool
     attention_bias: bool

@@ -49,8 +49,7 @@ class LoadedModel:
 def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     """Build this stage's share of the model on its device, and fill its weights.
 
-    Raises CheckpointError, UnknownArchitectureError, or ModelConfigError for a shape that cannot
-    be built (an unknown activation).
+    Raises CheckpointError or UnknownArchitectureError.
     """
     start, config = time.monotonic(), worker.execution
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])

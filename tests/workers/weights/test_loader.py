@@ -22,9 +22,7 @@ from tests.workers.checkpoints import (
 )
 from workers.contract.config import WorkerConfig
 from workers.contract.families.table import FAMILIES, UnknownArchitectureError
-from workers.contract.model_config import ModelConfigError
 from workers.contract.share import shares_of
-from workers.layers.activation import activation
 from workers.layers.placement import Placement
 from workers.models.model_class import model_class
 from workers.weights import loader
@@ -217,8 +215,3 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(llama: Pat
     message = refusal(with_execution(config, model=model), UnknownArchitectureError)
     assert "'MambaForCausalLM'" in message
     assert ", ".join(FAMILIES) in message
-
-
-def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(ModelConfigError, match="'swiglu' is not supported"):
-        activation("swiglu")

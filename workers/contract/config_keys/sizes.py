@@ -1,10 +1,11 @@
 """What most families read of `config.json` in the same way."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.windows import FULL_ATTENTION
-from workers.contract.model_shape import Sizes
+from workers.contract.model_shape import ActivationName, Sizes
 
 
 def read_sizes(
@@ -31,6 +32,18 @@ def read_sizes(
         head_dim=head_dim or hidden // heads,
         max_position=keys.size(positions),
     )
+
+
+def read_activation(
+    keys: ConfigKeys, name: str, default: ActivationName = "silu"
+) -> ActivationName:
+    """The activation function that key `name` names. Raises ModelConfigError, with those that are
+    known."""
+    given, known = keys.read(name, str, default), get_args(ActivationName)
+    for each in known:
+        if each == given:
+            return each
+    raise keys.error(f"{name} {given!r} is not supported (one of {', '.join(known)})")
 
 
 def read_layer_types(

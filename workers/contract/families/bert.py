@@ -4,9 +4,9 @@ import msgspec
 
 from workers.contract.attention_kind import AttentionKind, PositionBias
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.sizes import read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.families.base import encoder
-from workers.contract.model_shape import EncoderConfig, ModelShape
+from workers.contract.model_shape import ActivationName, EncoderConfig, ModelShape
 
 _ORIGINAL_POOLER = (
     "pooler_fc_size",
@@ -26,11 +26,11 @@ def read_bert(keys: ConfigKeys) -> ModelShape:
 
 
 def read_encoder(
-    keys: ConfigKeys, *, first_position: int = 0, head_act: str | None = None
+    keys: ConfigKeys, *, first_position: int = 0, head_act: ActivationName | None = None
 ) -> ModelShape:
     """An encoder with the keys of BERT. Raises ModelConfigError."""
     keys.neutral({"position_embedding_type": ("absolute", None)})
-    hidden_act = keys.read("hidden_act", str, "gelu")
+    hidden_act = read_activation(keys, "hidden_act", "gelu")
     family = EncoderConfig(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,

@@ -2,6 +2,7 @@
 heads have other names."""
 
 from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.sizes import read_activation
 from workers.contract.families.base import encoder
 from workers.contract.families.bert import encoder_shape
 from workers.contract.model_shape import EncoderConfig, ModelShape
@@ -19,7 +20,7 @@ def read_distilbert(keys: ConfigKeys) -> ModelShape:
     keys.spell(_SPELLING)
     # A table of sines is among the tensors as a learned one is.
     keys.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
-    activation = keys.read("activation", str, "gelu")
+    activation = read_activation(keys, "activation", "gelu")
     family = EncoderConfig(
         hidden_act=activation,
         head_act=activation,

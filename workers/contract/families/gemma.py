@@ -11,10 +11,16 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope, rope_of
-from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
 from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
 from workers.contract.families.base import Family, decoder, decoder_shape
-from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes, WrapperConfig
+from workers.contract.model_shape import (
+    ActivationName,
+    DecoderConfig,
+    ModelShape,
+    Sizes,
+    WrapperConfig,
+)
 from workers.contract.rope_config import RopeConfig
 
 _GEMMA1 = {
@@ -44,7 +50,7 @@ _GEMMA2 = {
     "final_logit_softcapping": 30.0,
 }
 _GEMMA3 = {"vocab_size": 262_208, "max_position_embeddings": 131_072}
-_GELU_TANH = "gelu_pytorch_tanh"
+_GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
 def read_gemma(keys: ConfigKeys) -> ModelShape:
@@ -140,10 +146,10 @@ def _layers(
     return [(full, sliding)[kind] for kind in types]
 
 
-def _activation(keys: ConfigKeys) -> str:
+def _activation(keys: ConfigKeys) -> ActivationName:
     """The first checkpoints say "gelu" where their training had its approximation by tanh, which
     transformers takes for both. It wrote `hidden_activation` for a time, and does not read it."""
-    name = keys.read("hidden_act", str, _GELU_TANH)
+    name = read_activation(keys, "hidden_act", _GELU_TANH)
     name = _GELU_TANH if name == "gelu" else name
     keys.neutral({"hidden_activation": (name, None)})
     return name
@@ -154,7 +160,7 @@ def _shape(
 ) -> ModelShape:
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
     family = msgspec.structs.replace(
-        _family(keys, sizes, keys.read("hidden_activation", str, _GELU_TANH)),
+        _family(keys, sizes, read_activation(keys, "hidden_activation", _GELU_TANH)),
         qk_norm=qk_norm,
         sandwich_norms=True,
         logit_softcap=_softcap(keys, "final_logit_softcapping"),
@@ -162,7 +168,7 @@ def _shape(
     return decoder_shape(keys, sizes, layers, family, tied=True)
 
 
-def _family(keys: ConfigKeys, sizes: Sizes, hidden_act: str) -> DecoderConfig:
+def _family(keys: ConfigKeys, sizes: Sizes, hidden_act: ActivationName) -> DecoderConfig:
     """What every Gemma has."""
     bias = keys.read("attention_bias", bool, False)
     return DecoderConfig(

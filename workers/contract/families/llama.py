@@ -3,7 +3,7 @@
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
@@ -27,7 +27,7 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
     read_layer_types(keys, sizes.num_layers)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     family = DecoderConfig(
-        hidden_act=keys.read("hidden_act", str, "silu"),
+        hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
         qkv_bias=bias,
         output_bias=bias,

@@ -3,7 +3,7 @@
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import narrowed, read_window
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
@@ -16,7 +16,7 @@ def read_mistral(keys: ConfigKeys) -> ModelShape:
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     narrow = narrowed(everything, read_window(keys, 4096), sizes.max_position)
     family = DecoderConfig(
-        hidden_act=keys.read("hidden_act", str, "silu"),
+        hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
     )
     return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)

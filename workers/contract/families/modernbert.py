@@ -5,7 +5,7 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import rope_of
-from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
 from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
 from workers.contract.embedding_modules import PoolingMode
 from workers.contract.families.base import encoder
@@ -44,8 +44,8 @@ def read_modernbert(keys: ConfigKeys) -> ModelShape:
         layer_kinds=_read_layer_kinds(keys, sizes.num_layers),
         classifier_pooling=_read_classifier_pooling(keys),
         family=PreNormEncoderConfig(
-            hidden_act=keys.read("hidden_activation", str, "gelu"),
-            head_act=keys.read("classifier_activation", str, "gelu"),
+            hidden_act=read_activation(keys, "hidden_activation", "gelu"),
+            head_act=read_activation(keys, "classifier_activation", "gelu"),
             norm_eps=keys.read("norm_eps", float, 1e-5),
             norm_bias=keys.read("norm_bias", bool, False),
             attention_bias=keys.read("attention_bias", bool, False),

@@ -3,6 +3,7 @@ of scores by distance."""
 
 from workers.contract.attention_kind import PositionBias
 from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.sizes import read_activation
 from workers.contract.families.base import encoder
 from workers.contract.families.bert import encoder_shape
 from workers.contract.families.roberta import HEAD_RENAMES
@@ -16,7 +17,7 @@ def read_mpnet(keys: ConfigKeys) -> ModelShape:
     """As `MPNetConfig` of transformers. Raises ModelConfigError."""
     keys.neutral({"relative_attention_num_buckets": (_BIAS.num_buckets, None)})
     family = EncoderConfig(
-        hidden_act=keys.read("hidden_act", str, "gelu"),
+        hidden_act=read_activation(keys, "hidden_act", "gelu"),
         head_act="gelu",
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
         type_vocab_size=0,

@@ -1,15 +1,17 @@
 """NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): a BERT with rotary positions and a gated
 feed-forward network, without biases."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.conventions import Neutral
 from workers.contract.families.base import encoder
-from workers.contract.model_shape import EncoderConfig, ModelShape
+from workers.contract.model_shape import ActivationName, EncoderConfig, ModelShape
 
 _SPELLING = {
     "hidden_size": "n_embd",
@@ -47,7 +49,7 @@ _NOT_READ = (
     *("moe_resid_pdrop", "moe_top_k", "add_pooling_layer"),
 )
 """Of training and of how it was computed; of the mixture of experts, which is refused."""
-_GATED = {"swiglu": "silu", "geglu": "gelu"}
+_GATED: Mapping[str, ActivationName] = {"swiglu": "silu", "geglu": "gelu"}
 """The activation of the gate, by `activation_function`."""
 
 
@@ -89,9 +91,9 @@ def _key_of_length(keys: ConfigKeys) -> str:
     return "max_trained_positions" if scaled else longest
 
 
-def _read_activation(keys: ConfigKeys) -> str:
+def _read_activation(keys: ConfigKeys) -> ActivationName:
     name = keys.optional("activation_function", str)
-    own = keys.read("hidden_act", str, "silu")
+    own = read_activation(keys, "hidden_act")
     if name is not None and name not in _GATED:
         known = ", ".join(_GATED)
         raise keys.error(f"activation_function {name!r} is not supported (one of {known})")

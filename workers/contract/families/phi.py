@@ -4,7 +4,7 @@ Llama whose checkpoints have fused products, and which may rotate a part of each
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_scaling, rope_keys
-from workers.contract.config_keys.sizes import read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import narrowed, read_window
 from workers.contract.families.base import decoder, decoder_shape
 from workers.contract.model_shape import DecoderConfig, ModelShape
@@ -30,7 +30,7 @@ def read_phi3(keys: ConfigKeys) -> ModelShape:
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     narrow = narrowed(everything, read_window(keys, None), sizes.max_position)
     family = DecoderConfig(
-        hidden_act=keys.read("hidden_act", str, "silu"),
+        hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-5),
         fused_projections=True,
     )

@@ -5,7 +5,7 @@ norms of queries and keys; later layers may attend within a window."""
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_layer_types, read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
 from workers.contract.config_keys.windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
@@ -38,7 +38,7 @@ def _shape(
     slides = _slides(keys, sizes.num_layers)
     layers = [narrow if slid else everything for slid in slides]
     family = DecoderConfig(
-        hidden_act=keys.read("hidden_act", str, "silu"),
+        hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
         qkv_bias=qkv_bias,
         output_bias=output_bias,

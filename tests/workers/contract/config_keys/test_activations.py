@@ -1,0 +1,47 @@
+"""An activation function that is not known is refused before anything is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.families.table import FAMILIES
+from workers.contract.model_config import ModelConfigError
+
+_KEYS = {
+    "DistilBert": ["activation"],
+    "Gemma2": ["hidden_activation"],
+    "Gemma3": ["hidden_activation"],
+    "ModernBert": ["hidden_activation", "classifier_activation"],
+}
+"""Of families that do not call it `hidden_act`."""
+_SIZES = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+_ARCHITECTURES = {family.name: name for name, family in FAMILIES.items()}
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [(name, key) for name in _ARCHITECTURES for key in _KEYS.get(name, ["hidden_act"])],
+)
+def test_the_line_names_it_and_those_that_are_known(tmp_path: Path, family: str, key: str) -> None:
+    config: dict[str, Any] = _SIZES | {"architectures": [_ARCHITECTURES[family]]}
+    file = tmp_path / "config.json"
+    if family == "Gemma3":
+        config["architectures"] = ["Gemma3ForCausalLM"]
+    file.write_text(json.dumps(config))
+    assert read_model_config(tmp_path).num_layers == 2
+    file.write_text(json.dumps(config | {key: "xielu"}))
+    known = "silu, relu, tanh, gelu, gelu_new, gelu_pytorch_tanh"
+    with pytest.raises(ModelConfigError) as error:
+        read_model_config(tmp_path)
+    assert str(error.value) == f"{file}: {key} 'xielu' is not supported (one of {known})"
