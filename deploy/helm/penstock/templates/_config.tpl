@@ -1,0 +1,38 @@
+{{/* The daemon's configuration file: docs/configuration.md. */}}
+
+{{/* A part's file, as YAML: (dict "root" $ "part" part). Without models the demo models are served. */}}
+{{- define "penstock.config" -}}
+{{- $values := .root.Values -}}
+{{- $server := $values.server -}}
+{{- $config := deepCopy $server.options -}}
+{{- $_ := set $config "host" $server.host -}}
+{{- $_ := set $config "port" $server.port -}}
+{{- $_ := set $config "api_workers" $server.apiWorkers -}}
+{{- $_ := set $config "startup_timeout" $server.startupSeconds -}}
+{{- $_ := set $config "drain_timeout" $server.drainSeconds -}}
+{{- $_ := set $config "stall_timeout" $server.stallSeconds -}}
+{{- if $values.auth.existingSecret -}}
+{{- $_ := set $config "api_key_files" (list "/etc/penstock/keys/api-keys") -}}
+{{- end -}}
+{{- if $values.tls.existingSecret -}}
+{{- $_ := set $config "tls_cert" "/etc/penstock/tls/tls.crt" -}}
+{{- $_ := set $config "tls_key" "/etc/penstock/tls/tls.key" -}}
+{{- end -}}
+{{- with .part.models -}}
+{{- $models := list -}}
+{{- range . -}}
+{{- $model := deepCopy (.options | default dict) -}}
+{{- $_ := set $model "model" .model -}}
+{{- $_ := set $model "names" (concat (list .name) (.aliases | default list)) -}}
+{{- if not $model.device -}}{{- $_ := set $model "device" $.part.device -}}{{- end -}}
+{{- $models = append $models $model -}}
+{{- end -}}
+{{- $_ := set $config "models" $models -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* http or https, as the daemon itself speaks it. */}}
+{{- define "penstock.scheme" -}}
+{{- if .Values.tls.existingSecret -}}https{{- else -}}http{{- end -}}
+{{- end -}}

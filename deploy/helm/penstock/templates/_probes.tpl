@@ -1,0 +1,40 @@
+{{/* How long things may take: what follows from the values. All times are in seconds. */}}
+
+{{/* Until a pod must be ready. The daemon gives up first, and says why. */}}
+{{- define "penstock.startupBudget" -}}
+{{- addf .Values.server.startupSeconds .Values.probes.startup.marginSeconds | ceil | int -}}
+{{- end -}}
+
+{{/* The least grace period: serving on, draining, and 15 s for processes to end. */}}
+{{- define "penstock.leastGrace" -}}
+{{- addf .Values.preStopSeconds .Values.server.drainSeconds 15 | ceil | int -}}
+{{- end -}}
+
+{{- define "penstock.gracePeriod" -}}
+{{- default (include "penstock.leastGrace" .) .Values.terminationGracePeriodSeconds | int -}}
+{{- end -}}
+
+{{/*
+The probes of the daemon's container. A daemon that hangs or has lost an engine ends by itself, after
+`stall_timeout`, or after it has drained for the requests of its other models: the live probe is for
+one that does not, and waits longer.
+*/}}
+{{- define "penstock.probes" -}}
+{{- $probes := .Values.probes -}}
+{{- $live := addf (max .Values.server.stallSeconds .Values.server.drainSeconds) $probes.live.marginSeconds -}}
+startupProbe:
+  httpGet: {path: /health/ready, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  periodSeconds: {{ $probes.startup.periodSeconds }}
+  timeoutSeconds: {{ $probes.startup.timeoutSeconds }}
+  failureThreshold: {{ divf (include "penstock.startupBudget" .) $probes.startup.periodSeconds | ceil | int }}
+livenessProbe:
+  httpGet: {path: /health/live, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  periodSeconds: {{ $probes.live.periodSeconds }}
+  timeoutSeconds: {{ $probes.live.timeoutSeconds }}
+  failureThreshold: {{ divf $live $probes.live.periodSeconds | ceil | int }}
+readinessProbe:
+  httpGet: {path: /health/ready, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  periodSeconds: {{ $probes.ready.periodSeconds }}
+  timeoutSeconds: {{ $probes.ready.timeoutSeconds }}
+  failureThreshold: {{ $probes.ready.failureThreshold }}
+{{- end -}}

@@ -1,0 +1,209 @@
+{{/*
+Combinations of values that could not work. Each fails with one sentence that names the value; the
+schema refuses unknown keys, wrong types and numbers out of range before.
+*/}}
+{{- define "penstock.refusals" -}}
+{{- include "penstock.refuseImage" . -}}
+{{- include "penstock.refuseModels" . -}}
+{{- include "penstock.refuseGpus" . -}}
+{{- include "penstock.refuseTimes" . -}}
+{{- include "penstock.refuseReplicas" . -}}
+{{- include "penstock.refuseStorage" . -}}
+{{- include "penstock.refuseNetwork" . -}}
+{{- end -}}
+
+{{- define "penstock.refuseImage" -}}
+{{- with .Values.image -}}
+{{- if and (eq .tag "latest") (not .digest) (eq .pullPolicy "IfNotPresent") -}}
+{{- fail "image.tag is latest and image.pullPolicy is IfNotPresent: nodes would run whichever image they pulled first; name a version, or set image.pullPolicy to Always." -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseModels" -}}
+{{- $perModel := eq .Values.layout "perModel" -}}
+{{- if and $perModel (not .Values.models) -}}
+{{- fail "layout is perModel, but models is empty: name at least one model." -}}
+{{- end -}}
+{{- $names := dict -}}
+{{- $slugs := dict -}}
+{{- range $index, $model := .Values.models -}}
+{{- $where := printf "models[%d]" $index -}}
+{{- range concat (list .name) (.aliases | default list) -}}
+{{- if hasKey $names . -}}
+{{- fail (printf "%s is called %q, as %s is: requests could not tell them apart." $where . (get $names .)) -}}
+{{- end -}}
+{{- $_ := set $names . $where -}}
+{{- end -}}
+{{- if $perModel -}}
+{{- $slug := include "penstock.slug" .name -}}
+{{- if not $slug -}}
+{{- fail (printf "%s.name is %q: with layout perModel it needs a letter a to z or a digit, because objects are named by it." $where .name) -}}
+{{- end -}}
+{{- if hasKey $slugs $slug -}}
+{{- fail (printf "%s.name is %q and gives objects the name %s, as %s does." $where .name $slug (get $slugs $slug)) -}}
+{{- end -}}
+{{- $_ := set $slugs $slug $where -}}
+{{- else -}}
+{{- range $key, $_ := omit . "name" "aliases" "model" "options" -}}
+{{- fail (printf "%s.%s is set, but layout is shared: a model has its own only with layout perModel." $where $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseGpus" -}}
+{{- range (include "penstock.parts" . | fromJson).parts -}}
+{{- $part := . -}}
+{{- $cuda := eq .device "cuda" -}}
+{{- if and $cuda (lt (int .gpus) 1) -}}
+{{- fail (printf "gpus is %d and device is cuda for %s: a pod needs at least 1." (int .gpus) .name) -}}
+{{- end -}}
+{{- if hasKey (.resources.limits | default dict) $.Values.gpuResourceName -}}
+{{- fail (printf "resources.limits of %s has %s: set gpus instead." .name $.Values.gpuResourceName) -}}
+{{- end -}}
+{{- range .models -}}
+{{- $options := .options | default dict -}}
+{{- $device := $options.device | default $part.device -}}
+{{- if hasPrefix "cuda" $device -}}
+{{- if not $cuda -}}
+{{- fail (printf "options.device of the model %s is %s, but device is cpu: its pod has no GPU." .name $device) -}}
+{{- end -}}
+{{- $needed := add (trimPrefix "cuda:" $device | atoi) ($options.pipeline_stages | default 1) -}}
+{{- if gt $needed (int64 $part.gpus) -}}
+{{- fail (printf "gpus is %d, but the model %s needs %d: options.device and options.pipeline_stages say so." (int $part.gpus) .name $needed) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseTimes" -}}
+{{- $least := include "penstock.leastGrace" . | int -}}
+{{- if lt (include "penstock.gracePeriod" . | int) $least -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but must be at least %d: preStopSeconds and server.drainSeconds, and 15 for processes to end." (int .Values.terminationGracePeriodSeconds) $least) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseReplicas" -}}
+{{- $values := .Values -}}
+{{- with .Values.autoscaling -}}
+{{- if and .keda.enabled .hpa.enabled -}}
+{{- fail "autoscaling.keda.enabled and autoscaling.hpa.enabled are both true: two autoscalers would undo each other's work." -}}
+{{- end -}}
+{{- if gt (int .min) (int .max) -}}
+{{- fail (printf "autoscaling.min is %d, more than autoscaling.max, which is %d." (int .min) (int .max)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.strategy -}}
+{{- if and (eq .type "RollingUpdate") (has (toString .maxUnavailable) (list "0" "0%")) (has (toString .maxSurge) (list "0" "0%")) -}}
+{{- fail "strategy.maxUnavailable and strategy.maxSurge are both 0: no pod could ever be replaced." -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.podDisruptionBudget.enabled -}}
+{{- range (include "penstock.parts" . | fromJson).parts -}}
+{{- $pods := ternary $values.autoscaling.min .replicas (not (empty (include "penstock.autoscaled" $))) | int -}}
+{{- include "penstock.refuseBudget" (dict "budget" $values.podDisruptionBudget "pods" $pods "name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* (dict "budget" values "pods" their least number "name" of the Deployment) */}}
+{{- define "penstock.refuseBudget" -}}
+{{- $least := .budget.minAvailable -}}
+{{- $most := .budget.maxUnavailable -}}
+{{- $never := printf "with %d of %s no pod could ever be moved, and no node drained." .pods .name -}}
+{{- if and (not (kindIs "invalid" $least)) (not (kindIs "invalid" $most)) -}}
+{{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable are both set: one must be null." -}}
+{{- end -}}
+{{- if and (kindIs "invalid" $least) (kindIs "invalid" $most) -}}
+{{- fail "podDisruptionBudget.enabled is true, but podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable are both null." -}}
+{{- end -}}
+{{- if has (toString $most) (list "0" "0%") -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable is %v: %s" $most $never) -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $least) -}}
+{{- $needed := int $least -}}
+{{- if hasSuffix "%" (toString $least) -}}
+{{- $needed = divf (mulf (trimSuffix "%" $least | atoi) .pods) 100 | ceil | int -}}
+{{- end -}}
+{{- if and (gt .pods 0) (ge $needed .pods) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable is %v: %s" $least $never) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseStorage" -}}
+{{- $values := .Values -}}
+{{- $parts := (include "penstock.parts" . | fromJson).parts -}}
+{{- $hub := (include "penstock.hubIds" .Values | fromJson).ids -}}
+{{- with .Values.storage -}}
+{{- if and .create .existingClaim -}}
+{{- fail (printf "storage.create is true and storage.existingClaim is %s: a pod has one claim for models." .existingClaim) -}}
+{{- end -}}
+{{- $claim := or .create (not (empty .existingClaim)) -}}
+{{- if .prefetch.enabled -}}
+{{- if not $claim -}}
+{{- fail "storage.prefetch.enabled is true, but there is no claim to download to: set storage.create or storage.existingClaim." -}}
+{{- end -}}
+{{- if $values.hub.offline -}}
+{{- fail "storage.prefetch.enabled and hub.offline are both true: the Job could not ask the hub." -}}
+{{- end -}}
+{{- if not $hub -}}
+{{- fail "storage.prefetch.enabled is true, but no entry of models has a hub id as its model." -}}
+{{- end -}}
+{{- end -}}
+{{- if and $values.hub.offline $hub (not $claim) -}}
+{{- fail (printf "hub.offline is true, but the model %s is on the hub, and there is no claim that could hold it: set storage.existingClaim." (first $hub)) -}}
+{{- end -}}
+{{- if and $claim (not (has "ReadWriteMany" .accessModes)) (not (has "ReadOnlyMany" .accessModes)) -}}
+{{- include "penstock.refuseSeveralNodes" (dict "values" $values "parts" $parts "autoscaled" (include "penstock.autoscaled" $)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A claim of one node, and pods that need not be on one: (dict "values" … "parts" … "autoscaled" …). */}}
+{{- define "penstock.refuseSeveralNodes" -}}
+{{- $modes := printf "storage.accessModes is %s, for pods of one node," (join ", " .values.storage.accessModes) -}}
+{{- $strategy := .values.strategy -}}
+{{- if gt (len .parts) 1 -}}
+{{- fail (printf "%s but layout is perModel with %d models, each with pods of its own: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (len .parts)) -}}
+{{- end -}}
+{{- if and .autoscaled (gt (int .values.autoscaling.max) 1) -}}
+{{- fail (printf "%s but autoscaling.max is %d: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (int .values.autoscaling.max)) -}}
+{{- end -}}
+{{- range .parts -}}
+{{- if and (not $.autoscaled) (gt (int .replicas) 1) -}}
+{{- fail (printf "%s but replicas is %d: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (int .replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $strategy.type "RollingUpdate") (not (has (toString $strategy.maxSurge) (list "0" "0%"))) -}}
+{{- fail (printf "%s but strategy.maxSurge is %v: on another node the new pod would wait forever for the claim that the old one holds; set strategy.type to Recreate." $modes $strategy.maxSurge) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseNetwork" -}}
+{{- $values := .Values -}}
+{{- $parts := (include "penstock.parts" . | fromJson).parts -}}
+{{- with .Values.service -}}
+{{- if and .nodePort (eq .type "ClusterIP") -}}
+{{- fail (printf "service.nodePort is %d, but service.type is ClusterIP." (int .nodePort)) -}}
+{{- end -}}
+{{- if and .nodePort (gt (len $parts) 1) -}}
+{{- fail (printf "service.nodePort is %d, but layout is perModel with %d Services." (int .nodePort) (len $parts)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.enabled is true, but httpRoute.parentRefs is empty: name the Gateway." -}}
+{{- end -}}
+{{- if or .Values.ingress.enabled .Values.httpRoute.enabled -}}
+{{- $seen := dict -}}
+{{- range $parts -}}
+{{- $where := print .host "|" .path -}}
+{{- if hasKey $seen $where -}}
+{{- fail (printf "%s and %s would have the same host and path in ingress or httpRoute: give their models a host or path of their own." (get $seen $where) .name) -}}
+{{- end -}}
+{{- $_ := set $seen $where .name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
