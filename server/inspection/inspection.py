@@ -16,6 +16,7 @@ from server.inspection.inspected_model import (
 from server.models.generation_file import read_generation_defaults
 from server.models.model_setup import EngineOptions, check_stages, execution_config
 from server.models.model_source import model_folder
+from server.models.reranker import with_template
 from server.models.setup_error import SetupError
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
@@ -47,6 +48,7 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
     model = _read_model(folder, options.task, refused)
     _check_generation_file(folder, refused)
     notes = _check_tokenizer(folder, model, refused) if local else []
+    _check_template(source, folder, model, refused)
     heads = _read_heads(folder, model, refused if local else [])
     return Inspection(
         source=source,
@@ -83,6 +85,20 @@ def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]
     except TokenizerError as error:
         refused.append(str(error))
     return []
+
+
+def _check_template(
+    source: str, folder: Path, model: ModelConfig | None, refused: list[str]
+) -> None:
+    """A causal model that reranks needs a template, whose answers are tokens of the model."""
+    if model is None:
+        return
+    try:
+        with_template(model, (source, str(folder)), None, "auto")
+    except SetupError as error:
+        refused.append(str(error))
+    except TokenizerError:
+        return  # of the tokenizer that is not here, or not yet converted, there is nothing to say
 
 
 def _read_heads(folder: Path, model: ModelConfig | None, refused: list[str]) -> WeightHeads | None:

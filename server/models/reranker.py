@@ -55,6 +55,8 @@ def _token_ids(tokenizer: Tokenizer, template: RerankTemplate, key: str) -> tupl
         if len(encoding.ids) != 1:
             reason = f"{text!r} has to be one token of this model; it is {len(encoding.ids)}"
             raise SetupError(key, reason)
+        if tokenizer.decode(encoding.ids, skip_special_tokens=False).strip() != text.strip():
+            raise SetupError(key, f"{text!r} is not in this model's vocabulary")
         ids += encoding.ids
     return tuple(ids)
 

@@ -121,6 +121,19 @@ def test_another_task(tmp_path: Path, inspect: Any) -> None:
     assert "BertModel cannot generate" in reason
 
 
+def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
+    """Known by its name, with an answer that is a token."""
+    unknown = write_checkpoint(tmp_path / "llama", LLAMA)
+    (reason,) = inspect(unknown, "--task", "rerank")["refused"]
+    assert reason.startswith(f"--task: how {unknown} is asked to rerank is not known by its name")
+    known = write_checkpoint(tmp_path / "Qwen3-Reranker", LLAMA)
+    (reason,) = inspect(known, "--task", "rerank")["refused"]
+    assert reason == "--task: 'yes' is not in this model's vocabulary"
+    (known / "tokenizer.json").unlink()
+    (known / "vocab.txt").write_text("yes\nno\n")  # it would be converted
+    assert inspect(known, "--task", "rerank")["refused"] == []
+
+
 def test_a_generation_file_that_is_refused(tmp_path: Path, inspect: Any) -> None:
     folder = write_checkpoint(tmp_path / "llama", LLAMA)
     write_json(folder / "generation_config.json", {"num_beams": 4})
