@@ -106,6 +106,9 @@ def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> Serve
                 f"{', '.join(of_models or sources)}: with --config, models come only from the file"
             )
         settings = msgspec.structs.replace(read_config_file(given["config"]), **server)
+        if not settings.models:
+            demo = _models(parser, [], [], {})
+            settings = msgspec.structs.replace(settings, models=demo)
         setting_names = SettingNames(file=str(given["config"]), flags=frozenset(server))
     api_key = given.get("api_key") or api_key_from()
     return ServeCommand(settings=settings, api_key=api_key, setting_names=setting_names)

@@ -2,9 +2,11 @@
 
 import ctypes
 import functools
+import math
 import os
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""
@@ -16,9 +18,28 @@ class DeviceError(ValueError):
     """A device that this machine does not have; one line says what it has."""
 
 
-def available_cores() -> int:
-    """CPU cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+def available_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPU cores that this process may use: those that it may run on, or, if a container's limit is
+    for less time than theirs, that limit, rounded up."""
+    cores = len(os.sched_getaffinity(0))
+    limit = _cpu_limit(cgroups)
+    return cores if limit is None else min(cores, max(1, math.ceil(limit)))
+
+
+def _cpu_limit(cgroups: Path) -> float | None:
+    """Seconds of CPU time in a second that the control group allows; None without a limit.
+
+    Read as a container sees its own group: version 2 (`cpu.max`), otherwise version 1.
+    """
+    try:
+        quota, period = (cgroups / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (cgroups / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroups / "cpu" / "cpu.cfs_period_us").read_text()
+        except OSError:
+            return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
 @functools.cache

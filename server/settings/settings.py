@@ -41,11 +41,12 @@ class SettingsError(ValueError):
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
-    `memory_share` is the fraction of each CUDA device that all its engines may use together;
-    engines with a share of their own take theirs first. Times are in seconds, sizes in bytes.
+    Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
+    that all its engines may use together; engines with a share of their own take theirs first.
+    Times are in seconds, sizes in bytes.
     """
 
-    models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)]
+    models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
     host: Annotated[
         Text, Flag(FlagGroup.HTTP, f"address to listen on (default: {defaults.HOST})")
     ] = defaults.HOST

@@ -48,6 +48,17 @@ def test_defaults(commands: list[ServeCommand]) -> None:
         assert model == ModelSettings(model=model.model, names=model.names)
 
 
+def test_a_file_without_models_serves_the_demo_models(
+    commands: list[ServeCommand], tmp_path: Path
+) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("port: 9000")
+    assert cli.main(["serve"]) == cli.main(["serve", "--config", str(file)]) == 0
+    by_flags, by_file = (command.settings for command in commands)
+    assert by_file.models == by_flags.models
+    assert by_file.port == 9000
+
+
 def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None:
     names = ["--served-model-name", "chat, gpt-4o", "--served-model-name", "embed"]
     assert cli.main(["serve", *names]) == 0

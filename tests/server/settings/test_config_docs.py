@@ -34,7 +34,7 @@ def test_every_key_is_described(title: str, struct: type[msgspec.Struct]) -> Non
         if field.required:
             assert default == "required"
         elif field.default == ():
-            assert kind in {"strings", "integers"}
+            assert kind in {"strings", "integers", "list"}
         elif field.default is not None:
             written = default.strip("`")
             value = parse_size(written) if kind == "size" else written

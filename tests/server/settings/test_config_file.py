@@ -241,7 +241,6 @@ def test_a_wrong_model_is_named_by_its_path(tmp_path: Path, models: str, message
         ("# nothing\n---\n", "is empty"),
         ("- a\n- b", "expected `object`, got `array`"),
         ("penstock", "expected `object`, got `str`"),
-        ("port: 1", "models: is required"),
         ("port: 1\nmodels: []\nport: 2", ":3:1: the key port is given twice"),
         ("models:\n - {model: a, threads: 1, threads: 1}", ":2:27: the key threads is given twice"),
         ("port: 1\n\tmodels: []", ":2:1: found character '\\t' that cannot start any token"),
