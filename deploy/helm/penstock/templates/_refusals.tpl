@@ -10,6 +10,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- include "penstock.refuseReplicas" . -}}
 {{- include "penstock.refuseStorage" . -}}
 {{- include "penstock.refuseNetwork" . -}}
+{{- include "penstock.refuseMonitoring" . -}}
 {{- end -}}
 
 {{- define "penstock.refuseImage" -}}
@@ -91,10 +92,8 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- if and .keda.enabled .hpa.enabled -}}
 {{- fail "autoscaling.keda.enabled and autoscaling.hpa.enabled are both true: two autoscalers would undo each other's work." -}}
 {{- end -}}
-{{- if gt (int .min) (int .max) -}}
-{{- fail (printf "autoscaling.min is %d, more than autoscaling.max, which is %d." (int .min) (int .max)) -}}
 {{- end -}}
-{{- end -}}
+{{- include "penstock.refuseScaling" . -}}
 {{- with .Values.strategy -}}
 {{- if and (eq .type "RollingUpdate") (has (toString .maxUnavailable) (list "0" "0%")) (has (toString .maxSurge) (list "0" "0%")) -}}
 {{- fail "strategy.maxUnavailable and strategy.maxSurge are both 0: no pod could ever be replaced." -}}
@@ -102,7 +101,10 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- end -}}
 {{- if .Values.podDisruptionBudget.enabled -}}
 {{- range (include "penstock.parts" . | fromJson).parts -}}
-{{- $pods := ternary $values.autoscaling.min .replicas (not (empty (include "penstock.autoscaled" $))) | int -}}
+{{- $pods := int .replicas -}}
+{{- if include "penstock.autoscaled" $ -}}
+{{- $pods = (include "penstock.scaling" (dict "root" $ "part" .) | fromJson).min | int -}}
+{{- end -}}
 {{- include "penstock.refuseBudget" (dict "budget" $values.podDisruptionBudget "pods" $pods "name" .name) -}}
 {{- end -}}
 {{- end -}}

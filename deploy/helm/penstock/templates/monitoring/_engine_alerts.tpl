@@ -1,0 +1,57 @@
+{{/* Alerts about engines, as a list of rules. */}}
+
+{{- define "penstock.engineAlerts" -}}
+{{- $alerts := .Values.monitoring.prometheusRule.alerts -}}
+{{- $series := include "penstock.series" . -}}
+{{- $find := printf "kubectl --namespace %s get pods --selector app.kubernetes.io/instance=%s" .Release.Namespace .Release.Name -}}
+{{- $scope := dict "root" . -}}
+
+{{- range (include "penstock.servedNames" . | fromJson).names }}
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockModelDown"
+  "settings" $alerts.modelDown
+  "expr" (printf "(sum(penstock_engine_up{%s, model=%q}) or vector(0)) < 1" $series .)
+  "labels" (dict "model" . "namespace" $.Release.Namespace)
+  "summary" "No replica serves {{ $labels.model }}"
+  "description" "No pod that Prometheus scrapes has a ready engine for {{ $labels.model }}: requests for it get 503, or no connection."
+  "runbook" (printf "%s shows what the pods do. Pending: no node has what they ask for (kubectl describe pod). Running and not ready: the model is still loading, and the pod's log says how far it is. CrashLoopBackOff: the last lines of kubectl logs --previous name the reason and the setting to change. All ready: Prometheus does not reach them; look at its page of targets and at networkPolicy.from." $find)
+) $scope) }}
+{{- end }}
+
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockReplicaDown"
+  "settings" $alerts.replicaDown
+  "for" ($alerts.replicaDown.for | default (printf "%ds" (add (include "penstock.startupBudget" . | int) 60)))
+  "expr" (printf "penstock_engine_up{%s} < 1" $series)
+  "summary" "{{ $labels.pod }} does not serve {{ $labels.model }}"
+  "description" "For longer than a start may take, {{ $labels.pod }} has had no ready engine for {{ $labels.model }}."
+  "runbook" "kubectl logs of the pod says what it waits for. An engine that failed ends its pod within seconds, so one that stays like this cannot end either: delete the pod, and keep its log."
+) $scope) }}
+
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockEngineStalled"
+  "settings" $alerts.engineStalled
+  "expr" (printf "penstock_engine_stalled_seconds{%s} > %v" $series $alerts.engineStalled.seconds)
+  "summary" "A step of {{ $labels.model }} on {{ $labels.pod }} does not end"
+  "description" "The oldest step in flight is {{ $value | humanizeDuration }} old; all requests for {{ $labels.model }} on {{ $labels.pod }} wait for it."
+  "runbook" (printf "At server.stallSeconds (%v) the daemon names the stage that stands still in its log, fails the open requests and ends, and the pod starts anew. If that repeats, look for Xid errors of the GPU in the node's kernel log and drain the node. If steps are only slow, raise the alert's seconds." .Values.server.stallSeconds)
+) $scope) }}
+
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockQueueGrowing"
+  "settings" $alerts.queueGrowing
+  "expr" (printf "sum by (namespace, job, model) (penstock_engine_waiting_rows{%s}) > %v and sum by (namespace, job, model) (deriv(penstock_engine_waiting_rows{%s}[10m])) > 0" $series $alerts.queueGrowing.rows $series)
+  "summary" "The queue of {{ $labels.model }} grows"
+  "description" "{{ $value | humanize }} sequences wait for {{ $labels.model }}, and they become more: its replicas compute less than what arrives."
+  "runbook" "Add replicas: raise autoscaling.max, or replicas without an autoscaler; where pods are Pending, nodes are missing. Until they are ready, clients wait, and are refused with 429 once the expected wait is too long (max_queue_seconds). The dashboard's row Load shows which endpoint the requests come to."
+) $scope) }}
+
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockKVCacheFull"
+  "settings" $alerts.kvCacheFull
+  "expr" (printf "penstock_engine_kv_usage_ratio{%s} > %v" $series $alerts.kvCacheFull.share)
+  "summary" "The KV cache of {{ $labels.model }} on {{ $labels.pod }} is full"
+  "description" "Running sequences hold {{ $value | humanizePercentage }} of the KV cache's blocks: new ones wait for memory, and running ones may be preempted and computed again."
+  "runbook" "Add replicas, or give the model more GPUs (gpus and pipeline_stages). Otherwise lower max_model_len or max_running, so that fewer or shorter sequences run at once. memory_share below its default leaves memory unused."
+) $scope) }}
+{{- end -}}

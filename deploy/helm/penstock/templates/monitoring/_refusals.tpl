@@ -1,0 +1,14 @@
+{{/* Values of monitoring that could not work. */}}
+
+{{- define "penstock.refuseMonitoring" -}}
+{{- with .Values.monitoring -}}
+{{- if and .serviceMonitor.enabled .podMonitor.enabled -}}
+{{- fail "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both true: Prometheus would count every pod twice." -}}
+{{- end -}}
+{{- $stalled := .prometheusRule.alerts.engineStalled -}}
+{{- $ends := $.Values.server.stallSeconds -}}
+{{- if and .prometheusRule.enabled $stalled.enabled $ends (ge (float64 $stalled.seconds) (float64 $ends)) -}}
+{{- fail (printf "monitoring.prometheusRule.alerts.engineStalled.seconds is %v: it could never fire, because at server.stallSeconds, %v, the daemon ends." $stalled.seconds $ends) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
