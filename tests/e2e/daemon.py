@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,6 +155,13 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
 
 
 def metric(url: str, name: str, **labels: str) -> float:

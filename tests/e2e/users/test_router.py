@@ -1,6 +1,5 @@
 """vLLM's router in front of a daemon: it sends requests as soon as `/health` says that it may."""
 
-import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,16 +7,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.daemon import Daemon, wait_for
+from tests.e2e.daemon import Daemon, free_port, wait_for
 from tests.e2e.full_daemon import CLIENTS_PYTHON
 
 REQUEST = {"model": "penstock-demo", "prompt": "The file", "max_tokens": 4}
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
 
 
 @contextmanager
