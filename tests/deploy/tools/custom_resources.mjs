@@ -1,0 +1,70 @@
+// Reads a JSON list of Kubernetes objects on stdin and prints a JSON list of what is wrong with each:
+// a list of sentences, empty for a good one.
+//
+// Two checks of one package's model of the kind: its JSON schema, compiled to a function, knows
+// required fields, types, enumerations and patterns, but lets unknown fields pass, which a cluster
+// drops or refuses. Its TypeScript interface knows every field.
+
+import { text } from "node:stream/consumers";
+import ts from "typescript";
+
+const PACKAGES = {
+  "keda.sh": "@kubernetes-models/keda",
+  "monitoring.coreos.com": "@kubernetes-models/prometheus-operator",
+  "gateway.networking.k8s.io": "@kubernetes-models/gateway-api",
+};
+const OPTIONS = {
+  module: ts.ModuleKind.NodeNext,
+  moduleResolution: ts.ModuleResolutionKind.NodeNext,
+  noEmit: true,
+  skipLibCheck: true,
+  strict: true,
+  target: ts.ScriptTarget.ES2022,
+  types: [],
+};
+
+function modelModule({ apiVersion, kind }) {
+  const [group, version] = apiVersion.split("/");
+  if (!(group in PACKAGES)) throw new Error(`no package knows ${apiVersion} ${kind}`);
+  return `${PACKAGES[group]}/${group}/${version}/${kind}`;
+}
+
+async function schemaErrors(object) {
+  const model = (await import(modelModule(object)))[object.kind];
+  try {
+    new model(object).validate();
+    return [];
+  } catch (error) {
+    return [error.message];
+  }
+}
+
+/** By the number of the object. */
+function typeErrors(objects) {
+  const names = objects.map((_, number) => `${import.meta.dirname}/object${number}.ts`);
+  const sources = new Map(
+    objects.map((object, number) => [
+      names[number],
+      `import type { I${object.kind} as Model } from "${modelModule(object)}";\n` +
+        `export const object: Model = ${JSON.stringify(object)};\n`,
+    ]),
+  );
+  const host = ts.createCompilerHost(OPTIONS);
+  const { getSourceFile, fileExists } = host;
+  host.fileExists = (name) => sources.has(name) || fileExists(name);
+  host.getSourceFile = (name, version) =>
+    sources.has(name)
+      ? ts.createSourceFile(name, sources.get(name), version)
+      : getSourceFile(name, version);
+  const program = ts.createProgram(names, OPTIONS, host);
+  return names.map((name) =>
+    ts
+      .getPreEmitDiagnostics(program, program.getSourceFile(name))
+      .map(({ messageText }) => ts.flattenDiagnosticMessageText(messageText, "\n")),
+  );
+}
+
+const objects = JSON.parse(await text(process.stdin));
+const bySchema = await Promise.all(objects.map(schemaErrors));
+const byType = typeErrors(objects);
+console.log(JSON.stringify(objects.map((_, number) => [...bySchema[number], ...byType[number]])));
