@@ -94,7 +94,13 @@ SKINNY_MAX_NORMED_ROWS = 16
 """The same for a product after a norm."""
 
 SKINNY_ONE_ROW = SkinnyTile(8, 1024, 4, 1)
+SKINNY_ONE_ROW_FEW_OUTPUTS = SkinnyTile(2, 1024, 4, 1)
 SKINNY_ONE_ROW_GATED = SkinnyTile(8, 512, 4, 1)
+SKINNY_ONE_ROW_GATED_FEW_OUTPUTS = SkinnyTile(4, 512, 4, 1)
+SKINNY_FEW_OUTPUTS, SKINNY_FEW_GATED_OUTPUTS = 4096, 12288
+"""With fewer outputs, a program takes fewer of them, so that there are enough programs. H200,
+layers of Gemma-3-4B, 0aae3b6."""
+
 SKINNY_FLOAT32 = SkinnyTile(32, 64, 4, 4)
 """A larger tile does not fit in shared memory."""
 

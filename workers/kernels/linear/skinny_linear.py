@@ -82,7 +82,7 @@ def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
 
 def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
     if len(rows) == 1:
-        return tuning.SKINNY_ONE_ROW_GATED if gated else tuning.SKINNY_ONE_ROW
+        return _one_row_tile(rows.shape[1], out_features, gated=gated)
     if rows.itemsize > 2:
         return tuning.SKINNY_FLOAT32
     few = len(rows) <= 16
@@ -91,6 +91,17 @@ def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
     if out_features > tuning.SKINNY_WIDE_OUTPUTS:
         return tuning.SKINNY_16_ROWS_WIDE if few else tuning.SKINNY_32_ROWS_WIDE
     return tuning.SKINNY_16_ROWS if few else tuning.SKINNY_32_ROWS
+
+
+def _one_row_tile(in_features: int, out_features: int, *, gated: bool) -> SkinnyTile:
+    if gated:
+        few = out_features < tuning.SKINNY_FEW_GATED_OUTPUTS
+        tile = tuning.SKINNY_ONE_ROW_GATED_FEW_OUTPUTS if few else tuning.SKINNY_ONE_ROW_GATED
+    else:
+        few = out_features < tuning.SKINNY_FEW_OUTPUTS
+        tile = tuning.SKINNY_ONE_ROW_FEW_OUTPUTS if few else tuning.SKINNY_ONE_ROW
+    # The last iteration should not be half empty.
+    return tile if in_features % tile.inputs == 0 else tile._replace(inputs=tile.inputs // 2)
 
 
 @triton.jit
