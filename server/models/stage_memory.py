@@ -74,8 +74,8 @@ def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
 
 
 def _has_lm_head(execution: ExecutionConfig) -> bool:
-    # A reranker loads the whole, and keeps the rows of its tokens.
-    return execution.task in ("generate", "embed_sparse", "rerank")
+    # Of a reranker's it loads a row or two.
+    return execution.task in ("generate", "embed_sparse")
 
 
 def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:

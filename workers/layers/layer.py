@@ -1,8 +1,17 @@
 """The base class of a model and of its parts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of a checkpoint's tensor are `kept`, in their order; it has `total`."""
+
+    kept: tuple[int, ...]
+    total: int
 
 
 class Layer:
@@ -18,6 +27,10 @@ class Layer:
     def weights(self) -> dict[str, torch.Tensor]:
         """Canonical checkpoint name -> the tensor to fill. Valid only until `pack`."""
         return {name: weight for part in self.parts() for name, weight in part.weights().items()}
+
+    def rows(self) -> dict[str, Rows]:
+        """Of the weights that are some rows of a checkpoint's tensor: canonical name -> which."""
+        return {name: rows for part in self.parts() for name, rows in part.rows().items()}
 
     def pack(self) -> None:
         """Convert the filled weights to the layout that is read fastest."""

@@ -1,33 +1,44 @@
-"""An LM head of which only the logits of a few tokens are computed."""
+"""The end of a causal model that reranks: of its LM head, the logits of a few tokens."""
 
 import torch
 
-from workers.layers.linear import Linear
-from workers.layers.norm import RMSNorm
+from workers.layers.layer import Layer, Rows
 from workers.layers.placement import Placement
 
 
-class TokenScores(Linear):
-    """The logits of K tokens, in float32. The whole weight is loaded; `pack` keeps K rows of it."""
+class TokenScores(Layer):
+    """The logits of K tokens, in float32. Only their rows of the LM head are loaded, or taken from
+    the embedding if that is the LM head and on the same stage."""
 
     def __init__(
         self,
+        name: str,
+        vocab_size: int,
         in_features: int,
-        members: dict[str, int],
         placement: Placement,
         *,
         token_ids: tuple[int, ...],
-        tied: torch.Tensor | None = None,
+        embedding: torch.Tensor | None = None,
     ) -> None:
-        """`tied` is the embedding [vocabulary, in_features], if that is the LM head."""
-        super().__init__(in_features, members, placement, bias=False, tied=tied)
-        self._token_ids = token_ids
+        """`name` is the LM head's; `embedding` is [vocab_size, in_features]."""
+        self._name = f"{name}.weight"
+        self._rows = Rows(token_ids, vocab_size)
+        self._embedding = embedding
+        self._weight = placement.empty(len(token_ids), in_features)
 
-    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """[N, in_features] -> [N, K]"""
-        states = (rows if norm is None else norm(rows)).float()
+        states = states.float()
         # Not a product of matrices: a row's sums are the same beside any number of others.
         return torch.stack([(states * row).sum(1) for row in self._weight], 1)
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {} if self._embedding is not None else {self._name: self._weight}
+
+    def rows(self) -> dict[str, Rows]:
+        return dict.fromkeys(self.weights(), self._rows)
+
     def pack(self) -> None:
-        self._weight = self._weight[list(self._token_ids)].float()
+        if self._embedding is not None:
+            self._weight.copy_(self._embedding[list(self._rows.kept)])
+        self._weight = self._weight.float()

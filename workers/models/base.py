@@ -9,6 +9,7 @@ import torch
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
+from workers.layers.layer import Rows
 from workers.layers.norm import QKNorm
 from workers.layers.placement import Placement
 from workers.step.packed_step import PackedStep
@@ -85,6 +86,10 @@ class StageModel(Protocol):
     def weights(self) -> dict[str, torch.Tensor]:
         """The weights that this stage needs: canonical name -> the tensor to fill, which may be a
         view of a larger one (separate projections of a checkpoint are packed here)."""
+        ...
+
+    def rows(self) -> Mapping[str, Rows]:
+        """Of the weights that are some rows of a checkpoint's tensor: canonical name -> which."""
         ...
 
     def copies(self) -> Mapping[str, str]:

@@ -157,14 +157,14 @@ class DecoderForCausalLM(DecoderModel):
         has_copy = self._tied and self._lm_head is not None
         return {f"{_LM_HEAD}.weight": f"{_EMBEDDING}.weight"} if has_copy else {}
 
-    def _make_lm_head(self, config: ModelConfig, placement: Placement) -> Linear:
-        tied = config.tie_word_embeddings
+    def _make_lm_head(self, config: ModelConfig, placement: Placement) -> Linear | TokenScores:
+        tied, size, words = config.tie_word_embeddings, config.hidden_size, config.vocab_size
         shared = self._embedding.weight if tied and self._embedding is not None else None
-        head = {_EMBEDDING if tied else _LM_HEAD: config.vocab_size}
+        name = _EMBEDDING if tied else _LM_HEAD
         if config.reranking is not None:
             tokens = config.reranking.token_ids
-            return TokenScores(config.hidden_size, head, placement, token_ids=tokens, tied=shared)
-        return Linear(config.hidden_size, head, placement, bias=False, tied=shared)
+            return TokenScores(name, words, size, placement, token_ids=tokens, embedding=shared)
+        return Linear(size, {name: words}, placement, bias=False, tied=shared)
 
 
 class DecoderForSequenceClassification(DecoderModel):

@@ -11,6 +11,7 @@ import torch
 from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
 from workers.contract.model_config import ModelConfigError
 from workers.contract.model_shape import WrapperConfig
+from workers.layers.layer import Rows
 from workers.weights.pytorch_file import open_pytorch
 from workers.weights.safetensors_file import open_safetensors
 from workers.weights.tensor_file import CheckpointError, TensorFile
@@ -81,9 +82,13 @@ class Checkpoint:
                 )
 
     def read(
-        self, targets: Mapping[str, torch.Tensor], read_one: Callable[[torch.Tensor], None]
+        self,
+        targets: Mapping[str, torch.Tensor],
+        rows: Mapping[str, Rows],
+        read_one: Callable[[torch.Tensor], None],
     ) -> None:
-        """Copy each named tensor into its target, converting it to the target's dtype and device.
+        """Copy each named tensor, or those `rows` of it, into its target, converting it to the
+        target's dtype and device.
 
         Opens only the files that hold one of them. `read_one` is called with each filled target.
         Raises CheckpointError if a tensor is missing or does not fit.
@@ -91,9 +96,9 @@ class Checkpoint:
         for file, names in self._by_file(targets).items():
             with self._open(file) as tensors:
                 for name, stored_name in names:
-                    stored = tensors.get_tensor(stored_name)
-                    _check_fit(file, stored_name, stored, targets[name])
-                    targets[name].copy_(stored)
+                    stored, some = tensors.get_tensor(stored_name), rows.get(name)
+                    _check_fit(file, stored_name, stored, targets[name], some)
+                    targets[name].copy_(stored if some is None else stored[list(some.kept)])
                     read_one(targets[name])
 
     def _names_of_single_file(self) -> dict[str, Path]:
@@ -133,10 +138,13 @@ def _find_weights(folder: Path) -> WeightFiles:
         raise CheckpointError(str(error)) from None
 
 
-def _check_fit(file: Path, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
-    if stored.shape != target.shape:
+def _check_fit(
+    file: Path, name: str, stored: torch.Tensor, target: torch.Tensor, some: Rows | None
+) -> None:
+    shape = list(target.shape) if some is None else [some.total, *target.shape[1:]]
+    if list(stored.shape) != shape:
         raise CheckpointError(
-            f"{name} in {file} has shape {list(stored.shape)}, the model needs {list(target.shape)}"
+            f"{name} in {file} has shape {list(stored.shape)}, the model needs {shape}"
         )
     if stored.dtype not in _FLOATS:
         raise CheckpointError(f"{name} in {file} is {stored.dtype}, which is not supported")

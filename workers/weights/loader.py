@@ -70,7 +70,7 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         whole = outline(config, all_layers)
         checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
         checkpoint.check_copies(model.copies())
-        checkpoint.read(weights, WeightProgress(worker.stage, weight_bytes).add)
+        checkpoint.read(weights, model.rows(), WeightProgress(worker.stage, weight_bytes).add)
         read_modules(modules, Path(config.model.path))
     del weights, module_weights
     model.pack()

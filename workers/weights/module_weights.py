@@ -32,7 +32,7 @@ def read_modules(modules: VectorModules, path: Path) -> None:
         for note in checkpoint.notes():
             _logger.info("%s: %s", folder, note)
         checkpoint.check_unread(weights.keys(), _NOTHING)
-        checkpoint.read(weights, _ignore)
+        checkpoint.read(weights, {}, _ignore)
 
 
 def _ignore(weight: torch.Tensor) -> None:

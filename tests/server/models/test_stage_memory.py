@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import ModelSourceError
 from server.models.stage_memory import weight_bytes
-from server.models.weight_heads import read_heads
+from server.models.weight_heads import WeightHeads, read_heads
 from server.settings.server_config import Limits
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 
@@ -143,3 +144,16 @@ def test_pickles_count_by_their_size(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(3000, dtype=torch.float16)}, folder / "pytorch_model.bin")
     assert weights_of(folder, pipeline_stages=2) == [3000, 3000]
     assert weights_of(folder, pipeline_stages=2, dtype="float32") == [6000, 6000]
+
+
+def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
+    """But for a row or two of it."""
+    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    options = EngineOptions(device="cpu", dtype="bfloat16")
+    served = set_up_model("m", folder, options, Limits(), str(tmp_path / "0"))
+    generates = served.execution
+    reranks = msgspec.structs.replace(generates, task="rerank")
+    heads = WeightHeads({"model.embed_tokens.weight": 70, "lm_head.weight": 50})
+    assert (weight_bytes(generates, heads), weight_bytes(reranks, heads)) == ([240], [140])
+    (more,), (less,) = weight_bytes(generates, None), weight_bytes(reranks, None)
+    assert more - less == 2 * LLAMA["vocab_size"] * LLAMA["hidden_size"]

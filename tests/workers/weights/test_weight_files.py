@@ -63,7 +63,9 @@ def loaded(config: WorkerConfig) -> Tensors:
     placement = Placement(torch.device("cpu"), torch.float32)
     stage = model_class(model.architecture)(model, share_of(config), placement)
     weights = stage.weights()
-    Checkpoint(Path(model.path), stage.canonical_name, model.wrapper).read(weights, lambda _: None)
+    Checkpoint(Path(model.path), stage.canonical_name, model.wrapper).read(
+        weights, {}, lambda _: None
+    )
     return weights
 
 
