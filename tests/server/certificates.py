@@ -4,14 +4,17 @@ import subprocess
 from pathlib import Path
 
 
-def make_certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
-    """(certificate, key): new files in `folder`, in PEM."""
+def make_certificate(
+    folder: Path, name: str = "server", hosts: tuple[str, ...] = ("localhost",)
+) -> tuple[Path, Path]:
+    """(certificate, key): new files in `folder`, in PEM. It is for `hosts` and 127.0.0.1."""
+    names = ",".join(f"DNS:{host}" for host in hosts)
     cert, key = folder / f"{name}.crt", folder / f"{name}.key"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-days", "2", "-noenc", "-subj", "/CN=localhost"),
             *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-addext", f"subjectAltName={names},IP:127.0.0.1"),
             *("-keyout", str(key), "-out", str(cert)),
         ],
         check=True,
