@@ -36,9 +36,9 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
-from engine_core.statistics import Statistics
-from engine_core.step_reports import StepReports
-from engine_core.tracer import Tracer
+from engine_core.reports.statistics import Statistics
+from engine_core.reports.step_reports import StepReports
+from engine_core.reports.tracer import Tracer
 from engine_core.transport import Clients, Pollable
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.messages import StageReport, StepOutput
@@ -80,12 +80,12 @@ class EngineCore:
         self._preprocessor = preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
-        self._outbox = Outbox(self._job_ended)
+        self._outbox = Outbox(self._job_ended, clock)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
         self._in_flight: deque[_StepInFlight] = deque()
         self._clock = clock
-        self._on_beat: Callable[[], None] | None = None
+        self._on_beat: Callable[[], None] = lambda: None
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
@@ -96,17 +96,15 @@ class EngineCore:
             execution.num_stages, self._statistics, self._tracer, self._scheduler.observe
         )
         self._cadence = Cadence()
-        sources = (clients.arrivals, executor.results, executor.losses, preprocessor.fileno())
-        self._sources: list[Pollable] = list(sources)
+        own: tuple[Pollable, ...] = (executor.results, executor.losses, preprocessor.fileno())
+        self._sources = [clients.arrivals, *own]
         self._poller = zmq.Poller()
         for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
 
     def run(self, on_beat: Callable[[], None]) -> None:
-        """Serve until a worker is lost; every open job has then been failed.
-
-        `on_beat` is called with every heartbeat while the loop iterates. Raises WorkerLostError.
-        """
+        """Serve until a worker is lost and every open job has been failed: raises WorkerLostError.
+        `on_beat` is called with every heartbeat while the loop iterates."""
         self._on_beat = on_beat
         try:
             while True:
@@ -143,6 +141,8 @@ class EngineCore:
             self._submit_masks()
             now = self._clock()
             self._in_flight.append(_StepInFlight(batch, step.step, now))
+            for job in batch.begun:
+                job.moments.begin(now)
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
             if self._pacer is not None:
                 self._pacer.step_submitted(step, now)
@@ -232,6 +232,7 @@ class EngineCore:
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
             return
+        job.moments.arrived = self._clock()
         self._jobs[job.key] = job
         if (inputs := self._preprocessor.put(job, texts)) is not None:
             self._prepare(inputs)
@@ -253,14 +254,13 @@ class EngineCore:
         tokens = sum(accepted.prompt_tokens)
         self._statistics.job_accepted(tokens)
         self._budget.correct(job, tokens)
+        job.moments.queued = self._clock()
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
 
     def _abort(self, key: JobKey) -> None:
-        """End a job silently: its client is gone, or no longer wants it.
-
-        `Scheduler.abort` releases its slots and KV blocks at once, `Outbox.abort` its budget.
-        """
+        """End a job silently: its client is gone, or no longer wants it. `Scheduler.abort` releases
+        its slots and KV blocks at once, `Outbox.abort` its budget."""
         if (job := self._jobs.get(key)) is not None:
             self._scheduler.abort(job)
             self._outbox.abort(job)
@@ -283,8 +283,7 @@ class EngineCore:
         self._executor.check(self._in_flight[0].step if self._in_flight else None)
         if not self._cadence.beat_is_due():
             return
-        if self._on_beat is not None:
-            self._on_beat()
+        self._on_beat()
         beat = self._statistics.beat(
             self._scheduler.usage(),
             now,

@@ -1,7 +1,7 @@
 """An engine's state, as its heartbeat carries it to the metrics.
 
 To add a metric, add a field here and set it where it is counted: the API process shows every field
-as `penstock_engine_NAME`.
+with an `EngineMetric` as `penstock_engine_NAME`.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,10 @@ class EngineMetric(NamedTuple):
     text: str
 
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step: the bounds of `Beat.step_sizes`, those of vLLM's `iteration_tokens_total`."""
+
+
 class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The scheduler's part."""
 
@@ -25,6 +29,12 @@ class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     waiting: Annotated[int, EngineMetric("gauge", "waiting_rows", "Rows that wait for a slot.")]
     kv_blocks_used: Annotated[int, EngineMetric("gauge", "kv_blocks_used", "KV blocks in use.")] = 0
     kv_blocks_total: Annotated[int, EngineMetric("gauge", "kv_blocks", "KV blocks there are.")] = 0
+    queried_tokens: Annotated[
+        int,
+        EngineMetric(
+            "counter", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."
+        ),
+    ] = 0
     cached_tokens: Annotated[
         int, EngineMetric("counter", "cached_tokens", "Prompt tokens from the prefix cache.")
     ] = 0
@@ -97,6 +107,9 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
         EngineMetric("gauge", "last_step_age_seconds", "Time since a step finished, or the start."),
     ]
     prompt_tokens: Annotated[int, EngineMetric("counter", "prompt_tokens", "Prompt tokens.")]
+    step_sizes: list[int]
+    """Steps by their size: of at most STEP_SIZES[i] tokens and more than the size before; the last
+    entry counts all larger ones."""
 
 
 def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, EngineMetric]:

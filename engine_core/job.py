@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from engine_core.job_timing import JobMoments
 from engine_core.messages import EncodeJob, FailureCode, GenerateJob
 
 JobKey = tuple[bytes, int]
@@ -38,6 +39,7 @@ class Job:
     cost: int
     open_rows: int = field(init=False)
     ended: bool = False
+    moments: JobMoments = field(default_factory=JobMoments)
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows

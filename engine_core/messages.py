@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from engine_core.engine_state import Beat
+from engine_core.job_timing import JobTiming
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
@@ -292,6 +293,7 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     encoded: list[EncodedRows] = []
     accepted: list[Accepted] = []
     failed: list[Failed] = []
+    timings: list[JobTiming] = []
 
 
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace

@@ -1,5 +1,6 @@
 """Updates for clients: gathered during an iteration of the loop, sent as one message a client."""
 
+import time
 from collections.abc import Callable, Iterator
 
 from engine_core.job import Job, RefusalError
@@ -9,8 +10,11 @@ from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutp
 class Outbox:
     """Updates by client. A job ends exactly once: `on_end` then releases its budget."""
 
-    def __init__(self, on_end: Callable[[Job], None]) -> None:
+    def __init__(
+        self, on_end: Callable[[Job], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._on_end = on_end
+        self._clock = clock
         self._outputs: dict[bytes, Outputs] = {}
 
     def accept(self, job: Job, accepted: Accepted) -> None:
@@ -27,13 +31,18 @@ class Outbox:
         if outputs is None:
             outputs = self._of(job.client)
         outputs.rows.insert(0 if first else len(outputs.rows), output)
+        if not job.moments.reported and (output.token >= 0 or output.finish is not None):
+            self._report_timing(outputs, job)
         if output.finish is not None:
             self.close_rows(job, 1)
 
     def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
         """Finished rows of an encode job."""
-        self._of(job.client).encoded.append(part)
+        outputs = self._of(job.client)
+        outputs.encoded.append(part)
         self.close_rows(job, rows)
+        if job.ended:
+            self._report_timing(outputs, job)
 
     def fail(self, job: Job, refusal: RefusalError) -> None:
         """The job's terminal message, for all rows that have not ended."""
@@ -72,6 +81,9 @@ class Outbox:
         if outputs is None:
             outputs = self._outputs[client] = Outputs()
         return outputs
+
+    def _report_timing(self, outputs: Outputs, job: Job) -> None:
+        outputs.timings.append(job.moments.report(job.message.id, self._clock()))
 
     def _end(self, job: Job) -> None:
         job.ended = True

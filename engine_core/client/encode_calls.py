@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from engine_core.client.pending_jobs import EngineError, FloatArray, IntArray, PendingJob
+from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Accepted,
     DenseVectors,
@@ -30,11 +31,13 @@ row of a few tokens may then have as many as its vocabulary."""
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     """What every answer to an encode job of N items says: the token count of each item.
 
-    `dropped` counts the tokens that were cut off each item; it is empty where nothing was.
+    `dropped` counts the tokens that were cut off each item; it is empty where nothing was. `timing`
+    is that of the whole job.
     """
 
     prompt_tokens: list[int]
     dropped: list[int] = []
+    timing: JobTiming | None = None
 
 
 class EncodedVectors(Encoded, frozen=True, kw_only=True):

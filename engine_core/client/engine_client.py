@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from engine_core.messages import (
     Accepted,
     EncodeJob,
     EngineInfo,
+    Failed,
     FromCore,
     GenerateJob,
     Hello,
@@ -27,11 +29,15 @@ from engine_core.transport import AsyncDealer
 
 
 class EngineClient:
-    """Jobs out, updates in, over one socket. Use from one asyncio loop only."""
+    """Jobs out, updates in, over one socket. Use from one asyncio loop only.
+
+    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic).
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.info: EngineInfo | None = None
         self.beat: Beat | None = None
+        self.beat_at = 0.0
         self.dead = False
         self._over: EngineError | None = None
         self.breaker = CircuitBreaker()
@@ -131,7 +137,7 @@ class EngineClient:
         except (asyncio.CancelledError, EngineError):
             self._drop(job)
             raise
-        return call.result(accepted)
+        return msgspec.structs.replace(call.result(accepted), timing=call.timing)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send unless the engine is gone: then every job has failed already."""
@@ -191,7 +197,7 @@ class EngineClient:
             self._dispatch(message)
             return
         if isinstance(message, Beat):
-            self.beat = message
+            self.beat, self.beat_at = message, time.monotonic()
         else:
             self.info = message
             self._ready.set()
@@ -201,6 +207,9 @@ class EngineClient:
         for accepted in outputs.accepted:
             if (job := jobs.get(accepted.id)) is not None:
                 job.accept(accepted)
+        for timing in outputs.timings:
+            if (job := jobs.get(timing.id)) is not None:
+                job.time(timing)
         for output in outputs.rows:
             if isinstance(stream := jobs.get(output.job), GenerateStream):
                 stream.push(output)
@@ -208,10 +217,13 @@ class EngineClient:
             call = jobs.get(part.job)
             if call is not None and not isinstance(call, GenerateStream) and call.push(part):
                 self.forget(part.job)
-        for failed in outputs.failed:
+        self._fail(outputs.failed)
+
+    def _fail(self, refusals: list[Failed]) -> None:
+        for failed in refusals:
             # A dying engine fails its jobs first; its socket closes only a moment later.
             self.dead |= failed.code == "engine_dead"
-            if (job := jobs.pop(failed.id, None)) is not None:
+            if (job := self._jobs.pop(failed.id, None)) is not None:
                 error = EngineError(failed.code, failed.message, failed.param, failed.retry_after)
                 job.fail(error)
 

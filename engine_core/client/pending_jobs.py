@@ -2,12 +2,14 @@
 them."""
 
 import asyncio
+import time
 from typing import Protocol, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine_core.job_timing import JobTiming
 from engine_core.messages import Abort, Accepted, EndRow, FailureCode, RowOutput
 
 FloatArray = npt.NDArray[np.float32]
@@ -35,14 +37,20 @@ class EngineError(Exception):
 
 
 class PendingJob:
-    """What every job awaits first: accepted, or failed."""
+    """What every job awaits first: accepted, or failed. Its `timing` comes with its first token, or
+    with its last row."""
 
     def __init__(self) -> None:
+        self.timing: JobTiming | None = None
         self.accepted: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
 
     def accept(self, message: Accepted) -> None:
         if not self.accepted.done():
             self.accepted.set_result(message)
+
+    def time(self, timing: JobTiming) -> None:
+        """How long the engine took up to now."""
+        self.timing = timing
 
     def fail(self, error: EngineError) -> None:
         if not self.accepted.done():
@@ -64,7 +72,10 @@ class JobClient(Protocol):
 
 
 class GenerateStream(PendingJob):
-    """The rows of one generate job, as they come. Leaving the context aborts what still runs."""
+    """The rows of one generate job, as they come. Leaving the context aborts what still runs.
+
+    `decode_s` is the time from its first token to its end, in seconds.
+    """
 
     def __init__(self, client: JobClient, job: int, rows: int) -> None:
         super().__init__()
@@ -76,6 +87,8 @@ class GenerateStream(PendingJob):
         self._updates: list[RowOutput] = []
         self._error: EngineError | None = None
         self._wake: asyncio.Future[None] | None = None
+        self.decode_s = 0.0
+        self._first_token: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -109,6 +122,7 @@ class GenerateStream(PendingJob):
         if not self.ended:
             self._client.send(Abort([self._id]))
             self._open_rows.clear()
+            self._stop_clock()
             self._wake_reader()
         self._client.forget(self._id)
 
@@ -121,15 +135,25 @@ class GenerateStream(PendingJob):
             self._close_row(output.row)
         self._wake_reader()
 
+    def time(self, timing: JobTiming) -> None:
+        super().time(timing)
+        self._first_token = time.perf_counter()
+
     def fail(self, error: EngineError) -> None:
         super().fail(error)
         self._error = error
+        self._stop_clock()
         self._wake_reader()
 
     def _close_row(self, row: int) -> None:
         self._open_rows.discard(row)
         if not self._open_rows:
+            self._stop_clock()
             self._client.forget(self._id)
+
+    def _stop_clock(self) -> None:
+        if self._first_token is not None:
+            self.decode_s = time.perf_counter() - self._first_token
 
     def _wake_reader(self) -> None:
         if self._wake is not None and not self._wake.done():

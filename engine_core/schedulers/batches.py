@@ -20,6 +20,7 @@ class DecodeBatch:
     `scored` are each row's positions whose next prompt token gets its log-probability.
     `updates` are the block-table entries that are new since the request's last step, flat
     (slot, index, block); `after` the newest step whose sampled token a row takes as input.
+    `begun` are the jobs of the rows that begin, or begin again.
     The first `num_decodes` rows are decode rows, and `contexts` the sum of their tokens with those
     before them; `attended` is the number of pairs of a prompt token and one that it attends to.
     """
@@ -32,6 +33,7 @@ class DecodeBatch:
     scored: list[range] = field(default_factory=list[range])
     num_scored: int = 0
     inits: list[SlotInit] = field(default_factory=list[SlotInit])
+    begun: list[Job] = field(default_factory=list[Job])
     updates: list[int] = field(default_factory=list[int])
     after: int = -1
     num_tokens: int = 0
@@ -113,6 +115,11 @@ class EncodeBatch:
     def work(self) -> StepWork:
         """What its time depends on: a token attends to all of its row."""
         return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
+
+    @property
+    def begun(self) -> list[Job]:
+        """The jobs of which the step computes rows."""
+        return [job for job, _ in self.parts]
 
     @property
     def num_states(self) -> npt.NDArray[np.int32]:

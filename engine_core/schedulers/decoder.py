@@ -41,7 +41,8 @@ class DecoderScheduler:
         self._micro_batches = MicroBatches(config, self._step_time)
         self._ahead = config.steps_ahead > 0
         self.kv = KVCacheManager(num_blocks, config.block_size)
-        self._preemptions = self._cached_tokens = self._generated_tokens = 0
+        self._preemptions = self._generated_tokens = 0
+        self._queried_tokens = self._cached_tokens = 0
         self._max_tokens = config.max_step_tokens
         self._free_slots = list(range(config.max_running - 1, -1, -1))
         # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
@@ -65,6 +66,7 @@ class DecoderScheduler:
             waiting=len(self._waiting),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
+            queried_tokens=self._queried_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=self._preemptions,
@@ -271,14 +273,12 @@ class DecoderScheduler:
         self._running[request] = self._prompts[request] = None
         batch.inits.append(request.slot_init())
         batch.assign_blocks(request, shared + fresh)
-        request.submitted = len(shared) * kv.block_size
+        request.begin(len(shared), kv.block_size)
+        batch.begun.append(request.job)
         self._unsubmitted += known - request.submitted
-        request.registered = len(shared)
-        request.resident_from = known
-        request.scores_from = request.scored
         if not request.announced:
-            request.cached = request.submitted
             self._cached_tokens += request.cached
+            self._queried_tokens += known
         return True
 
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:

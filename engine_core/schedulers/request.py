@@ -100,6 +100,16 @@ class Request:
             return _NOTHING
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
 
+    def begin(self, shared_blocks: int, block_size: int) -> None:
+        """It runs from now on, with the positions of its first blocks in the cache."""
+        self.submitted = shared_blocks * block_size
+        self.registered = shared_blocks
+        self.resident_from = len(self.tokens)
+        self.scores_from = self.scored
+        if not self.announced:
+            self.job.moments.cached += self.submitted - self.cached
+            self.cached = self.submitted
+
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
         """Its full blocks before position `stop`, whose hashes are known, may be shared from now
         on."""

@@ -21,6 +21,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
+from server.metrics.request_record import record_of
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
 from server.schemas.common import CompletionUsage
 from server.schemas.field_names import value_under_any_name
@@ -42,13 +43,13 @@ _body = Body(ChatRequest)
 @CHAT_COMPLETIONS.answered_by
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, CHAT_COMPLETIONS, body.priority or 0)
+    model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
-        generating = generate(service, model, plan)
+        generating = generate(service, record, model, plan)
         as_ids = bool(body.return_tokens_as_token_ids)
         answer = _Answer(service, model, ChatFormat(model, plan.logprobs, as_ids=as_ids))
         try:

@@ -4,12 +4,13 @@ from fastapi import Request, Response
 
 from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.pending_jobs import EngineError, FloatArray
-from server.encoding.encode import count_usage, encode
+from server.encoding.encode import JobOptions, count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.encoding.row_names import item_names, renamed
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.classify import (
     Classification,
     ClassificationList,
@@ -33,9 +34,9 @@ _body = Body(ClassifyRequest)
 @CLASSIFY.answered_by
 async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, CLASSIFY, body.priority or 0)
+    model = service.find(record, body.model, CLASSIFY, body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     config = model.served.execution.model
@@ -43,11 +44,11 @@ async def create_classifications(request: Request) -> Response:
         try:
             encoded = await encode(
                 service,
+                record,
                 model,
                 ScoresCall,
                 items,
-                tokenization=tokenization,
-                priority=body.priority or 0,
+                options=JobOptions(tokenization=tokenization, priority=body.priority or 0),
             )
         except EngineError as error:
             raise renamed(error, item_names("input", body.input)) from None

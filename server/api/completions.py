@@ -20,6 +20,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
+from server.metrics.request_record import record_of
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import value_under_any_name
@@ -44,14 +45,14 @@ _body = Body(CompletionRequest)
 @COMPLETIONS.answered_by
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, COMPLETIONS, body.priority or 0)
+    model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     plan = _plan(body, model, service.limits)
     answer = _Answer(service, model, CompletionFormat(body, model))
     with CancelOnDisconnect(request.receive):
-        generating = generate(service, model, plan)
+        generating = generate(service, record, model, plan)
         if body.stream:
             return await EventStream.begin(answer.events(generating, usage))
         return json_answer(await answer.whole(generating))

@@ -9,11 +9,12 @@ from msgspec import UNSET, Raw
 
 from engine_core.client.encode_calls import EncodedVectors, VectorsCall
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.encode import count_usage, encode
+from server.encoding.encode import JobOptions, count_usage, encode
 from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,
@@ -37,19 +38,22 @@ _ROWS_AT_ONCE = 64
 @EMBEDDINGS.answered_by
 async def create_embeddings(request: Request) -> Response:
     """Embed one or more texts, or lists of token ids."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, EMBEDDINGS, body.priority or 0)
+    model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
         encoded = await encode(
             service,
+            record,
             model,
             VectorsCall,
             plan.items,
-            cache_salt=body.cache_salt,
-            tokenization=plan.tokenization,
-            priority=plan.priority,
+            options=JobOptions(
+                tokenization=plan.tokenization,
+                cache_salt=body.cache_salt,
+                priority=plan.priority,
+            ),
         )
         return json_answer(
             EmbeddingList(

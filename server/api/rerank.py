@@ -10,6 +10,7 @@ from server.encoding.relevance import Pairs, Relevance, checked_instruction, rel
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.field_names import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,
@@ -52,9 +53,9 @@ async def create_reranking(request: Request) -> Response:
 
 async def answer_reranking(request: Request, body: RerankRequest) -> Response:
     """The answer to `body`. Raises APIError or EngineError."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     top_n = _top_n(body)
-    model = service.find(body.model, RERANK, body.priority or 0)
+    model = service.find(record, body.model, RERANK, body.priority or 0)
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
     with CancelOnDisconnect(request.receive):
@@ -67,7 +68,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
             instruction=checked_instruction(model, body.instruction),
             cache_salt=body.cache_salt,
         )
-        found = await relevance(service, model, pairs, priority=body.priority or 0)
+        found = await relevance(service, record, model, pairs, priority=body.priority or 0)
         scores = found.raw_scores if body.use_activation is False else found.scores
         # Different raw scores may be equal after rounding by a sigmoid.
         best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()

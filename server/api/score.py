@@ -8,6 +8,7 @@ from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
@@ -30,12 +31,12 @@ _body = Body(ScoreRequest)
 @SCORE.answered_by
 async def create_scores(request: Request) -> Response:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, SCORE, body.priority or 0)
+    model = service.find(record, body.model, SCORE, body.priority or 0)
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
-        found = await relevance(service, model, pairs, priority=body.priority or 0)
+        found = await relevance(service, record, model, pairs, priority=body.priority or 0)
         scores = found.raw_scores if body.use_activation is False else found.scores
         return json_answer(
             ScoreList(

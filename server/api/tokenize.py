@@ -12,6 +12,7 @@ from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,
@@ -42,9 +43,9 @@ _detokenize_body = Body(DetokenizeRequest)
 @TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, or of the prompt that a chat template makes of messages."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _tokenize_body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, TOKENIZE)
+    model = service.find(record, body.model, TOKENIZE)
     text, special = await _text(service, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
@@ -91,9 +92,9 @@ def _refuse_chat_options(body: TokenizeRequest) -> None:
 @DETOKENIZE.answered_by
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _detokenize_body.read(request, service.limits.max_body_bytes)
-    model = service.find(body.model, DETOKENIZE)
+    model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
     with service.admission.admit(rows=1, tokens=len(body.tokens)):
         text = await asyncio.to_thread(

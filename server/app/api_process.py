@@ -1,8 +1,8 @@
-"""One HTTP process: `python -P -m server.app.api_process CONFIG.json FD`.
+"""One HTTP process: `python -P -m server.app.api_process CONFIG.json FD INDEX`.
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes. The first SIGTERM drains, the second ends running requests; the supervisor answers
-Ctrl-C.
+processes, of which this is number INDEX. The first SIGTERM drains, the second ends running
+requests; the supervisor answers Ctrl-C.
 """
 
 import asyncio
@@ -60,9 +60,9 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(config: ServerConfig, listener: socket.socket) -> None:
+async def serve(config: ServerConfig, listener: socket.socket, *, index: int = 0) -> None:
     """Serve on `listener` until SIGTERM. Raises TokenizerError for a bad model folder."""
-    service = Service(config, Registry.load(config.models, all_endpoints()))
+    service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
     uvicorn_config = uvicorn.Config(
         create_app(service),
         http=WireProtocol,
@@ -111,7 +111,7 @@ def main() -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
-    config_file, descriptor = sys.argv[1:]
+    config_file, descriptor, index = sys.argv[1:]
     config = msgspec.json.decode(Path(config_file).read_bytes(), type=ServerConfig)
     logging.basicConfig(
         level=config.log_level.upper(),
@@ -120,7 +120,7 @@ def main() -> None:
     )
     listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, listener))
+        runner.run(serve(config, listener, index=int(index)))
 
 
 if __name__ == "__main__":

@@ -98,21 +98,20 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
 
 
 def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
-    file = _written(directory / "server.json", config)
-    several: dict[str, str] = {}
+    indices = range(config.api_workers)
     if config.api_workers > 1:
-        metrics = directory / "metrics"
-        metrics.mkdir()
-        several["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        files = tuple(str(directory / f"api-{index}.counts") for index in indices)
+        config = msgspec.structs.replace(config, count_files=files)
+    file = _written(directory / "server.json", config)
     return [
         Part(
             title=f"api process {index}",
             role="api",
-            command=_command("server.app.api_process", file, str(listening_fd)),
-            environment=child_environment(settings=several),
+            command=_command("server.app.api_process", file, str(listening_fd), str(index)),
+            environment=child_environment(),
             inherited_fd=listening_fd,
         )
-        for index in range(config.api_workers)
+        for index in indices
     ]
 
 

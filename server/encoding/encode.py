@@ -8,6 +8,7 @@ import msgspec
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.messages import Tokenization
 from server.errors import APIError
+from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
 from server.service.inputs import Items
 from server.service.registry import Model
@@ -22,19 +23,26 @@ class Query(msgspec.Struct, frozen=True):
     instruction: str | None = None
 
 
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of `EncodeJob` that most requests leave open."""
+
+    tokenization: Tokenization | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+
+
 async def encode(
     service: Service,
+    record: RequestRecord,
     model: Model,
     kind: CallKind[AnswerT],
     items: Items,
     *,
     query: Query | None = None,
-    cache_salt: str | None = None,
-    tokenization: Tokenization | None = None,
-    priority: int = 0,
+    options: JobOptions,
 ) -> AnswerT:
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
-    is the kind of answer that the model gives.
+    is the kind of answer that the model gives; `record` is that of the request.
 
     Raises APIError or EngineError if admission or the engine refuses the job, or it fails.
     """
@@ -46,12 +54,23 @@ async def encode(
             ids=items.ids,
             query=query and query.text,
             instruction=query and query.instruction,
-            cache_salt=cache_salt or "",
-            tokenization=tokenization,
-            priority=priority,
+            cache_salt=options.cache_salt or "",
+            tokenization=options.tokenization,
+            priority=options.priority,
         )
-    service.metrics.prompt_tokens.labels(model.name).inc(sum(encoded.prompt_tokens))
+    _count(service, record, model, encoded)
     return encoded
+
+
+def _count(service: Service, record: RequestRecord, model: Model, encoded: Encoded) -> None:
+    tokens, rows = sum(encoded.prompt_tokens), len(encoded.prompt_tokens)
+    service.metrics.of_model(model.name).prompt_tokens.add(tokens)
+    record.prompt_tokens += tokens
+    record.rows += rows
+    record.end_rows("stop", rows)
+    if encoded.timing is not None:
+        record.cached_tokens += encoded.timing.cached
+        record.add_timing(encoded.timing)
 
 
 async def texts_cut_to(

@@ -12,11 +12,12 @@ from engine_core.client.encode_calls import (
 )
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.encode import Query, count_usage, encode
+from server.encoding.encode import JobOptions, Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
 from server.encoding.similarity import similarity
 from server.errors import APIError
+from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
 from server.service.inputs import text_items
 from server.service.registry import Model
@@ -74,7 +75,7 @@ def checked_instruction(model: Model, instruction: str | None) -> str | None:
 
 
 async def relevance(
-    service: Service, model: Model, pairs: Pairs, *, priority: int = 0
+    service: Service, record: RequestRecord, model: Model, pairs: Pairs, *, priority: int = 0
 ) -> Relevance:
     """Score every pair.
 
@@ -82,14 +83,14 @@ async def relevance(
     engine refuses the job, or it fails.
     """
     if model.served.execution.scores_pairs:
-        encoded = await _encode_pairs(service, model, pairs, priority)
+        encoded = await _encode_pairs(service, record, model, pairs, priority)
         config, logits = model.served.execution.model, encoded.logits
         scores = label_scores(logits, config)[:, 0]
         likely = probabilities(logits, config)[:, 0]
         return Relevance(
             scores, logits[:, 0], likely, count_usage(encoded), _cut_indices(encoded.dropped)
         )
-    queries, texts = await _encode_apart(service, model, pairs, priority)
+    queries, texts = await _encode_apart(service, record, model, pairs, priority)
     scores = similarity(queries.vectors, texts.vectors, model.served.execution.model)
     prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
     usage = Usage(prompt_tokens, prompt_tokens)
@@ -97,26 +98,25 @@ async def relevance(
 
 
 async def _encode_pairs(
-    service: Service, model: Model, pairs: Pairs, priority: int
+    service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
 ) -> EncodedScores:
     one = len(pairs.queries) == 1
     try:
         return await encode(
             service,
+            record,
             model,
             ScoresCall,
             text_items(pairs.texts),
             query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
-            cache_salt=pairs.cache_salt,
-            tokenization=pairs.cut_texts,
-            priority=priority,
+            options=_options(pairs, pairs.cut_texts, priority),
         )
     except EngineError as error:
         raise renamed(error, pairs.text_name) from None
 
 
 async def _encode_apart(
-    service: Service, model: Model, pairs: Pairs, priority: int
+    service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
 ) -> tuple[EncodedVectors, EncodedVectors]:
     """Queries and texts: one job, unless they are cut in different ways."""
 
@@ -127,12 +127,11 @@ async def _encode_apart(
         try:
             return await encode(
                 service,
+                record,
                 model,
                 VectorsCall,
                 items,
-                cache_salt=pairs.cache_salt,
-                tokenization=cut,
-                priority=priority,
+                options=_options(pairs, cut, priority),
             )
         except EngineError as error:
             raise renamed(error, name) from None
@@ -143,6 +142,10 @@ async def _encode_apart(
     both = await embedded([*pairs.queries, *pairs.texts], pairs.cut_texts, pairs.name)
     count = len(pairs.queries)
     return _part(both, slice(count)), _part(both, slice(count, None))
+
+
+def _options(pairs: Pairs, cut: Tokenization | None, priority: int) -> JobOptions:
+    return JobOptions(tokenization=cut, cache_salt=pairs.cache_salt, priority=priority)
 
 
 def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:

@@ -13,6 +13,7 @@ from engine_core.messages import RowOutput
 from server.generation.choice import Choice, Prompt
 from server.generation.plan import GenerationPlan
 from server.generation.text_piece import TextPiece
+from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
 from server.service.service import Service
@@ -27,6 +28,7 @@ class Generation:
     def __init__(
         self,
         service: Service,
+        record: RequestRecord,
         model: Model,
         plan: GenerationPlan,
         stream: GenerateStream | None,
@@ -34,7 +36,8 @@ class Generation:
     ) -> None:
         """`stream` is None if the deadline came before the engine accepted the job; `started` is
         when the request came, by time.perf_counter()."""
-        self._metrics = service.metrics.generation_metrics(model.name)
+        self._record = record
+        self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
         self._has_tokens = False
         self._plan = plan
@@ -46,7 +49,8 @@ class Generation:
             plan = msgspec.structs.replace(plan, echo=False)
         prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
         self.choices = _choices(model, plan, prompt_ids)
-        self._metrics.prompt_tokens.inc(sum(self._prompt_tokens))
+        self._metrics.prompt_tokens.add(sum(self._prompt_tokens))
+        record.rows = len(self.choices)
 
     async def advance(self) -> Collection[Choice]:
         """Wait for the engine's updates, or the deadline, and apply them. Returns the choices that
@@ -100,6 +104,19 @@ class Generation:
         if self._stream is not None:
             self._stream.abort()
 
+    def record(self) -> None:
+        """Write down what has come of it, whether it is complete or not."""
+        record, usage = self._record, self.usage()
+        record.prompt_tokens = usage.prompt_tokens
+        record.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        record.output_tokens = usage.completion_tokens
+        for choice in self.choices:
+            if choice.finish_reason is not None:
+                record.end_rows(choice.finish_reason)
+        if self._stream is not None and self._stream.timing is not None:
+            record.add_timing(self._stream.timing)
+            record.decode_s = self._stream.decode_s
+
     def _best(self) -> list[Choice]:
         """The `n` likeliest choices of each prompt, the best first, numbered anew; all choices
         unchanged if no more were generated."""
@@ -123,18 +140,21 @@ class Generation:
     def _count(self, tokens: int) -> None:
         now = time.perf_counter()
         metrics = self._metrics
-        histogram = metrics.next_token_seconds if self._has_tokens else metrics.first_token_seconds
-        histogram.observe(now - self._counted_at)
+        if self._has_tokens:
+            metrics.next_token_seconds.observe(now - self._counted_at)
+        else:
+            metrics.first_token_seconds.observe(now - self._counted_at)
+            self._record.first_token_s = now - self._record.started
         self._counted_at, self._has_tokens = now, True
-        metrics.generated_tokens.inc(tokens)
+        metrics.generated_tokens.add(tokens)
 
 
 @asynccontextmanager
 async def generate(
-    service: Service, model: Model, plan: GenerationPlan
+    service: Service, record: RequestRecord, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
     """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
-    has come, aborted on the way out.
+    has come, aborted on the way out, when `record` gets its numbers.
 
     Raises APIError or EngineError if admission or the engine refuses it.
     """
@@ -148,13 +168,17 @@ async def generate(
             deadline = asyncio.get_running_loop().time() + plan.timeout
             stream = await _submitted_by(deadline, model, plan)
         if stream is None:
-            yield Generation(service, model, plan, None, started)
+            yield Generation(service, record, model, plan, None, started)
             return
         with stream:
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
-            generation = Generation(service, model, plan, stream, started)
-            with nullcontext() if deadline is None else _expiring(generation, deadline):
-                yield generation
+            generation = Generation(service, record, model, plan, stream, started)
+            try:
+                with nullcontext() if deadline is None else _expiring(generation, deadline):
+                    yield generation
+            finally:
+                stream.abort()
+                generation.record()
 
 
 async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import APIError
+from server.metrics.request_record import RequestRecord
 
 _log = logging.getLogger(__name__)
 
@@ -29,20 +30,23 @@ class ErrorAnswer(Response):
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Log it if need be, and send it."""
-        log_failure(scope, self._error)
+        """Note it, and send it."""
+        note_error(scope, self._error)
         await super().__call__(scope, receive, send)
 
 
-def log_failure(scope: Scope, error: APIError) -> None:
-    """One line that names the request and the reason, if `error` is the server's own failure; the
-    traceback of the exception that it was raised from, if any, follows."""
+def note_error(scope: Scope, error: APIError) -> None:
+    """Write `error` into the request's record. If it is the server's own failure, the log gets one
+    line that names the request and the reason; the traceback of the exception that it was raised
+    from, if any, follows."""
+    record: RequestRecord = scope["record"]
+    record.error = error.code
     if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
         return
     cause = error.__cause__
     _log.error(
         "request %s failed: %s %s: %s: %s",
-        scope["request_id"],
+        record.request_id,
         scope["method"],
         scope["path"],
         error.code,

@@ -17,12 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
-from server.http.error_answer import ErrorAnswer, log_failure
+from server.http.error_answer import ErrorAnswer, note_error
 from server.http.route_table import RouteTable
+from server.metrics.request_record import CLIENT_LEFT, RequestRecord
 from server.service.service import Service
 from server.settings.api_keys import KeyCheck
 
-_CLIENT_LEFT = 499
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
 
@@ -45,16 +45,16 @@ class Gate:
             await self._others(scope, receive, send)
             return
         started = time.perf_counter()
-        scope["service"] = self._service
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = self._request_id(headers)
-        scope["request_id"] = request_id.decode()
-        status, complete = _CLIENT_LEFT, False
+        record = RequestRecord(request_id=request_id.decode(), started=started)
+        scope["service"], scope["record"] = self._service, record
+        complete = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status, complete
+            nonlocal complete
             if message["type"] == "http.response.start":
-                status = message["status"]
+                record.status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             else:
                 complete = not message.get("more_body", False)
@@ -66,14 +66,15 @@ class Gate:
         except ClientLeftError:
             pass  # nobody reads an answer
         except Exception as error:
-            if status == _CLIENT_LEFT:
+            if record.status == CLIENT_LEFT:
                 await ErrorAnswer(APIError.internal(error))(scope, receive, send_with_id)
             elif not complete:
-                log_failure(scope, APIError.internal(error))
+                note_error(scope, APIError.internal(error))
                 raise  # the status is out: the HTTP server cuts the connection
         finally:
-            seconds = time.perf_counter() - started
-            self._service.metrics.answered(self._table.endpoint(scope), status, seconds)
+            record.endpoint = self._table.endpoint(scope)
+            record.close()
+            self._service.metrics.answered(record)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._table.find(scope)

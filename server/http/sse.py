@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import CancelOnDisconnect, ClientLeftError
-from server.http.error_answer import log_failure
+from server.http.error_answer import note_error
 
 DONE = b"data: [DONE]\n\n"
 
@@ -64,7 +64,7 @@ class EventStream(Response):
 
 
 def _last(scope: Scope, error: APIError) -> Message:
-    log_failure(scope, error)
+    note_error(scope, error)
     return _body(event(error.body()), more=False)
 
 

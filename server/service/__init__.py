@@ -1,1 +1,1 @@
-"""Shared by the handlers of one API process: models, admission, metrics, inputs."""
+"""Shared by the handlers of one API process: models, admission, inputs."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from workers.contract.config import ExecutionConfig, Task
 
@@ -60,6 +61,11 @@ class Endpoint:
         self.order = order
         self.needs_key = needs_key
         self._handler: Handler | None = None
+
+    @property
+    def path_format(self) -> str:
+        """The path with its parameters written `{name}`, whatever their kind."""
+        return compile_path(self.path)[1]
 
     @property
     def handler(self) -> Handler:

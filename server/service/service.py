@@ -3,6 +3,7 @@
 import itertools
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -11,9 +12,10 @@ from starlette.responses import Response
 
 from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
+from server.metrics.metrics import Metrics
+from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
-from server.service.metrics import Metrics
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig
 
@@ -24,11 +26,17 @@ _LAST_ANSWERS_S = 1.0
 class Service:
     """The state behind the routes: models, admission, metrics, and whether the doors are open."""
 
-    def __init__(self, config: ServerConfig, registry: Registry) -> None:
+    def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
+        """`index` is the number of this API process. Raises OSError."""
         self.config = config
         self.limits = limits_per_process(config.limits, config.api_workers)
         self.registry = registry
-        self.metrics = Metrics(registry, processes=config.api_workers)
+        self.metrics = Metrics(
+            registry.models,
+            [endpoint.path_format for endpoint in registry.endpoints],
+            files=[Path(file) for file in config.count_files],
+            index=index,
+        )
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
@@ -38,13 +46,20 @@ class Service:
         """An id that no other answer of any API process has."""
         return f"{kind}-{self._id_prefix}{next(self._ids):012x}"
 
-    def find(self, model: str | None, endpoint: Endpoint, priority: int | None = None) -> Model:
-        """The model that a request means; `priority` is that of a job for its engine.
+    def find(
+        self,
+        record: RequestRecord,
+        model: str | None,
+        endpoint: Endpoint,
+        priority: int | None = None,
+    ) -> Model:
+        """The model that the request of `record` means; `priority` is that of a job for its engine.
 
         Raises APIError where it cannot be served now, EngineError where the engine's queue is known
         to be full: before any more is done for the request.
         """
         found = self.registry.find(model, endpoint)
+        record.model = found.name
         self.check([found])
         if priority is not None:
             found.client.breaker.check(priority)
@@ -64,7 +79,7 @@ class Service:
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones finish, end the rest at the deadline."""
-        self.draining = True
+        self.draining = self.metrics.draining = True
         if not await self.admission.empty(self.config.drain_timeout):
             self.cut()
             await self.admission.empty(_LAST_ANSWERS_S)

@@ -68,7 +68,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
     `port` is the bound one, never 0 in a daemon that runs. `api_keys` are SHA-256 digests. Timeouts
-    are in seconds. `/v1/models` lists the models in this order.
+    are in seconds. `/v1/models` lists the models in this order. Several API processes share their
+    counts in `count_files`, one for each of them.
     """
 
     host: str
@@ -82,6 +83,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str
+    count_files: tuple[str, ...] = ()
     limits: Limits
     models: tuple[ServedModel, ...]
 

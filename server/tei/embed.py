@@ -17,7 +17,7 @@ from engine_core.client.encode_calls import (
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.encode import encode
+from server.encoding.encode import JobOptions, encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import behind_prompt, text_prompt
@@ -25,6 +25,7 @@ from server.encoding.vectors import shorten
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -78,13 +79,13 @@ _similarity_body = Body(SimilarityRequest)
 @tei_errors
 async def embed(request: Request) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _embed_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service)
+    model = the_embedder(service, record)
     plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, model, VectorsCall, plan, name)
+        encoded = await _encoded(service, record, model, VectorsCall, plan, name)
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
         return json_answer(vectors.tolist())
 
@@ -93,13 +94,13 @@ async def embed(request: Request) -> Response:
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
     """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = the_sparse_embedder(service)
+    model = the_sparse_embedder(service, record)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, model, SparseCall, plan, name)
+        encoded = await _encoded(service, record, model, SparseCall, plan, name)
         return json_answer(await _in_json(encoded.entries, encoded.counts, _sparse_values))
 
 
@@ -107,13 +108,13 @@ async def embed_sparse(request: Request) -> Response:
 @tei_errors
 async def embed_all(request: Request) -> Response:
     """The last hidden state of each token of each text, special tokens included."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service)
+    model = the_embedder(service, record)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, model, StatesCall, plan, name)
+        encoded = await _encoded(service, record, model, StatesCall, plan, name)
         return json_answer(await _in_json(encoded.states, encoded.prompt_tokens, _lists))
 
 
@@ -122,9 +123,9 @@ async def embed_all(request: Request) -> Response:
 async def similarity(request: Request) -> Response:
     """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
     model's checkpoint names another."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _similarity_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service)
+    model = the_embedder(service, record)
     sentences = body.inputs.sentences
     if not sentences:
         raise EmptyBatchError("inputs.sentences")
@@ -142,22 +143,22 @@ async def similarity(request: Request) -> Response:
         cut_texts=cut,
     )
     with CancelOnDisconnect(request.receive):
-        return json_answer((await relevance(service, model, pairs)).scores.tolist())
+        return json_answer((await relevance(service, record, model, pairs)).scores.tolist())
 
 
-def the_embedder(service: Service) -> Model:
+def the_embedder(service: Service, record: RequestRecord) -> Model:
     """The only embedder: requests name no model. Raises APIError if there is none, or several."""
     if not service.registry.has_task("embed") and service.registry.has_task("embed_sparse"):
         raise APIError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
-    return service.find(None, EMBEDDINGS)
+    return service.find(record, None, EMBEDDINGS)
 
 
-def the_sparse_embedder(service: Service) -> Model:
+def the_sparse_embedder(service: Service, record: RequestRecord) -> Model:
     """The only one. Raises APIError if there is none, in TEI's words, or several."""
     if not service.registry.has_task("embed_sparse"):
         message = "Model is not an embedding model with SPLADE pooling"
         raise APIError("wrong_endpoint", message)
-    return service.find(None, EMBED_SPARSE)
+    return service.find(record, None, EMBED_SPARSE)
 
 
 def _plan(
@@ -184,14 +185,15 @@ def _plan(
 
 async def _encoded(
     service: Service,
+    record: RequestRecord,
     model: Model,
     kind: CallKind[AnswerT],
     plan: EmbeddingPlan,
     name: Callable[[int], str],
 ) -> AnswerT:
-    tokenization = plan.tokenization
+    options = JobOptions(tokenization=plan.tokenization)
     try:
-        return await encode(service, model, kind, plan.items, tokenization=tokenization)
+        return await encode(service, record, model, kind, plan.items, options=options)
     except EngineError as error:
         raise renamed(error, name) from None
 

@@ -4,6 +4,7 @@ from fastapi import Request, Response
 
 from server import __version__
 from server.api.classify import CLASSIFY
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
@@ -21,19 +22,19 @@ INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 async def get_info(request: Request) -> Response:
     """The model that answers, and the limits of a request."""
     service = service_of(request)
-    return json_answer(_info(described(service), service))
+    return json_answer(_info(described(service, record_of(request)), service))
 
 
-def described(service: Service) -> Model:
+def described(service: Service, record: RequestRecord) -> Model:
     """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
 
     Raises APIError where none is there, or several are.
     """
     if service.registry.has_task("embed"):
-        return the_embedder(service)
+        return the_embedder(service, record)
     if service.registry.has_task("embed_sparse"):
-        return the_sparse_embedder(service)
-    return service.find(None, CLASSIFY)
+        return the_sparse_embedder(service, record)
+    return service.find(record, None, CLASSIFY)
 
 
 def _info(model: Model, service: Service) -> Info:

@@ -10,12 +10,13 @@ from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.api.classify import CLASSIFY
-from server.encoding.encode import Query, encode
+from server.encoding.encode import JobOptions, Query, encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
 from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import Prediction, PredictRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count, text_items
@@ -50,14 +51,14 @@ class Sequences(msgspec.Struct, frozen=True):
 @tei_errors
 async def predict(request: Request) -> Response:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(None, CLASSIFY)
+    model = service.find(record, None, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
     cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
     config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
-        logits = await _logits(service, model, sequences, cut)
+        logits = await _logits(service, record, model, sequences, cut)
         scores = logits if body.raw_scores else probabilities(logits, config)
         predictions = [_predictions(row, config.labels) for row in scores]
         return json_answer(predictions if sequences.in_batch else predictions[0])
@@ -87,10 +88,15 @@ def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences
 
 
 async def _logits(
-    service: Service, model: Model, sequences: Sequences, cut: Tokenization
+    service: Service,
+    record: RequestRecord,
+    model: Model,
+    sequences: Sequences,
+    cut: Tokenization,
 ) -> FloatArray:
     """float32[N, L]: single texts are one job, pairs another."""
     logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
+    options = JobOptions(tokenization=cut)
     for size in (1, 2):
         indices = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
         if not indices:
@@ -99,7 +105,9 @@ async def _logits(
         query = Query([first for first, _ in items]) if size == 2 else None
         last = text_items([texts[-1] for texts in items])
         try:
-            encoded = await encode(service, model, ScoresCall, last, query=query, tokenization=cut)
+            encoded = await encode(
+                service, record, model, ScoresCall, last, query=query, options=options
+            )
         except EngineError as error:
             raise renamed(error, lambda row, at=indices: sequences.name(at[row])) from None
         logits[indices] = encoded.logits

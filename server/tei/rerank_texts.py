@@ -13,6 +13,7 @@ from server.encoding.relevance import Pairs, relevance
 from server.errors import APIError
 from server.http.body import Body, read_bytes
 from server.http.disconnect import CancelOnDisconnect
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import Rank, RerankTextsRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
@@ -59,9 +60,9 @@ def _has_texts(raw: bytes) -> bool:
 
 @tei_errors
 async def _tei_rerank(request: Request, raw: bytes) -> Response:
-    service = service_of(request)
+    service, record = service_of(request), record_of(request)
     body = _texts_body.decode(raw, strictly=service.config.strict_fields)
-    model = _reranker(service)
+    model = _reranker(service, record)
     if not body.texts:
         raise EmptyBatchError("texts")
     check_count(len(body.texts), "texts", service.limits.max_documents)
@@ -73,13 +74,13 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
             text_name=lambda index: f"texts[{index}]",
             cut_texts=await _text_tokenization(model, body),
         )
-        found = await relevance(service, model, pairs)
+        found = await relevance(service, record, model, pairs)
         scores = found.raw_scores if body.raw_scores else found.probabilities
         best = np.argsort(-found.raw_scores, kind="stable").tolist()
         return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
 
 
-def _reranker(service: Service) -> Model:
+def _reranker(service: Service, record: RequestRecord) -> Model:
     """The only reranker; if there is none, the only embedder. Raises APIError otherwise."""
     models = {model.name: model.served.execution for model in service.registry.models}
     rerankers = [
@@ -90,7 +91,7 @@ def _reranker(service: Service) -> Model:
     if len(rerankers) > 1:
         names = ", ".join(rerankers)
         raise APIError("model_required", f"several models serve this endpoint: {names}")
-    return service.find(rerankers[0] if rerankers else None, RERANK)
+    return service.find(record, rerankers[0] if rerankers else None, RERANK)
 
 
 async def _text_tokenization(model: Model, body: RerankTextsRequest) -> Tokenization | None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from server.metrics.request_record import record_of
 from server.schemas.tei import EmbedRequest
 from server.service.endpoint import Endpoint
 from server.service.service import service_of
@@ -22,7 +23,7 @@ ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
 async def answer(request: Request) -> Response:
     """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
     and `/predict` for any other classifier."""
-    model = described(service_of(request))
+    model = described(service_of(request), record_of(request))
     if model.served.execution.task == "embed":
         return await embed(request)
     if model.served.execution.task == "embed_sparse":

@@ -32,7 +32,7 @@ class ApiServer:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "server.app.api_process"),
-                *(str(self._file), str(descriptor)),
+                *(str(self._file), str(descriptor), "0"),
             ],
             pass_fds=[descriptor],
             stdin=subprocess.PIPE,

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import zmq
 
-from engine_core.engine_state import Beat, StageTime, Usage
+from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
+from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -44,6 +45,11 @@ STAGE_TIMES = [
 
 LENGTH = 4.0
 """Of the vectors that the engine returns: an exact multiple of `vector_of`."""
+
+
+def timing_of(job: int) -> JobTiming:
+    """What the engine says of every job: powers of two, so that sums are exact."""
+    return JobTiming(job, tokenize=0.125, queue=0.25, prefill=0.5, cached=2)
 
 
 def vector_of(item: str | bytes, size: int) -> np.ndarray:
@@ -209,6 +215,7 @@ class FakeEngine:
             steps_in_flight=0,
             last_step_age_s=0.0,
             prompt_tokens=0,
+            step_sizes=[0] * (len(STEP_SIZES) + 1),
             stages=STAGE_TIMES,
         )
         for client in self._greeted:
@@ -270,10 +277,12 @@ class FakeEngine:
     def _step(self) -> None:
         outputs: dict[bytes, Outputs] = {}
         for job in list(self._jobs.values()):
-            self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [])))
+            self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [], [])))
         for client, message in self._waiting:
             part = self._encoded(message)
-            outputs.setdefault(client, Outputs([], [], [], [])).encoded.append(part)
+            own = outputs.setdefault(client, Outputs([], [], [], [], []))
+            own.encoded.append(part)
+            own.timings.append(timing_of(message.id))
         self._waiting.clear()
         for client, own in outputs.items():
             self._send(client, own)
@@ -291,6 +300,8 @@ class FakeEngine:
                 outputs.rows.append(RowOutput(message.id, row, finish="length"))
                 self._close_row(job, row)
             return
+        if job.said == 0:
+            outputs.timings.append(timing_of(message.id))
         token = self.script.tokens[job.said % len(self.script.tokens)]
         job.said += 1
         finish = "length" if job.said == params.max_tokens else None

@@ -7,6 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
+from server.app.endpoints import all_endpoints
+from server.service.registry import Registry
+from server.service.service import Service
 from server.settings.server_config import Limits
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder
@@ -219,12 +222,17 @@ def test_the_api_key_opens_everything_but_health_and_metrics(builder):
     assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
 
 
-def test_several_processes_count_together(builder, tmp_path, monkeypatch):
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    models = [builder.model("writer", "generate")]
-    deployment = builder.open(server_config(*models, api_workers=2, limits=Limits(max_requests=8)))
+def test_several_processes_count_together(builder, tmp_path):
+    files = [tmp_path / f"{number}.counts" for number in range(2)]
+    config = server_config(
+        builder.model("writer", "generate"), api_workers=2, limits=Limits(max_requests=8)
+    )
+    config = msgspec.structs.replace(config, count_files=tuple(map(str, files)))
+    deployment = builder.open(config)
+    service = Service(config, Registry.load(config.models, all_endpoints()), index=1)
+    service.metrics.of_model("writer").prompt_tokens.add(7)
     deployment.post("/v1/completions", {"prompt": "Hello"})
-    assert list(tmp_path.glob("*.db"))
-    assert metric(deployment, "penstock_prompt_tokens_total", model="writer") == 5
+    assert b'penstock_prompt_tokens_total{model="writer"} 12.0' in service.metrics.page()
+    assert metric(deployment, "penstock_prompt_tokens_total", model="writer") == 5 + 7
     assert metric(deployment, "penstock_in_flight", what="requests") == 0
     assert metric(deployment, "penstock_engine_up", model="writer") == 1

@@ -73,7 +73,7 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     assert [worker.stage for worker in workers] == [0, 1]
     assert all(worker.execution == config.models[0].execution for worker in workers)
     assert read(api, ServerConfig) == config
-    assert api.command[5:] == [str(FD)]
+    assert api.command[5:] == [str(FD), "0"]
 
 
 def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
@@ -83,15 +83,18 @@ def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
 
 
 def test_environments(tmp_path: Path) -> None:
-    one, several = (
-        daemon_parts(write_config(tmp_path / str(n), api_workers=n), FD, folder(tmp_path, n))
-        for n in (1, 2)
-    )
+    one = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
     assert one[0].environment["OMP_NUM_THREADS"] == "1"
     assert one[1].environment["OMP_NUM_THREADS"] == "3"
     assert one[1].environment["GLOO_SOCKET_IFNAME"] == "lo"
-    assert "PROMETHEUS_MULTIPROC_DIR" not in one[-1].environment
-    assert Path(several[-1].environment["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
+
+
+def test_several_api_processes_know_each_others_counts(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=2)
+    apis = daemon_parts(config, FD, tmp_path)[-2:]
+    files = [file for api in apis for file in read(api, ServerConfig).count_files]
+    assert files == [str(tmp_path / f"api-{number}.counts") for number in (0, 1)] * 2
+    assert [api.command[-1] for api in apis] == ["0", "1"]
 
 
 def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
@@ -111,9 +114,9 @@ def test_workers_make_their_own_sockets_in_the_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    private = folder(tmp_path, 1)
-    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, private)
-    assert {part.environment["TMPDIR"] for part in parts if part.role == "worker"} == {str(private)}
+    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
+    folders = {part.environment["TMPDIR"] for part in parts if part.role == "worker"}
+    assert folders == {str(tmp_path)}
     assert {part.environment["TMPDIR"] for part in parts if part.role != "worker"} == {"/elsewhere"}
 
 
@@ -146,12 +149,6 @@ def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
     kind = device.partition(":")[0]
     assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
-
-
-def folder(parent: Path, number: int) -> Path:
-    private = parent / f"private-{number}"
-    private.mkdir()
-    return private
 
 
 def read(part: Part, kind: type[T]) -> T:

@@ -17,7 +17,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import home, ops
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
-from server.service.metrics import Metrics
+from server.metrics.metrics import Metrics
 from server.service.registry import Model, Registry
 from server.service.service import Service
 from tests.server.chat_templates import LLAMA3, write_template

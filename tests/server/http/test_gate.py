@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.http.disconnect import ClientLeftError
 from server.http.gate import Gate
 from server.http.route_table import RouteTable
+from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Registry
 from server.service.service import Service
 from tests.server.support import served_model, server_config
@@ -36,7 +37,8 @@ async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 def service(folder) -> Service:
     model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
-    return Service(server_config(model), Registry.load((model,), ()))
+    endpoints = [Endpoint("GET", path, Operation(arguments={})) for path in ("/broken", "/half")]
+    return Service(server_config(model), Registry.load((model,), endpoints))
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from array import array
 
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Trace, TracedSteps
+from engine_core.reports.tracer import Tracer
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tracer import Tracer
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EncodeStep, StepTimes
 

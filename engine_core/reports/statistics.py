@@ -1,6 +1,8 @@
 """What an engine core has done since its start, as its heartbeat reports it."""
 
-from engine_core.engine_state import Beat, StageTime, Usage
+from bisect import bisect_left
+
+from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
 from workers.contract.messages import StepTimes
 
 
@@ -33,6 +35,7 @@ class Statistics:
 
     def __init__(self, num_stages: int, now: float) -> None:
         self._steps = self._step_tokens = self._prompt_tokens = 0
+        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
         self._stages = [_StageCounter() for _ in range(num_stages)]
         self._last_finished = now
 
@@ -44,6 +47,7 @@ class Statistics:
         """A step was submitted."""
         self._steps += 1
         self._step_tokens += tokens
+        self._step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
 
     def step_reported(self, stage: int, times: StepTimes, *, continued: bool) -> None:
         """A stage has done its part of a step. The time for which it had no step before counts as
@@ -70,4 +74,5 @@ class Statistics:
             steps_in_flight=in_flight,
             last_step_age_s=now - self._last_finished,
             prompt_tokens=self._prompt_tokens,
+            step_sizes=list(self._step_sizes),
         )

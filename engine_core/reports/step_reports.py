@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine_core.reports.statistics import Statistics
+from engine_core.reports.tracer import Tracer
 from engine_core.schedulers.cost_model import StepWork
-from engine_core.statistics import Statistics
-from engine_core.tracer import Tracer
 from workers.contract.messages import StepInput, StepTimes
 
 

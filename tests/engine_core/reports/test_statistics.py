@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import GenerateJob, Hello, SamplingParams
+from engine_core.reports.statistics import Statistics
+from engine_core.reports.step_reports import StepReports
+from engine_core.reports.tracer import Tracer
 from engine_core.schedulers.cost_model import StepWork
-from engine_core.statistics import Statistics
-from engine_core.step_reports import StepReports
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tracer import Tracer
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EncodeStep, StepTimes
 

@@ -1,0 +1,1 @@
+"""What an engine core reports: counters for its heartbeat, the times of its steps."""

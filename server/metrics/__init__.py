@@ -1,0 +1,1 @@
+"""What `/metrics` shows: the API processes' own counts, and what the engines report."""

@@ -1,0 +1,99 @@
+"""The counts of one API process, and the page that shows those of all."""
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from server import __version__
+from server.metrics.engine_families import MeteredModel, engine_metrics
+from server.metrics.families import Count, Distribution, place
+from server.metrics.request_families import OTHER, STATUSES, ModelMetrics, RequestFamilies
+from server.metrics.request_record import RequestRecord
+from server.metrics.shared_cells import SharedCells
+
+
+class Metrics:
+    """What this API process counts, and what `/metrics` and the status page show: the sums over
+    all API processes, and the engines' own counts.
+
+    Labels have fixed values: models by their first names, endpoints, statuses, reasons.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[MeteredModel],
+        endpoints: Sequence[str],
+        *,
+        files: Sequence[Path] = (),
+        index: int = 0,
+    ) -> None:
+        """`files` and `index` are those of `SharedCells`. Raises OSError."""
+        self.draining = False
+        self._models = models
+        self._families = RequestFamilies(endpoints, [model.name for model in models])
+        self._cells = SharedCells(place(self._families.all()), files, index)
+        own = self._cells.own
+        self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
+        self._by_reason = self._families.by_reason(own)
+        in_flight = self._families.in_flight
+        self._in_flight = [in_flight.count(own, what) for what in ("requests", "rows", "tokens")]
+        # Most series are never counted; looking the others up takes longer than counting.
+        self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
+        self._endpoints = frozenset(endpoints)
+
+    def of_model(self, model: str) -> ModelMetrics:
+        """The counts of one model, by its first name."""
+        return self._of_model[model]
+
+    def set_in_flight(self, requests: int, rows: int, tokens: int) -> None:
+        """So much is in flight from now on."""
+        for count, value in zip(self._in_flight, (requests, rows, tokens), strict=True):
+            count.set(value)
+
+    def answered(self, record: RequestRecord) -> None:
+        """A request is over: its record is closed."""
+        answer = record.endpoint, record.status
+        found = self._of_answer.get(answer)
+        if found is None:
+            found = self._of_answer[answer] = self._answers(*answer)
+        answers, seconds = found
+        answers.add()
+        seconds.observe(record.total_s)
+        if record.error is not None:
+            self._by_reason[record.error].add()
+        if record.rows and record.model is not None:
+            self._of_model[record.model].count(record)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, as it is now."""
+        sums, alive = self._cells.sums(), self._cells.sums_alive()
+        for family in self._families.all():
+            yield family.metric(alive if family.kind == "gauge" else sums)
+        yield from engine_metrics(self._models)
+        text = "1: running requests are finished, and new ones refused."
+        yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))
+        yield _build_info()
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self)
+
+    def _answers(self, endpoint: str, status: int) -> tuple[Count, Distribution]:
+        path = endpoint if endpoint in self._endpoints else OTHER
+        known = str(status) if str(status) in STATUSES else OTHER
+        families, own = self._families, self._cells.own
+        return (
+            families.requests.count(own, path, known),
+            families.request_seconds.distribution(own, path),
+        )
+
+
+def _build_info() -> Metric:
+    info = GaugeMetricFamily(
+        "penstock_build_info", "1: this version runs.", labels=["version", "python_version"]
+    )
+    info.add_metric([__version__, platform.python_version()], 1.0)
+    return info

@@ -1,0 +1,152 @@
+"""What API processes count of their requests: the names, and how a request is counted."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from server.errors import ERRORS
+from server.metrics.families import Count, Distribution, Family
+from server.metrics.request_record import ROW_ENDS, RequestRecord
+
+OTHER: Final = "other"
+"""The endpoint of all paths that are not served, and the status of an answer not in STATUSES."""
+
+_INTERNAL: Final = 500
+_TEI_STATUSES: Final = (413, 422, 424)
+STATUSES: Final = tuple(
+    str(status)
+    for status in sorted({200, 304, 307, 499, *_TEI_STATUSES, *(e.status for e in ERRORS.values())})
+)
+
+_FAILURES: Final = tuple(code for code, kind in ERRORS.items() if kind.status == _INTERNAL)
+_REFUSALS: Final = tuple(code for code, kind in ERRORS.items() if kind.status != _INTERNAL)
+
+_LONG_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SHORT_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1)
+_TOKENS: Final = tuple(base * 10**power for power in range(5) for base in (1, 2, 5))
+
+_DISTRIBUTIONS: Final = {
+    "request_seconds": ("From a request's headers to its end, if a model answered it.", _LONG_S),
+    "time_to_first_token_seconds": ("From a checked request to its first token.", _SHORT_S),
+    "inter_token_seconds": ("Between two updates of one request.", _TOKEN_S),
+    "tokenize_seconds": ("From a job's arrival in the engine until it is tokenized.", _SHORT_S),
+    "queue_seconds": ("From there until a step begins to compute it.", _SHORT_S),
+    "prefill_seconds": ("From there to the first token, or the end of the last text.", _SHORT_S),
+    "decode_seconds": ("From the first token to the last.", _LONG_S),
+    "request_prompt_tokens": ("Prompt tokens of a request.", _TOKENS),
+    "request_generated_tokens": ("Generated tokens of a request.", _TOKENS),
+}
+_COUNTS: Final = {
+    "prompt_tokens": "Tokens of accepted inputs.",
+    "cached_tokens": "Prompt tokens that were found in the prefix cache.",
+    "generated_tokens": "Tokens of continuations.",
+}
+
+
+class ModelMetrics:
+    """The counts of one model."""
+
+    def __init__(
+        self,
+        counts: dict[str, Count],
+        distributions: dict[str, Distribution],
+        rows: dict[str, Count],
+    ) -> None:
+        """By their names without `penstock_`; `rows` by how they ended."""
+        self.prompt_tokens = counts["prompt_tokens"]
+        self.generated_tokens = counts["generated_tokens"]
+        self.first_token_seconds = distributions["time_to_first_token_seconds"]
+        self.next_token_seconds = distributions["inter_token_seconds"]
+        self._cached_tokens = counts["cached_tokens"]
+        self._request_seconds = distributions["request_seconds"]
+        self._tokenize_seconds = distributions["tokenize_seconds"]
+        self._queue_seconds = distributions["queue_seconds"]
+        self._prefill_seconds = distributions["prefill_seconds"]
+        self._decode_seconds = distributions["decode_seconds"]
+        self._request_prompt_tokens = distributions["request_prompt_tokens"]
+        self._request_generated_tokens = distributions["request_generated_tokens"]
+        self._rows = rows
+
+    def count(self, record: RequestRecord) -> None:
+        """A request that this model's engine has accepted is over."""
+        for end, rows in record.ended_rows.items():
+            self._rows[end].add(rows)
+        self._cached_tokens.add(record.cached_tokens)
+        self._request_seconds.observe(record.total_s)
+        self._request_prompt_tokens.observe(record.prompt_tokens)
+        for seconds, distribution in (
+            (record.tokenize_s, self._tokenize_seconds),
+            (record.queue_s, self._queue_seconds),
+            (record.prefill_s, self._prefill_seconds),
+        ):
+            if seconds is not None:
+                distribution.observe(seconds)
+        if record.decode_s is not None:
+            self._decode_seconds.observe(record.decode_s)
+            self._request_generated_tokens.observe(record.output_tokens)
+
+
+class RequestFamilies:
+    """The families, before they have cells."""
+
+    def __init__(self, endpoints: Sequence[str], models: Sequence[str]) -> None:
+        """`endpoints` are paths, `models` names."""
+        paths, names = (*dict.fromkeys(endpoints), OTHER), tuple(models)
+        self.requests = Family(
+            "counter",
+            "penstock_http_requests",
+            "Answers by endpoint and status (499: the client left).",
+            {"endpoint": paths, "status": (*STATUSES, OTHER)},
+            shows_zeros=False,
+        )
+        self.request_seconds = Family(
+            "histogram",
+            "penstock_http_request_seconds",
+            "From a request's headers to the end of its answer.",
+            {"endpoint": paths},
+            _LONG_S,
+            shows_zeros=False,
+        )
+        self.refusals = _by_reason("refusals", "Requests that were refused.", _REFUSALS)
+        self.failures = _by_reason("failures", "Requests that the server failed.", _FAILURES)
+        self.in_flight = Family(
+            "gauge",
+            "penstock_in_flight",
+            "What has been admitted and not yet answered.",
+            {"what": ("requests", "rows", "tokens")},
+        )
+        model = {"model": names}
+        self._rows = Family(
+            "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
+        )
+        self._counts = {
+            name: Family("counter", f"penstock_{name}", text, model)
+            for name, text in _COUNTS.items()
+        }
+        self._distributions = {
+            name: Family("histogram", f"penstock_{name}", text, model, bounds)
+            for name, (text, bounds) in _DISTRIBUTIONS.items()
+        }
+
+    def all(self) -> list[Family]:
+        """In the order in which they are shown."""
+        of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
+        of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
+        return [*of_requests, self.in_flight, *of_models]
+
+    def of_model(self, cells: "memoryview[float]", model: str) -> ModelMetrics:
+        """The counts of one model."""
+        return ModelMetrics(
+            {name: family.count(cells, model) for name, family in self._counts.items()},
+            {n: family.distribution(cells, model) for n, family in self._distributions.items()},
+            {end: self._rows.count(cells, model, end) for end in ROW_ENDS},
+        )
+
+    def by_reason(self, cells: "memoryview[float]") -> dict[str, Count]:
+        """The counts of refusals and failures, by the code of their errors."""
+        refusals = {code: self.refusals.count(cells, code) for code in _REFUSALS}
+        return refusals | {code: self.failures.count(cells, code) for code in _FAILURES}
+
+
+def _by_reason(name: str, text: str, codes: tuple[str, ...]) -> Family:
+    return Family("counter", f"penstock_{name}", text, {"reason": codes})
