@@ -70,6 +70,11 @@ runtimeClassName: {{ . }}
 {{- if or .Values.storage.create .Values.storage.existingClaim -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether the daemon never asks the hub: "true" or nothing. */}}
+{{- define "penstock.isOffline" -}}
+{{- if or .Values.hub.offline .Values.storage.prefetch.enabled -}}true{{- end -}}
+{{- end -}}
+
 {{- define "penstock.claimName" -}}
 {{- default (printf "%s-models" (include "penstock.fullname" .)) .Values.storage.existingClaim -}}
 {{- end -}}

@@ -116,10 +116,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- $most := .budget.maxUnavailable -}}
 {{- $never := printf "with %d of %s no pod could ever be moved, and no node drained." .pods .name -}}
 {{- if and (not (kindIs "invalid" $least)) (not (kindIs "invalid" $most)) -}}
-{{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable are both set: one must be null." -}}
-{{- end -}}
-{{- if and (kindIs "invalid" $least) (kindIs "invalid" $most) -}}
-{{- fail "podDisruptionBudget.enabled is true, but podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable are both null." -}}
+{{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable are both set: a budget has one of them." -}}
 {{- end -}}
 {{- if has (toString $most) (list "0" "0%") -}}
 {{- fail (printf "podDisruptionBudget.maxUnavailable is %v: %s" $most $never) -}}
