@@ -1,0 +1,47 @@
+"""The chart's schema knows every key of the configuration file, and what its values may be."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from server.settings.engine_settings import ModelSettings
+from server.settings.flag_declaration import declared_flags
+from server.settings.settings import Settings
+from tests.project.source_tree import REPOSITORY
+
+CHART = REPOSITORY / "deploy" / "helm" / "penstock"
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+# Values of the chart's own: server.port, tls, and so on.
+OWN = {
+    "models", "host", "port", "api_workers", "startup_timeout", "drain_timeout", "stall_timeout",
+    "api_key_files", "tls_cert", "tls_key", "model", "names",
+}  # fmt: skip
+
+options = pytest.mark.parametrize(
+    ("definition", "struct"), [("server options", Settings), ("model options", ModelSettings)]
+)
+
+
+def properties(definition: str) -> dict[str, Any]:
+    """The schemas of an object's keys."""
+    return SCHEMA["definitions"][definition]["properties"]
+
+
+@options
+def test_every_setting_is_a_value(definition: str, struct: type[msgspec.Struct]) -> None:
+    assert set(properties(definition)) == set(struct.__struct_fields__) - OWN
+
+
+@options
+def test_choices_are_the_flags(definition: str, struct: type[msgspec.Struct]) -> None:
+    schemas = properties(definition)
+    choices = {
+        key: set(flag.choices)
+        for key, flag in declared_flags(struct)
+        if flag.choices and key not in OWN
+    }
+    assert choices
+    for key, expected in choices.items():
+        assert set(schemas[key]["enum"]) == expected, key
