@@ -9,12 +9,14 @@ the library sentencepiece, or BPE over bytes as it is published. transformers' t
 and sentencepiece has none.
 """
 
+import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -25,6 +27,9 @@ from server.conversion.odd_texts import odd_texts
 
 Reference = Callable[[str], list[str]]
 """A text without special tokens -> the vocabulary's own spelling of its tokens."""
+
+
+_LLAMA = "LlamaTokenizer"
 
 
 class ConversionError(ValueError):
@@ -50,9 +55,27 @@ def convert(folder: Path, target: Path) -> None:
     )
     fast: Any = getattr(original, "backend_tokenizer", None)
     fast = fast or convert_slow_tokenizer(original)
+    if type(original).__name__ == _LLAMA:
+        _as_llama(original, fast, folder)
     fast.save(str(target))
     special = [str(token) for token in original.all_special_tokens]
     _compare(Tokenizer.from_file(str(target)), original, _reference(folder, original), special)
+
+
+def _as_llama(original: Any, fast: Any, folder: Path) -> None:
+    """Let the fast form of Llama's tokenizer put a space before each text between special tokens,
+    as sentencepiece does and as published files do; that of transformers 5 puts none before a text
+    that begins with a space. What the settings do not say is as it was in transformers 4, of whose
+    time such files are. Raises ConversionError if only the first text is to have a space."""
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) if file.exists() else {}
+    if settings.get("legacy") is False:
+        raise ConversionError(f"a {_LLAMA} whose settings say legacy: false has no exact fast form")
+    original.add_bos_token = settings.get("add_bos_token", True)
+    fast.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    fast.pre_tokenizer = None
 
 
 def _compare(converted: Tokenizer, original: Any, reference: Reference, special: list[str]) -> None:
@@ -65,9 +88,19 @@ def _compare(converted: Tokenizer, original: Any, reference: Reference, special:
         ids = converted.encode(text, add_special_tokens=False).ids
         tokens = [converted.id_to_token(token) for token in ids]
         named = [token for token in special if token in text]
-        same = set(named) <= set(tokens) if named else tokens == reference(text)
+        if named and type(original).__name__ == _LLAMA:
+            same = tokens == _between(special, reference, text)
+        else:
+            same = set(named) <= set(tokens) if named else tokens == reference(text)
         if not same or converted.encode(text).ids != original(text)["input_ids"]:
             raise ConversionError(f"it reads {text[:40]!r} otherwise once it is converted")
+
+
+def _between(special: list[str], reference: Reference, text: str) -> list[str]:
+    """The tokens of `text` where the texts between special tokens are read alone."""
+    parts = re.split(f"({'|'.join(map(re.escape, special))})", text)
+    read = [[part] if part in special else reference(part) for part in parts if part]
+    return [token for tokens in read for token in tokens]
 
 
 def _reference(folder: Path, original: Any) -> Reference:

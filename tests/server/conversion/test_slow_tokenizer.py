@@ -139,12 +139,66 @@ def test_a_sentencepiece_model_is_converted(xlm_roberta: Path, tmp_path: Path) -
 def test_a_sentencepiece_model_that_is_read_otherwise_is_refused(
     xlm_roberta: Path, tmp_path: Path
 ) -> None:
-    """Llama's form removes a space that sentencepiece keeps."""
+    """Llama's form takes texts as they are; this model brings them into a form of Unicode's."""
     (xlm_roberta / "sentencepiece.bpe.model").rename(xlm_roberta / "tokenizer.model")
     write_json(xlm_roberta / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
     write_json(xlm_roberta / "config.json", {"model_type": "llama"})
     with pytest.raises(ConversionError, match="otherwise once it is converted"):
         convert(xlm_roberta, tmp_path / "converted.json")
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder with a small sentencepiece model of the kind that Llama has."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    trained = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(Path(convert_main.__file__).read_text().splitlines()),
+        model_writer=trained,
+        model_type="bpe",
+        vocab_size=500,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(trained.getvalue())
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
+    write_json(folder / "config.json", {"model_type": "llama"})
+    return folder
+
+
+def test_a_space_before_every_text_is_kept(llama: Path, tmp_path: Path) -> None:
+    """The 200 odd texts are read as sentencepiece reads them; some of them are below too."""
+    convert(llama, tmp_path / "converted.json")
+    converted = RawTokenizer.from_file(str(tmp_path / "converted.json"))
+    pieces = SentencePieceProcessor(model_file=str(llama / "tokenizer.model"))
+    for text in ("", " ", "import sys", "  import  sys ", "▁a", "é\u0301", "\n"):
+        assert converted.encode(text).ids == [1, *pieces.encode(text)]
+    assert converted.encode("a</s> b").ids == [1, *pieces.encode("a"), 2, *pieces.encode(" b")]
+    assert converted.decode(pieces.encode(" import  sys")) == " import  sys"
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
+    write_json(llama / "tokenizer_config.json", settings)
+    convert(llama, tmp_path / "bare.json")
+    bare = RawTokenizer.from_file(str(tmp_path / "bare.json"))
+    assert bare.encode("a").ids == pieces.encode("a")
+
+
+def test_a_space_before_the_first_text_alone(llama: Path, tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False}
+    write_json(llama / "tokenizer_config.json", settings)
+    with pytest.raises(ConversionError, match="legacy: false has no exact fast form"):
+        convert(llama, tmp_path / "converted.json")
+
+
+def test_a_form_that_leaves_a_space_out_is_noticed(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_main, "_as_llama", lambda *_: None)
+    with pytest.raises(ConversionError, match="it reads ' ' otherwise once it is converted"):
+        convert(llama, tmp_path / "converted.json")
 
 
 def test_files_that_transformers_does_not_read(
