@@ -40,6 +40,7 @@ def _alert(name: str, severity: str, model: str | None = None, **labels: str) ->
 
 HEALTHY: list[Series] = [
     *(_of_model("up", "1+0x120", model) for model in _MODELS),
+    *(_of_model("steps_total", "0+900x120", model) for model in _MODELS),
     *(_of_model("stalled_seconds", "0.05+0x120", model) for model in _MODELS),
     *(_of_model("waiting_rows", "3+0x120", model) for model in _MODELS),
     *(_of_model("kv_usage_ratio", "0.4+0x120", model) for model in _MODELS),
@@ -72,6 +73,13 @@ SCENARIOS = [
         [],
         minutes=11,
     ),
+    Scenario(
+        "a daemon ends again and again",
+        [_of_model("steps_total", " ".join(4 * ["0+900x6"]))],
+        [_alert("PenstockRestarting", "warning", **_TARGET)],
+        minutes=27,
+    ),
+    Scenario("a daemon was replaced", [_of_model("steps_total", "0+900x9 0+900x90")], []),
     Scenario(
         "a step does not end",
         [_of_model("stalled_seconds", "0+1x120")],

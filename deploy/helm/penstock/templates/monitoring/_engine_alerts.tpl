@@ -29,6 +29,15 @@
 ) $scope) }}
 
 {{ include "penstock.alert" (merge (dict
+  "name" "PenstockRestarting"
+  "settings" $alerts.restarting
+  "expr" (printf "max by (namespace, job, pod) (resets(penstock_engine_steps_total{%s}[1h])) >= %v" $series $alerts.restarting.times)
+  "summary" "{{ $labels.pod }} restarts again and again"
+  "description" "The daemon of {{ $labels.pod }} has started anew {{ $value }} times within an hour."
+  "runbook" "kubectl logs --previous of the pod ends with the reason. A stage without memory: lower memory_share or max_running, or raise resources.limits.memory where the container was killed (kubectl describe pod says OOMKilled). One request that ends an engine each time: the log names its id."
+) $scope) }}
+
+{{ include "penstock.alert" (merge (dict
   "name" "PenstockEngineStalled"
   "settings" $alerts.engineStalled
   "expr" (printf "penstock_engine_stalled_seconds{%s} > %v" $series $alerts.engineStalled.seconds)

@@ -1,0 +1,42 @@
+"""A daemon behind TLS and a key, scraped as the chart's PodMonitor says."""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.deploy.helm import Helm3
+from tests.deploy.monitoring.alert_scenarios import NAMESPACE, RELEASE
+from tests.deploy.monitoring.expressions import of_kind
+from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
+from tests.deploy.monitoring.scrape_job import scrape_job
+from tests.e2e.daemon import running, wait_for
+from tests.server.certificates import make_certificate
+
+VALUES = {
+    "tls": {"existingSecret": "penstock-tls"},
+    "auth": {"existingSecret": "penstock-keys"},
+    "monitoring": {"podMonitor": {"enabled": True}},
+}
+
+
+@pytest.fixture(scope="module")
+def secured(helm3: Helm3, tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus]:
+    folder = tmp_path_factory.mktemp("secured")
+    manifests = helm3.template(VALUES, release=RELEASE, namespace=NAMESPACE)
+    (monitor,) = of_kind(manifests, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "penstock-tls", "key": "ca.crt"}
+    cert, key = make_certificate(folder, hosts=("localhost", endpoint["tlsConfig"]["serverName"]))
+    flags = ("--tls-cert", str(cert), "--tls-key", str(key), "--api-key", "secret")
+    with running(*flags, "--threads", "1") as daemon:
+        job = scrape_job(monitor, daemon.url.removeprefix("https://"), ca_file=str(cert))
+        with running_prometheus(folder, [job]) as server:
+            wait_for(lambda: server.query("count_over_time(up[1m]) > 2"), 30)
+            yield server
+
+
+def test_a_pod_monitor_scrapes_over_tls(secured: Prometheus) -> None:
+    (target,) = secured.targets()
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert target["scrapeUrl"].startswith("https://")
+    assert secured.value('count(penstock_engine_up{job="llm-penstock", namespace="serving"})') == 2
