@@ -156,25 +156,27 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- fail (printf "hub.offline is true, but the model %s is on the hub, and there is no claim that could hold it: set storage.existingClaim." (first $hub)) -}}
 {{- end -}}
 {{- if and $claim (not (has "ReadWriteMany" .accessModes)) (not (has "ReadOnlyMany" .accessModes)) -}}
-{{- include "penstock.refuseSeveralNodes" (dict "values" $values "parts" $parts "autoscaled" (include "penstock.autoscaled" $)) -}}
+{{- include "penstock.refuseSeveralNodes" (dict "root" $ "parts" $parts) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A claim of one node, and pods that need not be on one: (dict "values" … "parts" … "autoscaled" …). */}}
+{{/* A claim of one node, and pods that need not be on one: (dict "root" $ "parts" parts). */}}
 {{- define "penstock.refuseSeveralNodes" -}}
-{{- $modes := printf "storage.accessModes is %s, for pods of one node," (join ", " .values.storage.accessModes) -}}
-{{- $strategy := .values.strategy -}}
+{{- $strategy := .root.Values.strategy -}}
+{{- $modes := printf "storage.accessModes is %s, for pods of one node," (join ", " .root.Values.storage.accessModes) -}}
+{{- $other := "use a claim that is ReadWriteMany or ReadOnlyMany." -}}
 {{- if gt (len .parts) 1 -}}
-{{- fail (printf "%s but layout is perModel with %d models, each with pods of its own: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (len .parts)) -}}
+{{- fail (printf "%s but layout is perModel with %d models, each with pods of its own: %s" $modes (len .parts) $other) -}}
 {{- end -}}
-{{- if and .autoscaled (gt (int .values.autoscaling.max) 1) -}}
-{{- fail (printf "%s but autoscaling.max is %d: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (int .values.autoscaling.max)) -}}
+{{- $part := first .parts -}}
+{{- if include "penstock.autoscaled" .root -}}
+{{- $most := (include "penstock.scaling" (dict "root" .root "part" $part) | fromJson).max | int -}}
+{{- if gt $most 1 -}}
+{{- fail (printf "%s but autoscaling.max is %d: %s" $modes $most $other) -}}
 {{- end -}}
-{{- range .parts -}}
-{{- if and (not $.autoscaled) (gt (int .replicas) 1) -}}
-{{- fail (printf "%s but replicas is %d: use a claim that is ReadWriteMany or ReadOnlyMany." $modes (int .replicas)) -}}
-{{- end -}}
+{{- else if gt (int $part.replicas) 1 -}}
+{{- fail (printf "%s but replicas is %d: %s" $modes (int $part.replicas) $other) -}}
 {{- end -}}
 {{- if and (eq $strategy.type "RollingUpdate") (not (has (toString $strategy.maxSurge) (list "0" "0%"))) -}}
 {{- fail (printf "%s but strategy.maxSurge is %v: on another node the new pod would wait forever for the claim that the old one holds; set strategy.type to Recreate." $modes $strategy.maxSurge) -}}
