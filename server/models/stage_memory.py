@@ -74,7 +74,7 @@ def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
 
 
 def _has_lm_head(execution: ExecutionConfig) -> bool:
-    # Of a reranker's it loads a row or two.
+    # A reranker loads a row or two of its LM head.
     return execution.task in ("generate", "embed_sparse")
 
 

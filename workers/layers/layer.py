@@ -29,7 +29,7 @@ class Layer:
         return {name: weight for part in self.parts() for name, weight in part.weights().items()}
 
     def rows(self) -> dict[str, Rows]:
-        """Of the weights that are some rows of a checkpoint's tensor: canonical name -> which."""
+        """Canonical name -> the rows, for each weight that is some rows of a checkpoint's tensor."""
         return {name: rows for part in self.parts() for name, rows in part.rows().items()}
 
     def pack(self) -> None:

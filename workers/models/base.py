@@ -89,7 +89,7 @@ class StageModel(Protocol):
         ...
 
     def rows(self) -> Mapping[str, Rows]:
-        """Of the weights that are some rows of a checkpoint's tensor: canonical name -> which."""
+        """Canonical name -> the rows, for each weight that is some rows of a checkpoint's tensor."""
         ...
 
     def copies(self) -> Mapping[str, str]:
