@@ -29,7 +29,7 @@ class Layer:
         return {name: weight for part in self.parts() for name, weight in part.weights().items()}
 
     def rows(self) -> dict[str, Rows]:
-        """Canonical name -> the rows, for each weight that is some rows of a checkpoint's tensor."""
+        """Canonical name -> rows, for each weight that is some rows of a checkpoint's tensor."""
         return {name: rows for part in self.parts() for name, rows in part.rows().items()}
 
     def pack(self) -> None:

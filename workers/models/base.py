@@ -89,7 +89,7 @@ class StageModel(Protocol):
         ...
 
     def rows(self) -> Mapping[str, Rows]:
-        """Canonical name -> the rows, for each weight that is some rows of a checkpoint's tensor."""
+        """Canonical name -> rows, for each weight that is some rows of a checkpoint's tensor."""
         ...
 
     def copies(self) -> Mapping[str, str]:

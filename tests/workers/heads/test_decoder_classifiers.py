@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrained
 
 from engine_core.messages import EncodeJob
 from tests.workers.checkpoints import LLAMA, save_randomly
-from tests.workers.encoding_engine import answers, start_engine
 from tests.workers.stage.embedding_llama import random_texts, write_tokenizer
+from tests.workers.stage.encoding_engine import answers, start_engine
 from tests.workers.stages import Stages
 
 TEXTS = random_texts(9, 50)

@@ -12,7 +12,6 @@ from server.encoding.label_scores import label_scores
 from server.models.reranker import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A
-from tests.workers.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.heads.reranking_qwen3 import (
     DOCUMENTS,
     INSTRUCTION,
@@ -22,6 +21,7 @@ from tests.workers.heads.reranking_qwen3 import (
     save_reranking_qwen3,
 )
 from tests.workers.mutations import shifted_position
+from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig

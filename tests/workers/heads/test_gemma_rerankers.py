@@ -10,9 +10,9 @@ from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.label_scores import label_scores
 from server.models.reranker import with_template
 from tests.engine_core.fake_transport import Engine
-from tests.workers.encoding_engine import answers, start_engine
 from tests.workers.heads.reranking_gemma import PROMPT, card_scores, save_reranking_gemma
 from tests.workers.heads.reranking_qwen3 import DOCUMENTS, QUERY
+from tests.workers.stage.encoding_engine import answers, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 

@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from engine_core.messages import Abort, EncodeJob, Tokenization
 from server.encoding.vectors import shorten
 from tests.engine_core.test_core import A, idle
-from tests.workers.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.mutations import shifted_position
 from tests.workers.stage.embedding_llama import random_texts, save_embedding_llama
+from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages
 
 TOLERANCE = 1e-5
