@@ -12,6 +12,7 @@ import msgspec
 
 from server import __version__
 from server.daemon.build_config import build_config
+from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, serve
 from server.daemon.welcome import describe
 from server.demo import demo_models
@@ -69,7 +70,8 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Decide everything that `serve` would, and start nothing."""
     command = _command(parser, vars(options))
     private = Path(tempfile.gettempdir()) / "penstock-????????"
-    config = build_config(command, port=command.settings.port, folder=private)
+    credentials = Credentials(command)
+    config = build_config(command, credentials, port=command.settings.port, folder=private)
     if options.check:
         print("\n".join(map(describe, config.models)))
     else:

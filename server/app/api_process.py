@@ -2,7 +2,8 @@
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
 processes, of which this is number INDEX. The first SIGTERM drains, the second ends running
-requests; the supervisor answers Ctrl-C.
+requests; SIGHUP reads API keys and the certificate again (`reload.py`); the supervisor answers
+Ctrl-C.
 """
 
 import asyncio
@@ -10,7 +11,9 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +23,7 @@ import uvloop
 
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
+from server.app.reload import Certificate, Reload
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
@@ -60,7 +64,9 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(config: ServerConfig, listener: socket.socket, *, index: int = 0) -> None:
+async def serve(
+    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
+) -> None:
     """Serve on `listener` until SIGTERM. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
     uvicorn_config = uvicorn.Config(
@@ -78,10 +84,28 @@ async def serve(config: ServerConfig, listener: socket.socket, *, index: int = 0
         ssl_certfile=config.tls and config.tls.cert,
         ssl_keyfile=config.tls and config.tls.key,
     )
+    uvicorn_config.load()
+    _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     _calm_collector()
     beating = asyncio.create_task(_beat())
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
+
+
+def _reload_on_sighup(
+    config_file: Path, config: ServerConfig, service: Service, context: ssl.SSLContext | None
+) -> None:
+    certificate = None
+    if context is not None and config.tls is not None:
+        certificate = Certificate(context, config.tls)
+    reload = Reload(partial(_read_config, config_file), service.keys, certificate)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    # It is blocked from birth: one that came since the configuration was read is handled now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+
+
+def _read_config(file: Path) -> ServerConfig:
+    return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
 
 
 def listening_sockets(listener: socket.socket) -> list[socket.socket]:
@@ -111,8 +135,8 @@ def main() -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
-    config_file, descriptor, index = sys.argv[1:]
-    config = msgspec.json.decode(Path(config_file).read_bytes(), type=ServerConfig)
+    file, descriptor, index = sys.argv[1:]
+    config = _read_config(config_file := Path(file))
     logging.basicConfig(
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)-7s api: %(message)s",
@@ -120,7 +144,7 @@ def main() -> None:
     )
     listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, listener, index=int(index)))
+        runner.run(serve(config_file, config, listener, index=int(index)))
 
 
 if __name__ == "__main__":

@@ -98,11 +98,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
 
 
 def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
-    indices = range(config.api_workers)
-    if config.api_workers > 1:
-        files = tuple(str(directory / f"api-{index}.counts") for index in indices)
-        config = msgspec.structs.replace(config, count_files=files)
-    file = _written(directory / "server.json", config)
+    file = write_server_config(config, directory)
     return [
         Part(
             title=f"api process {index}",
@@ -111,8 +107,20 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
             environment=child_environment(),
             inherited_fd=listening_fd,
         )
-        for index in indices
+        for index in range(config.api_workers)
     ]
+
+
+def write_server_config(config: ServerConfig, directory: Path) -> str:
+    """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
+    Raises OSError."""
+    if config.api_workers > 1:
+        files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
+        config = msgspec.structs.replace(config, count_files=files)
+    file, new = directory / "server.json", directory / "server.json.new"
+    new.unlink(missing_ok=True)
+    Path(_written(new, config)).replace(file)
+    return str(file)
 
 
 def _command(module: str, *arguments: str) -> list[str]:

@@ -12,8 +12,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from server.daemon.build_config import build_config
-from server.daemon.child_commands import daemon_parts
+from server.daemon.child_commands import daemon_parts, write_server_config
+from server.daemon.credentials import Credentials
 from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
@@ -56,19 +59,27 @@ def serve(command: ServeCommand) -> int:
     raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
     with where as listener, _private_folder() as folder:
-        config = build_config(command, port=listener.getsockname()[1], folder=folder)
+        credentials = Credentials(command)
+        port = listener.getsockname()[1]
+        config = build_config(command, credentials, port=port, folder=folder)
         for model in config.models:
             _log.info("starting %s", describe(model))
         warn_of_few_open_files(config)
         with _room_for(f"write to {folder}"):
             announcement = announce(folder, config.models)
         with announcement:
-            return asyncio.run(_supervise(config, listener, folder))
+            return asyncio.run(_supervise(config, credentials, listener, folder))
 
 
-async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path) -> int:
+async def _supervise(
+    config: ServerConfig, credentials: Credentials, listener: socket.socket, folder: Path
+) -> int:
     def show_welcome(seconds: float) -> None:
         print(welcome(config, seconds), file=sys.stderr, flush=True)
+
+    def reload() -> None:
+        credentials.read_again()
+        _rewrite(config, credentials, folder)
 
     with _room_for(f"write to {folder}"):
         parts = daemon_parts(config, listener.fileno(), folder)
@@ -84,8 +95,18 @@ async def _supervise(config: ServerConfig, listener: socket.socket, folder: Path
         # a socket that nobody will accept from.
         on_started=listener.close,
         on_ready=show_welcome,
+        on_hangup=reload,
     )
     return await supervisor.run()
+
+
+def _rewrite(config: ServerConfig, credentials: Credentials, folder: Path) -> None:
+    """Give the API processes other credentials."""
+    config = msgspec.structs.replace(config, api_keys=credentials.api_keys, tls=credentials.tls)
+    try:
+        write_server_config(config, folder)
+    except OSError as error:
+        _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
 
 @contextmanager

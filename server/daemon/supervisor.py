@@ -5,13 +5,15 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
 from server.daemon.child_commands import Part
 from server.daemon.running_part import RunningPart
+from server.daemon.terminal import Terminal
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 _READY_POLL_S = 0.05
@@ -49,14 +51,17 @@ class Supervisor:
         is_ready: Callable[[], Awaitable[bool]],
         on_started: Callable[[], None],
         on_ready: Callable[[float], None],
+        on_hangup: Callable[[], None],
     ) -> None:
         """`on_started` is called when every process has been spawned, `on_ready` with the seconds
-        that the start took."""
+        that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
         self._parts = parts
         self._timing = timing
         self._is_ready = is_ready
         self._on_started = on_started
         self._on_ready = on_ready
+        self._on_hangup = on_hangup
+        self._terminal = Terminal()
         self._children: list[RunningPart] = []
         self._ended: list[RunningPart] = []
         self._lost: set[str] = set()
@@ -72,9 +77,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
         try:
-            for part in self._parts:
-                self._children.append(RunningPart(part))
+            with _held_back(signal.SIGHUP):
+                for part in self._parts:
+                    self._children.append(RunningPart(part))
             self._on_started()
             code = await self._start_and_serve()
         finally:
@@ -87,6 +94,16 @@ class Supervisor:
             self._forced_by = number
             self._force.set()
         self._stop.set()
+
+    def _on_sighup(self) -> None:
+        """Also while the daemon starts or stops."""
+        if self._terminal.has_ended_us():
+            if not self._stop.is_set():  # a shell that ends sends another one
+                self._on_signal(signal.SIGHUP)
+            return
+        self._on_hangup()
+        for child in self._servers():
+            child.signal(signal.SIGHUP)
 
     async def _start_and_serve(self) -> int:
         died = asyncio.create_task(self._first_death())
@@ -221,6 +238,17 @@ class Supervisor:
         for child in self._children:
             child.signal(signal.SIGKILL)
         await _wait(self._children, None)
+
+
+@contextmanager
+def _held_back(number: signal.Signals) -> Generator[None]:
+    """Block a signal. So do children that are started meanwhile: it would end one that does not
+    handle it yet. API processes unblock it when they do."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
 
 
 def _cause(ended: Sequence[RunningPart]) -> RunningPart:

@@ -21,7 +21,6 @@ from server.http.error_answer import ErrorAnswer, note_error
 from server.http.route_table import RouteTable
 from server.metrics.request_record import CLIENT_LEFT, RequestRecord
 from server.service.service import Service
-from server.settings.api_keys import KeyCheck
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
@@ -35,7 +34,6 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._keys = KeyCheck(service.config.api_keys)
         self._open_paths = {
             endpoint.path for endpoint in service.registry.endpoints if not endpoint.needs_key
         }
@@ -93,7 +91,9 @@ class Gate:
 
     def _has_key(self, path: str, headers: dict[bytes, bytes]) -> bool:
         """Whether the request has a valid API key, or its path needs none."""
-        return path in self._open_paths or self._keys.admits(headers.get(b"authorization", b""))
+        return path in self._open_paths or self._service.keys.admits(
+            headers.get(b"authorization", b"")
+        )
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""

@@ -17,6 +17,7 @@ from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
 from server.service.registry import Model, Registry
+from server.settings.api_keys import KeyCheck
 from server.settings.server_config import ServerConfig
 
 # Requests that are ended at the drain's deadline need a moment to answer their clients.
@@ -24,12 +25,14 @@ _LAST_ANSWERS_S = 1.0
 
 
 class Service:
-    """The state behind the routes: models, admission, metrics, and whether the doors are open."""
+    """The state behind the routes: keys, models, admission, metrics, and whether the doors are
+    open."""
 
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
         """`index` is the number of this API process. Raises OSError."""
         self.config = config
         self.limits = limits_per_process(config.limits, config.api_workers)
+        self.keys = KeyCheck(config.api_keys)
         self.registry = registry
         self.metrics = Metrics(
             registry.models,

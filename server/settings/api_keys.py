@@ -54,6 +54,10 @@ class KeyCheck:
 
     def __init__(self, keys: Sequence[str]) -> None:
         """`keys` are digests, from `digests`."""
+        self.replace(keys)
+
+    def replace(self, keys: Sequence[str]) -> None:
+        """From now on these are the keys."""
         self._keys = [bytes.fromhex(key) for key in keys]
 
     def admits(self, authorization: bytes) -> bool:

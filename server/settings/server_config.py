@@ -57,11 +57,13 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine.execution
 
 
-class TLS(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of the PEM files for HTTPS; `cert` may hold a chain."""
+class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Paths of the PEM files for HTTPS; `cert` may hold a chain. `renewals` counts how often the
+    daemon has found others in them since it started."""
 
     cert: str
     key: str
+    renewals: int = 0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The certificate and private key for TLS, checked when the daemon starts."""
+"""The certificate and private key for TLS, checked whenever they are read."""
 
 import ssl
 from pathlib import Path
@@ -15,7 +15,14 @@ class TLSError(ValueError):
 
 
 def checked_tls(cert: Path, key: Path) -> TLS:
-    """Both files as absolute paths. Raises TLSError unless they are PEM and belong together.
+    """Both files as absolute paths. Raises TLSError unless `server_context` can load them."""
+    server_context(cert, key)
+    return TLS(cert=str(cert.absolute()), key=str(key.absolute()))
+
+
+def server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """A server's context with what the files hold now. Raises TLSError unless they are PEM and
+    belong together.
 
     An encrypted key is refused: nobody could type its passphrase.
     """
@@ -26,13 +33,14 @@ def checked_tls(cert: Path, key: Path) -> TLS:
         raise TLSError("tls_key", f"{key} holds no PEM private key")
     if b"ENCRYPTED" in secret:
         raise TLSError("tls_key", f"{key} is encrypted; `openssl pkey` writes it without")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+        context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TLSError("tls_key", f"{key} is not the key of {cert}") from None
         raise TLSError("tls_cert", f"{cert} and {key} are not valid: {error.reason}") from None
-    return TLS(cert=str(cert.absolute()), key=str(key.absolute()))
+    return context
 
 
 def unverified_context() -> ssl.SSLContext:

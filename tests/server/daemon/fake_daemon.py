@@ -1,0 +1,114 @@
+"""A supervisor over throw-away children instead of engines and servers."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from server.daemon.child_commands import Part, Role
+from server.daemon.supervisor import Supervisor, Timing
+
+CHILD = """
+import os, pathlib, signal, sys, time
+folder, name, on_terminate = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+signals = 0
+def reload(*_):
+    with (folder / "reloads").open("a") as reloads:
+        reloads.write(name + "\\n")
+if name.startswith("api"):
+    signal.signal(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+def terminate(*_):
+    global signals
+    signals += 1
+    if on_terminate == "ignore" or (on_terminate == "never" and signals == 1):
+        return
+    if on_terminate != "never":
+        time.sleep(float(on_terminate))
+    with (folder / "diary").open("a") as diary:
+        diary.write(name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, terminate)
+(folder / f"{name}.new").write_text(f"{os.getpid()} {os.getsid(0)}")
+(folder / f"{name}.new").rename(folder / name)
+while sys.stdin.read():
+    pass
+"""
+
+
+class FakeDaemon:
+    """Children that write who they are into a folder, and a supervisor over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts: list[Part] = []
+
+    def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
+        """A child that on SIGTERM works for so many seconds, or "never" ends what it does before a
+        second one, or does "ignore" it. Engines and workers are of `model`."""
+        arguments = [str(self.folder), name, on_terminate]
+        self._add(name, role, ["-c", CHILD, *arguments], model)
+
+    def add_failing(self, name: str, role: Role, status: int) -> None:
+        """A child that exits at once."""
+        self._add(name, role, ["-c", f"raise SystemExit({status})"])
+
+    def add_killed(self, name: str, role: Role) -> None:
+        """A child that is killed at once."""
+        self._add(name, role, ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+
+    def add_silent(self, name: str, role: Role) -> None:
+        """A child that runs, and is never up."""
+        self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
+
+    def add_model(self, name: str) -> None:
+        """An engine and its worker."""
+        self.add(f"engine of {name}", "engine", model=name)
+        self.add(f"worker of {name}", "worker", model=name)
+
+    def _add(self, name: str, role: Role, arguments: list[str], model: str = "the model") -> None:
+        self.parts.append(
+            Part(
+                title=name,
+                role=role,
+                model=None if role == "api" else model,
+                command=[sys.executable, "-I", "-S", *arguments],
+                environment=dict(os.environ),
+            )
+        )
+
+    def pid(self, name: str) -> int:
+        return int((self.folder / name).read_text().split()[0])
+
+    def diary(self) -> list[str]:
+        """Who ended by SIGTERM, in order."""
+        return (self.folder / "diary").read_text().splitlines()
+
+    def reloads(self) -> list[str]:
+        """Who was told to reload, in order."""
+        file = self.folder / "reloads"
+        return file.read_text().splitlines() if file.exists() else []
+
+    async def run(
+        self,
+        when_ready: Callable[[], None],
+        startup: float = 60.0,
+        drain: float = 30.0,
+        stall: float = 0.0,
+        on_started: Callable[[], None] = lambda: None,
+        on_hangup: Callable[[], None] = lambda: None,
+    ) -> int:
+        """One life of the supervisor; ready means that every child is up."""
+
+        async def is_ready() -> bool:
+            return all((self.folder / part.title).exists() for part in self.parts)
+
+        supervisor = Supervisor(
+            self.parts,
+            Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
+            is_ready=is_ready,
+            on_started=on_started,
+            on_ready=lambda _: when_ready(),
+            on_hangup=on_hangup,
+        )
+        return await supervisor.run()

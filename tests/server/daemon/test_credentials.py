@@ -1,0 +1,108 @@
+"""Key files and certificates that are read again: what is bad changes nothing, and is named."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from server.daemon.credentials import Credentials
+from server.settings.api_keys import digests
+from server.settings.engine_settings import ModelSettings
+from server.settings.settings import ServeCommand, Settings, SettingsError
+from tests.server.certificates import make_certificate
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    first, second = tmp_path / "first.keys", tmp_path / "second.keys"
+    first.write_text("one\n")
+    second.write_text("two\n")
+    return first, second
+
+
+def command_of(*key_files: Path, tls: tuple[Path, Path] | None = None) -> ServeCommand:
+    settings = Settings(
+        models=(ModelSettings(model="m"),), api_key_files=tuple(map(str, key_files))
+    )
+    if tls is not None:
+        settings = msgspec.structs.replace(settings, tls_cert=str(tls[0]), tls_key=str(tls[1]))
+    return ServeCommand(settings=settings, api_key="own")
+
+
+def test_keys_come_and_go(files: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
+    credentials = Credentials(command_of(*files))
+    assert credentials.api_keys == digests(["own", "one", "two"])
+    files[0].write_text("three\ntwo\n")
+    with caplog.at_level(logging.INFO):
+        credentials.read_again()
+    assert credentials.api_keys == digests(["own", "three", "two"])
+    assert caplog.messages == ["key files and certificates have been read again"]
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty", "malformed", "pipe"])
+def test_a_bad_key_file_keeps_its_keys_and_one_line_names_it(
+    files: tuple[Path, Path], caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    credentials = Credentials(command_of(*files))
+    bad, good = files
+    good.write_text("new\n")
+    bad.unlink()
+    reason = "cannot be read: No such file or directory"
+    if fault == "empty":
+        bad.write_text("# none\n")
+        reason = "holds no key"
+    elif fault == "malformed":
+        bad.write_text("fine\nnot fine\n")
+        reason = "a key is one or more visible ASCII characters"
+    elif fault == "pipe":
+        os.mkfifo(bad)  # which nobody writes: a read would never return
+        reason = "is a pipe, which is not read again"
+    credentials.read_again()
+    assert credentials.api_keys == digests(["own", "one", "new"])
+    (line,) = caplog.messages
+    assert str(bad) in line
+    assert f"{reason}; its former keys stay valid" in line
+    assert line.startswith("--api-key-file: ")
+    assert "fine\n" not in line
+
+
+@pytest.mark.parametrize("fault", ["missing", "malformed", "other"])
+def test_a_pair_that_does_not_fit_is_not_renewed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    cert, key = make_certificate(tmp_path)
+    credentials = Credentials(command_of(tls=(cert, key)))
+    first = credentials.tls
+    if fault == "missing":
+        key.unlink()
+        where, reason = key, "cannot be read: No such file or directory"
+    elif fault == "malformed":
+        cert.write_bytes(cert.read_bytes()[:100])
+        where, reason = cert, "are not valid"
+    else:
+        shutil.copy(make_certificate(tmp_path, "other")[1], key)
+        where, reason = key, f"is not the key of {cert}"
+    credentials.read_again()
+    assert credentials.tls == first
+    (line,) = caplog.messages
+    assert str(where) in line
+    assert reason in line
+    assert line.endswith("; the former certificate stays in use")
+
+
+def test_a_pair_that_fits_is(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    credentials = Credentials(command_of(tls=(cert, key)))
+    assert credentials.tls is not None
+    assert credentials.tls.renewals == 0
+    make_certificate(tmp_path)
+    credentials.read_again()
+    assert credentials.tls.renewals == 1
+
+
+def test_a_start_needs_all_files(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="gone cannot be read"):
+        Credentials(command_of(*files, tmp_path / "gone"))

@@ -1,0 +1,90 @@
+"""SIGHUP: the API processes are told to reload, unless the daemon's terminal was closed."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.server.daemon.fake_daemon import FakeDaemon
+from tests.server.waiting import wait_until
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> FakeDaemon:
+    daemon = FakeDaemon(tmp_path)
+    daemon.add("engine", "engine")
+    daemon.add("api 0", "api")
+    daemon.add("api 1", "api")
+    return daemon
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def test_every_api_process_reloads_after_the_supervisor(daemon: FakeDaemon) -> None:
+    seen: list[list[str]] = []
+
+    def when_ready() -> None:
+        send(signal.SIGHUP)
+        asyncio.get_running_loop().call_later(1.0, send, signal.SIGTERM)
+
+    assert await daemon.run(when_ready, on_hangup=lambda: seen.append(daemon.reloads())) == 0
+    assert seen == [[]]
+    assert sorted(daemon.reloads()) == ["api 0", "api 1"]
+    assert len(daemon.diary()) == 3  # the engine was not hit
+
+
+async def test_one_that_comes_before_a_process_can_follow_waits_for_it(daemon: FakeDaemon) -> None:
+    """Its default action would end the child, and with it the start."""
+
+    def when_ready() -> None:
+        asyncio.get_running_loop().call_later(1.0, send, signal.SIGTERM)
+
+    assert await daemon.run(when_ready, on_started=lambda: send(signal.SIGHUP)) == 0
+    assert sorted(daemon.reloads()) == ["api 0", "api 1"]
+
+
+SUPERVISOR = """
+import asyncio, pathlib, sys
+from tests.server.daemon.fake_daemon import FakeDaemon
+folder = pathlib.Path(sys.argv[1])
+daemon = FakeDaemon(folder)
+daemon.add("api", "api")
+def ready(): (folder / "ready").touch()
+sys.exit(asyncio.run(daemon.run(ready)))
+"""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_is_closed_ends_the_daemon(tmp_path: Path, nohup: bool) -> None:
+    ours, theirs = pty.openpty()
+    # The terminal is its controlling one; a SIGHUP that is ignored stays so in a new program.
+    command = [*("setsid", "--ctty"), *(["nohup"] if nohup else [])]
+    process = subprocess.Popen(
+        [*command, sys.executable, "-c", SUPERVISOR, str(tmp_path)],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    try:
+        wait_until((tmp_path / "ready").exists, 20)
+        process.send_signal(signal.SIGHUP)
+        wait_until((tmp_path / "reloads").exists)
+        os.close(ours)
+        if nohup:
+            time.sleep(0.5)
+            assert process.poll() is None
+        else:
+            assert process.wait(10) == 0
+            assert (tmp_path / "diary").read_text() == "api\n"
+    finally:
+        process.terminate()
+        process.wait(10)
