@@ -116,6 +116,24 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("storage.prefetch.enabled", "hub.offline"),
     ),
+    "prefetch to what is only read": (
+        {
+            "models": [FROM_HUB],
+            "storage": {
+                "existingClaim": "models",
+                "accessModes": ["ReadOnlyMany"],
+                "prefetch": {"enabled": True},
+            },
+        },
+        ("storage.prefetch.enabled", "storage.accessModes is ReadOnlyMany"),
+    ),
+    "a download to what is only read": (
+        {
+            "models": [FROM_HUB],
+            "storage": {"existingClaim": "models", "accessModes": ["ReadOnlyMany"]},
+        },
+        ("storage.accessModes is ReadOnlyMany", "acme/chat", "hub.offline"),
+    ),
     "offline, on the hub": (
         {"models": [FROM_HUB], "hub": {"offline": True}},
         ("hub.offline is true", "acme/chat", "storage.existingClaim"),

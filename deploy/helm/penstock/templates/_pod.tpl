@@ -26,16 +26,21 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* Where a pod runs: (dict "root" $ "part" part). */}}
-{{- define "penstock.placement" -}}
-{{- with .part.nodeSelector }}
+{{/* Nodes on which a pod may run, by a part's values or the chart's. */}}
+{{- define "penstock.nodes" -}}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .part.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* Where a part's pod runs: (dict "root" $ "part" part). */}}
+{{- define "penstock.placement" -}}
+{{- include "penstock.nodes" .part }}
 {{- with .root.Values.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}

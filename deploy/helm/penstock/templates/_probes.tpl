@@ -5,6 +5,12 @@
 {{- addf .Values.server.startupSeconds .Values.probes.startup.marginSeconds | ceil | int -}}
 {{- end -}}
 
+{{/* Until a rollout has failed: no pod is ready by then, though the Job had its time too. */}}
+{{- define "penstock.progressDeadline" -}}
+{{- $prefetch := .Values.storage.prefetch -}}
+{{- add (include "penstock.startupBudget" .) (ternary $prefetch.activeDeadlineSeconds 0 $prefetch.enabled) 120 -}}
+{{- end -}}
+
 {{/* The least grace period: serving on, draining, and 15 s for processes to end. */}}
 {{- define "penstock.leastGrace" -}}
 {{- addf .Values.preStopSeconds .Values.server.drainSeconds 15 | ceil | int -}}

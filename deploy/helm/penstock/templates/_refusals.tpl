@@ -155,6 +155,16 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- if and $values.hub.offline $hub (not $claim) -}}
 {{- fail (printf "hub.offline is true, but the model %s is on the hub, and there is no claim that could hold it: set storage.existingClaim." (first $hub)) -}}
 {{- end -}}
+{{- if and $claim (eq (join "" .accessModes) "ReadOnlyMany") -}}
+{{- range $value, $writes := dict "storage.create" .create "storage.prefetch.enabled" .prefetch.enabled -}}
+{{- if $writes -}}
+{{- fail (printf "%s is true, but storage.accessModes is ReadOnlyMany alone: nothing could write the models." $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $hub (not $values.hub.offline) -}}
+{{- fail (printf "storage.accessModes is ReadOnlyMany alone, so that the model %s cannot be downloaded: if the claim has it, set hub.offline." (first $hub)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $claim (not (has "ReadWriteMany" .accessModes)) (not (has "ReadOnlyMany" .accessModes)) -}}
 {{- include "penstock.refuseSeveralNodes" (dict "root" $ "parts" $parts) -}}
 {{- end -}}

@@ -6,8 +6,13 @@ Pods wait for that file, so that they start with whole models and without the hu
 {{/* The configuration file with which `penstock config` downloads all models. */}}
 {{- define "penstock.prefetchConfig" -}}
 {{- $models := list -}}
-{{- range (include "penstock.hubIds" .Values | fromJson).ids -}}
-{{- $models = append $models (dict "model" . "device" "cpu") -}}
+{{- $seen := list -}}
+{{- range .Values.models -}}
+{{- if and (include "penstock.isHubId" .model) (not (has .model $seen)) -}}
+{{- $read := pick (.options | default dict) "task" "rerank" -}}
+{{- $models = append $models (merge (dict "model" .model "device" "cpu") $read) -}}
+{{- $seen = append $seen .model -}}
+{{- end -}}
 {{- end -}}
 {{- dict "models" $models | toYaml -}}
 {{- end -}}
@@ -35,4 +40,56 @@ Pods wait for that file, so that they start with whole models and without the hu
   {{- end }}
   volumeMounts:
     - {name: models, mountPath: {{ .root.Values.storage.mountPath }}, readOnly: true}
+{{- end -}}
+
+{{/* What the Job does. A Job cannot be changed, so its name has a digest of this. */}}
+{{- define "penstock.prefetchSpec" -}}
+backoffLimit: {{ int .Values.storage.prefetch.backoffLimit }}
+activeDeadlineSeconds: {{ int .Values.storage.prefetch.activeDeadlineSeconds }}
+template:
+  metadata:
+    labels:
+      {{- include "penstock.selectorLabels" (dict "root" . "part" (dict "component" "prefetch")) | nindent 6 }}
+      {{- with .Values.commonLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+  spec:
+    {{- include "penstock.podFields" . | nindent 4 }}
+    {{- with include "penstock.nodes" .Values }}
+    {{- . | trim | nindent 4 }}
+    {{- end }}
+    restartPolicy: Never
+    containers:
+      - name: prefetch
+        image: {{ include "penstock.image" (dict "root" . "device" .Values.device) }}
+        imagePullPolicy: {{ .Values.image.pullPolicy }}
+        command:
+          - sh
+          - -c
+          - penstock config --check --config /etc/penstock/config/penstock.yaml && touch "$0"
+          - {{ include "penstock.prefetchMarker" . }}
+        env:
+          {{- include "penstock.environment" (dict "root" . "offline" false) | nindent 10 }}
+        resources:
+          {{- toYaml .Values.storage.prefetch.resources | nindent 10 }}
+        {{- with .Values.securityContext }}
+        securityContext:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+        volumeMounts:
+          - {name: config, mountPath: /etc/penstock/config, readOnly: true}
+          - {name: models, mountPath: {{ .Values.storage.mountPath }}}
+          {{- include "penstock.scratchMounts" . | nindent 10 }}
+          {{- with .Values.extraVolumeMounts }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
+    volumes:
+      - name: config
+        configMap: {name: {{ include "penstock.fullname" . }}-prefetch}
+      - name: models
+        persistentVolumeClaim: {claimName: {{ include "penstock.claimName" . }}}
+      {{- include "penstock.scratchVolumes" . | nindent 6 }}
+      {{- with .Values.extraVolumes }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
 {{- end -}}
