@@ -45,6 +45,11 @@ class ChildProcess:
         self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.exit.get_loop().add_reader(self._pidfd, self._on_exit)
 
+    @property
+    def pid(self) -> int:
+        """Its process id, which another process may have once it has exited."""
+        return self._process.pid
+
     def _open_pidfd(self) -> int:
         """Raises OSError where no file descriptor is left; the child has then ended."""
         try:

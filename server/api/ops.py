@@ -84,4 +84,4 @@ async def version(_: Request) -> Response:
 @METRICS.answered_by
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
-    return Response(service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

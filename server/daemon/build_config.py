@@ -29,6 +29,7 @@ def build_config(
         tls=credentials.tls,
         cors_origins=settings.cors_origins,
         strict_fields=settings.strict_fields,
+        metrics_alias=settings.metrics_alias,
         startup_timeout=settings.startup_timeout,
         drain_timeout=settings.drain_timeout,
         stall_timeout=settings.stall_timeout,

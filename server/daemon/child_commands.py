@@ -17,6 +17,9 @@ from server.settings.server_config import ServedModel, ServerConfig, child_envir
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.multicast import NO_MULTICAST
 
+PROCESS_FILE = "processes.json"
+"""In the private folder: which processes the daemon has, once all are started."""
+
 Role = Literal["engine", "worker", "api"]
 
 
@@ -37,12 +40,14 @@ _WORKER_SETTINGS = NO_MULTICAST | {
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be: of an engine that of `model`, or an API process, which serves all.
 
-    `inherited_fd` stays open in it, and is closed in the supervisor.
+    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it, and is
+    closed in the supervisor.
     """
 
     title: str
     role: Role
     model: str | None = None
+    number: int = 0
     command: list[str]
     environment: dict[str, str]
     inherited_fd: int | None = None
@@ -84,6 +89,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
         title=f"worker {stage} of {execution.name}",
         role="worker",
         model=execution.name,
+        number=stage,
         command=_command("workers", _written(file, config)),
         environment=child_environment(
             compute_threads=execution.threads,
@@ -103,6 +109,7 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
         Part(
             title=f"api process {index}",
             role="api",
+            number=index,
             command=_command("server.app.api_process", file, str(listening_fd), str(index)),
             environment=child_environment(),
             inherited_fd=listening_fd,
@@ -114,6 +121,7 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
 def write_server_config(config: ServerConfig, directory: Path) -> str:
     """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
     Raises OSError."""
+    config = msgspec.structs.replace(config, process_file=str(directory / PROCESS_FILE))
     if config.api_workers > 1:
         files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
         config = msgspec.structs.replace(config, count_files=files)

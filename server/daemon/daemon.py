@@ -8,19 +8,21 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from server.daemon.build_config import build_config
-from server.daemon.child_commands import daemon_parts, write_server_config
+from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
 from server.daemon.credentials import Credentials
 from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
+from server.metrics.process_memory import DaemonProcess, write_processes
 from server.models.devices import DeviceError
 from server.models.served_models import MODEL_ERRORS
 from server.models.setup_error import SetupError
@@ -81,6 +83,12 @@ async def _supervise(
         credentials.read_again()
         _rewrite(config, credentials, folder)
 
+    def on_started(children: Sequence[RunningPart]) -> None:
+        # The API processes alone hold it from then on: a connection must not wait in the queue of
+        # a socket that nobody will accept from.
+        listener.close()
+        _write_processes(folder, children)
+
     with _room_for(f"write to {folder}"):
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
@@ -91,9 +99,7 @@ async def _supervise(
             stall_timeout=config.stall_timeout,
         ),
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
-        # The API processes alone hold it from then on: a connection must not wait in the queue of
-        # a socket that nobody will accept from.
-        on_started=listener.close,
+        on_started=on_started,
         on_ready=show_welcome,
         on_hangup=reload,
     )
@@ -107,6 +113,15 @@ def _rewrite(config: ServerConfig, credentials: Credentials, folder: Path) -> No
         write_server_config(config, folder)
     except OSError as error:
         _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
+
+
+def _write_processes(folder: Path, children: Sequence[RunningPart]) -> None:
+    """For the metrics. A full disk costs no more than what they show of memory."""
+    own = DaemonProcess(os.getpid(), "supervisor")
+    parts = [(child.pid, child.part) for child in children]
+    others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
+    with suppress(OSError):
+        write_processes(folder / PROCESS_FILE, [own, *others])
 
 
 @contextmanager

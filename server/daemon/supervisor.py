@@ -49,12 +49,12 @@ class Supervisor:
         timing: Timing,
         *,
         is_ready: Callable[[], Awaitable[bool]],
-        on_started: Callable[[], None],
+        on_started: Callable[[Sequence[RunningPart]], None],
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """`on_started` is called when every process has been spawned, `on_ready` with the seconds
-        that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
+        """`on_started` is called with all processes once they are spawned, `on_ready` with the
+        seconds that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
         self._parts = parts
         self._timing = timing
         self._is_ready = is_ready
@@ -82,7 +82,7 @@ class Supervisor:
             with _held_back(signal.SIGHUP):
                 for part in self._parts:
                     self._children.append(RunningPart(part))
-            self._on_started()
+            self._on_started(self._children)
             code = await self._start_and_serve()
         finally:
             await self._end(0.0 if self._force.is_set() else _TERMINATE_S)

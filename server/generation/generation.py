@@ -167,18 +167,17 @@ async def generate(
         else:
             deadline = asyncio.get_running_loop().time() + plan.timeout
             stream = await _submitted_by(deadline, model, plan)
-        if stream is None:
-            yield Generation(service, record, model, plan, None, started)
-            return
-        with stream:
+        generation = Generation(service, record, model, plan, stream, started)
+        ends = nullcontext() if deadline is None else _expiring(generation, deadline)
+        try:
+            if stream is None:
+                yield generation
+                return
             ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
-            generation = Generation(service, record, model, plan, stream, started)
-            try:
-                with nullcontext() if deadline is None else _expiring(generation, deadline):
-                    yield generation
-            finally:
-                stream.abort()
-                generation.record()
+            with stream, ends:
+                yield generation
+        finally:
+            generation.record()
 
 
 async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:

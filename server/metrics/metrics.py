@@ -1,18 +1,23 @@
 """The counts of one API process, and the page that shows those of all."""
 
+import asyncio
 import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from server import __version__
 from server.metrics.engine_families import MeteredModel, engine_metrics
 from server.metrics.families import Count, Distribution, place
+from server.metrics.process_memory import ProcessMemory
 from server.metrics.request_families import OTHER, STATUSES, ModelMetrics, RequestFamilies
 from server.metrics.request_record import RequestRecord
 from server.metrics.shared_cells import SharedCells
+from server.metrics.vllm_alias import vllm_metrics
+from server.settings.server_config import MetricsAlias
 
 
 class Metrics:
@@ -27,14 +32,19 @@ class Metrics:
         models: Sequence[MeteredModel],
         endpoints: Sequence[str],
         *,
-        files: Sequence[Path] = (),
         index: int = 0,
+        count_files: Sequence[Path] = (),
+        process_file: Path | None = None,
+        alias: MetricsAlias | None = None,
     ) -> None:
-        """`files` and `index` are those of `SharedCells`. Raises OSError."""
+        """`count_files` and `index` are those of `SharedCells`, `process_file` is that of
+        `ProcessMemory`. Raises OSError."""
         self.draining = False
         self._models = models
+        self._alias = alias
+        self._memory = ProcessMemory(process_file)
         self._families = RequestFamilies(endpoints, [model.name for model in models])
-        self._cells = SharedCells(place(self._families.all()), files, index)
+        self._cells = SharedCells(place(self._families.all()), count_files, index)
         own = self._cells.own
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
         self._by_reason = self._families.by_reason(own)
@@ -68,7 +78,13 @@ class Metrics:
             self._of_model[record.model].count(record)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, as it is now."""
+        """Every metric, as it is now; with the alias, once more under other names."""
+        metrics = list(self._own())
+        yield from metrics
+        if self._alias == "vllm":
+            yield from vllm_metrics(self._models, metrics)
+
+    def _own(self) -> Iterator[Metric]:
         sums, alive = self._cells.sums(), self._cells.sums_alive()
         for family in self._families.all():
             yield family.metric(alive if family.kind == "gauge" else sums)
@@ -76,10 +92,16 @@ class Metrics:
         text = "1: running requests are finished, and new ones refused."
         yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))
         yield _build_info()
+        yield self._memory.metric()
 
-    def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        return generate_latest(self)
+    async def page(self) -> bytes:
+        """The metrics in Prometheus' text format. Other requests run in between: a page of several
+        models takes some ten milliseconds."""
+        shown: list[bytes] = []
+        for metric in self.collect():
+            shown.append(generate_latest(_Only(metric)))
+            await asyncio.sleep(0)
+        return b"".join(shown)
 
     def _answers(self, endpoint: str, status: int) -> tuple[Count, Distribution]:
         path = endpoint if endpoint in self._endpoints else OTHER
@@ -89,6 +111,17 @@ class Metrics:
             families.requests.count(own, path, known),
             families.request_seconds.distribution(own, path),
         )
+
+
+class _Only(Collector):
+    """One metric."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> list[Metric]:
+        """Only this one."""
+        return [self._metric]
 
 
 def _build_info() -> Metric:

@@ -33,6 +33,8 @@ _DISTRIBUTIONS: Final = {
     "queue_seconds": ("From there until a step begins to compute it.", _SHORT_S),
     "prefill_seconds": ("From there to the first token, or the end of the last text.", _SHORT_S),
     "decode_seconds": ("From the first token to the last.", _LONG_S),
+    "inference_seconds": ("Prefill and decode together.", _LONG_S),
+    "time_per_output_token_seconds": ("Decode, by each token after the first.", _TOKEN_S),
     "request_prompt_tokens": ("Prompt tokens of a request.", _TOKENS),
     "request_generated_tokens": ("Generated tokens of a request.", _TOKENS),
 }
@@ -63,6 +65,8 @@ class ModelMetrics:
         self._queue_seconds = distributions["queue_seconds"]
         self._prefill_seconds = distributions["prefill_seconds"]
         self._decode_seconds = distributions["decode_seconds"]
+        self._inference_seconds = distributions["inference_seconds"]
+        self._time_per_output_token = distributions["time_per_output_token_seconds"]
         self._request_prompt_tokens = distributions["request_prompt_tokens"]
         self._request_generated_tokens = distributions["request_generated_tokens"]
         self._rows = rows
@@ -74,16 +78,22 @@ class ModelMetrics:
         self._cached_tokens.add(record.cached_tokens)
         self._request_seconds.observe(record.total_s)
         self._request_prompt_tokens.observe(record.prompt_tokens)
-        for seconds, distribution in (
-            (record.tokenize_s, self._tokenize_seconds),
-            (record.queue_s, self._queue_seconds),
-            (record.prefill_s, self._prefill_seconds),
-        ):
-            if seconds is not None:
-                distribution.observe(seconds)
+        if record.tokenize_s is not None:
+            self._tokenize_seconds.observe(record.tokenize_s)
+        if record.queue_s is not None:
+            self._queue_seconds.observe(record.queue_s)
+        if record.prefill_s is not None:
+            self._prefill_seconds.observe(record.prefill_s)
+            self._inference_seconds.observe(record.prefill_s + (record.decode_s or 0.0))
         if record.decode_s is not None:
-            self._decode_seconds.observe(record.decode_s)
-            self._request_generated_tokens.observe(record.output_tokens)
+            self._count_decode(record, record.decode_s)
+
+    def _count_decode(self, record: RequestRecord, seconds: float) -> None:
+        self._decode_seconds.observe(seconds)
+        self._request_generated_tokens.observe(record.output_tokens)
+        # The rows of a request decode side by side.
+        if (further := record.output_tokens / record.rows - 1) > 0:
+            self._time_per_output_token.observe(seconds / further)
 
 
 class RequestFamilies:

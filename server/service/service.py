@@ -37,8 +37,10 @@ class Service:
         self.metrics = Metrics(
             registry.models,
             [endpoint.path_format for endpoint in registry.endpoints],
-            files=[Path(file) for file in config.count_files],
             index=index,
+            count_files=[Path(file) for file in config.count_files],
+            process_file=Path(config.process_file) if config.process_file is not None else None,
+            alias=config.metrics_alias,
         )
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +13,10 @@ from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
+
+
+MetricsAlias = Literal["vllm"]
+"""Whose names the metrics have besides their own."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +76,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `port` is the bound one, never 0 in a daemon that runs. `api_keys` are SHA-256 digests. Timeouts
     are in seconds. `/v1/models` lists the models in this order. Several API processes share their
-    counts in `count_files`, one for each of them.
+    counts in `count_files`, one for each of them; `process_file` names the daemon's processes.
     """
 
     host: str
@@ -85,7 +90,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str
+    metrics_alias: MetricsAlias | None = None
     count_files: tuple[str, ...] = ()
+    process_file: str | None = None
     limits: Limits
     models: tuple[ServedModel, ...]
 

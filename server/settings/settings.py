@@ -13,7 +13,7 @@ from msgspec import Meta
 from server.settings import defaults
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.server_config import API_KEY_VARIABLE, Limits
+from server.settings.server_config import API_KEY_VARIABLE, Limits, MetricsAlias
 from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
     Bytes,
@@ -71,6 +71,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             action="store_true",
         ),
     ] = False
+    metrics_alias: Annotated[
+        MetricsAlias | None,
+        Flag(
+            FlagGroup.HTTP,
+            "show the metrics once more under the names of another server, which dashboards and "
+            "routers may read: vllm (default: none)",
+            metavar="NAME",
+            choices=get_args(MetricsAlias),
+        ),
+    ] = None
     api_key_files: Annotated[
         tuple[str, ...],
         Flag(

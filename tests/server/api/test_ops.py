@@ -222,7 +222,7 @@ def test_the_api_key_opens_everything_but_health_and_metrics(builder):
     assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
 
 
-def test_several_processes_count_together(builder, tmp_path):
+async def test_several_processes_count_together(builder, tmp_path):
     files = [tmp_path / f"{number}.counts" for number in range(2)]
     config = server_config(
         builder.model("writer", "generate"), api_workers=2, limits=Limits(max_requests=8)
@@ -232,7 +232,7 @@ def test_several_processes_count_together(builder, tmp_path):
     service = Service(config, Registry.load(config.models, all_endpoints()), index=1)
     service.metrics.of_model("writer").prompt_tokens.add(7)
     deployment.post("/v1/completions", {"prompt": "Hello"})
-    assert b'penstock_prompt_tokens_total{model="writer"} 12.0' in service.metrics.page()
+    assert b'penstock_prompt_tokens_total{model="writer"} 12.0' in await service.metrics.page()
     assert metric(deployment, "penstock_prompt_tokens_total", model="writer") == 5 + 7
     assert metric(deployment, "penstock_in_flight", what="requests") == 0
     assert metric(deployment, "penstock_engine_up", model="writer") == 1

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from server.daemon.child_commands import Part, Role
+from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
 
 CHILD = """
@@ -95,7 +96,7 @@ class FakeDaemon:
         startup: float = 60.0,
         drain: float = 30.0,
         stall: float = 0.0,
-        on_started: Callable[[], None] = lambda: None,
+        on_started: Callable[[Sequence[RunningPart]], None] = lambda _: None,
         on_hangup: Callable[[], None] = lambda: None,
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""

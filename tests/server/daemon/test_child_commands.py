@@ -72,7 +72,9 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     workers = [read(worker, WorkerConfig) for worker in (first, second)]
     assert [worker.stage for worker in workers] == [0, 1]
     assert all(worker.execution == config.models[0].execution for worker in workers)
-    assert read(api, ServerConfig) == config
+    assert read(api, ServerConfig) == msgspec.structs.replace(
+        config, process_file=str(tmp_path / "processes.json")
+    )
     assert api.command[5:] == [str(FD), "0"]
 
 

@@ -47,7 +47,7 @@ async def test_one_that_comes_before_a_process_can_follow_waits_for_it(daemon: F
     def when_ready() -> None:
         asyncio.get_running_loop().call_later(1.0, send, signal.SIGTERM)
 
-    assert await daemon.run(when_ready, on_started=lambda: send(signal.SIGHUP)) == 0
+    assert await daemon.run(when_ready, on_started=lambda _: send(signal.SIGHUP)) == 0
     assert sorted(daemon.reloads()) == ["api 0", "api 1"]
 
 

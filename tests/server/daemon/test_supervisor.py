@@ -223,7 +223,7 @@ async def test_of_those_that_end_together_a_killed_worker_is_named(
     daemon.add_failing("engine", "engine", status=1)
     daemon.add_failing("worker 0", "worker", status=1)
     daemon.add_killed("worker 1", "worker")
-    assert await daemon.run(never_ready, on_started=lambda: time.sleep(1)) == 1
+    assert await daemon.run(never_ready, on_started=lambda _: time.sleep(1)) == 1
     assert caplog.messages == ["the worker 1 was killed by SIGKILL while starting"]
 
 
@@ -273,7 +273,7 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
         part = Part(title="child", role="engine", command=command, environment=dict(os.environ))
         timing = Timing(startup_timeout=60, drain_timeout=1, stall_timeout=60)
-        asyncio.run(Supervisor([part], timing, is_ready=never, on_started=lambda: None,
+        asyncio.run(Supervisor([part], timing, is_ready=never, on_started=lambda _: None,
                                on_ready=lambda _: None,
                                on_hangup=lambda: None).run())
     """

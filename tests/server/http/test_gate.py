@@ -74,7 +74,7 @@ async def test_an_answer_that_breaks_halfway_is_cut_off_and_told_to_the_log(app,
 async def test_answers_are_counted(app, service, path, endpoint):
     status = (await get(app, path)).status_code
     counted = f'penstock_http_requests_total{{endpoint="{endpoint}",status="{status}"}} 1.0'
-    assert counted in service.metrics.page().decode()
+    assert counted in (await service.metrics.page()).decode()
 
 
 async def test_what_has_no_handler_goes_on(app):
@@ -86,4 +86,4 @@ async def test_a_client_that_leaves_is_no_failure_wherever_it_shows(app, service
     await app(scope, receive=None, send=None)
     assert caplog.text == ""
     counted = 'penstock_http_requests_total{endpoint="other",status="499"} 1.0'
-    assert counted in service.metrics.page().decode()
+    assert counted in (await service.metrics.page()).decode()

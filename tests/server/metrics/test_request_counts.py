@@ -106,6 +106,19 @@ def test_a_client_that_leaves(deployment: Deployment, gained, say) -> None:
     )
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_request_whose_time_is_over(deployment: Deployment, gained, accepted: bool) -> None:
+    script = deployment.engines["writer"].script
+    script.held, script.deaf = accepted, not accepted
+    deployment.post("/v1/completions", {"prompt": "Hello", "timeout": 0.05})
+    counted(
+        gained,
+        ("penstock_rows_total", {**WRITER, "reason": "timeout"}, 1),
+        ("penstock_request_seconds_count", WRITER, 1),
+        ("penstock_queue_seconds_count", WRITER, 0),
+    )
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_row_that_fails(deployment: Deployment, gained, say, stream: bool) -> None:
     say("The quick brown fox")

@@ -21,6 +21,7 @@ tls_cert: tls/server.crt
 tls_key: ~/server.key
 cors_origins: [https://chat.example.org, "*"]
 strict_fields: true
+metrics_alias: vllm
 max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
@@ -117,6 +118,7 @@ def everything(folder: Path) -> Settings:
         tls_key="/home/me/server.key",
         cors_origins=("https://chat.example.org", "*"),
         strict_fields=True,
+        metrics_alias="vllm",
         max_requests=10,
         max_sequences=20,
         max_body_size=2 << 20,
@@ -176,6 +178,7 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("cors_origins: [https://a, b]", "cors_origins[1]: 'b' is not an origin"),
         ("strict_fields: maybe", "strict_fields: expected `bool`, got `str`"),
         ("log_level: loud", "log_level: invalid enum value 'loud'; one of debug, info"),
+        ("metrics_alias: tgi", "metrics_alias: invalid enum value 'tgi'; one of vllm"),
         ("memory_share: 1.01", "memory_share: expected `float` <= 1.0"),
         ("memory_share: .nan", "memory_share: expected `float` > 0.0"),
         ("drain_timeout: .inf", "drain_timeout: expected `float` <= 1000000.0"),
