@@ -135,6 +135,7 @@ def _attend_with(
         QUERY_TILE=tile.query_tile,
         KEY_TILE=tile.key_tile,
         WINDOW=score.window or 0,
+        FIRST_PART=_first_part(score.window, 2 * tile.query_tile // (heads // kv_heads)),
         SOFTCAP=score.softcap is not None,
         BIASED=bias is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
@@ -144,6 +145,17 @@ def _attend_with(
     )
 
 
+def _first_part(window: int | None, wide: int) -> int:
+    """Which of a tile's three ranges of keys is the first: seen by some queries, by all, by some.
+
+    Without a window there is no first one. A window that is not `wide` leaves hardly a key that all
+    queries of a tile see: one loop over all keys is shorter.
+    """
+    if window is None:
+        return 1
+    return 0 if window > wide else 2
+
+
 _UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride", "distances"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
@@ -151,9 +163,9 @@ _UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_st
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, query_starts, block_tables, slots, context_lens, out, bias,
-    scale, softcap, query_stride, key_stride, table_stride, distances,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    scale, softcap, query_stride, key_stride, table_stride, distances, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -193,16 +205,12 @@ def _attend(
     if WINDOW:  # Some see [begin, full), all see [full, common).
         begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
         full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
-
+        common = begin if FIRST_PART == 2 else common
     peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
     total = tl.zeros((QUERY_TILE,), tl.float32)
     attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
     own_bias = bias + (heads * distances + distances // 2 - positions)[:, None]
-    # A narrow window leaves hardly a key that all queries of a tile see: one loop is shorter.
-    NARROW: tl.constexpr = WINDOW > 0 and WINDOW <= 2 * QUERY_TILE // GROUP
-    if NARROW:
-        common = begin
-    for part in tl.static_range(2 if NARROW else (0 if WINDOW else 1), 3):
+    for part in tl.static_range(FIRST_PART, 3):
         peak, total, attended = _fold_tiles(
             query, keys + base, values + base, key_stride, table,
             begin if part == 0 else (full if part == 1 else common),
