@@ -1,47 +1,53 @@
-"""`GET /`: a page for a person who opens the daemon's address in a browser."""
+"""`GET /`: the status page for browsers, and for other clients where to go."""
 
-from html import escape
+from http import HTTPStatus
+from typing import Final
 
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse
 
-from server import __version__
+from server.errors import APIError
+from server.http.openapi import operation
+from server.schemas.status import Home
 from server.service.endpoint import Endpoint, Operation
-from server.service.registry import Model, Registry
-from server.service.service import service_of
+from server.service.service import json_answer, service_of
+from server.status_page.page_files import PAGE, PageFile, read_page_files
 
-HOME = Endpoint("GET", "/", Operation(arguments={"response_class": HTMLResponse}), order=300)
+HOME = Endpoint("GET", "/", operation(Home), order=300, needs_key=False)
+PAGE_FILE = Endpoint(
+    "GET",
+    "/status-page/{file}",
+    Operation(arguments={"include_in_schema": False}),
+    order=310,
+    needs_key=False,
+)
 
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>penstock</title>
-<style>
-body {{ font: 16px/1.5 sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em }}
-td {{ padding: 0 2em .5em 0; vertical-align: top }}
-</style></head>
-<body>
-<h1>penstock {version}</h1>
-<p>This server runs language models, embedding models and rerankers behind OpenAI's HTTP API.
-<a href="docs">Documentation</a> of every endpoint, to read and to try.</p>
-<h2><a href="v1/models">Models</a></h2>
-<table>
-{models}
-</table>
-<p><a href="health">Health</a> · <a href="metrics">metrics</a></p>
-</body>
-</html>
-"""
+_FILES: Final = read_page_files()
 
 
 @HOME.answered_by
 async def home(request: Request) -> Response:
-    """A page for people: what this server is, its models, and where its documentation is."""
-    registry = service_of(request).registry
-    models = "\n".join(_row(registry, model) for model in registry.models)
-    return HTMLResponse(_PAGE.format(version=__version__, models=models))
+    """Where to go from here: for browsers, which accept `text/html`, the status page. Neither needs
+    an API key, and neither tells anything about the models."""
+    if "text/html" in request.headers.get("accept", ""):
+        answer = _file_answer(request, _FILES[PAGE])
+    else:
+        answer = json_answer(Home(needs_key=bool(service_of(request).config.api_keys)))
+        answer.headers["cache-control"] = "no-store"
+    answer.headers["vary"] = "accept"
+    return answer
 
 
-def _row(registry: Registry, model: Model) -> str:
-    names, endpoints = escape(", ".join(model.names)), ", ".join(registry.paths_of(model))
-    return f"<tr><td><b>{names}</b></td><td>{endpoints}</td></tr>"
+@PAGE_FILE.answered_by
+async def page_file(request: Request) -> Response:
+    """A file of the status page."""
+    found = _FILES.get(request.path_params["file"])
+    if found is None:
+        raise APIError.from_status(HTTPStatus.NOT_FOUND)
+    return _file_answer(request, found)
+
+
+def _file_answer(request: Request, file: PageFile) -> Response:
+    known = request.headers.get("if-none-match", "").split(",")
+    if file.headers["etag"] in (tag.strip().removeprefix("W/") for tag in known):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=file.headers)
+    return Response(file.content, headers=file.headers)

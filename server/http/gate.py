@@ -18,7 +18,7 @@ from engine_core.client.pending_jobs import EngineError
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, note_error
-from server.http.route_table import RouteTable
+from server.http.route_table import Handler, RouteTable
 from server.metrics.request_record import CLIENT_LEFT, RequestRecord
 from server.service.service import Service
 
@@ -34,8 +34,8 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._open_paths = {
-            endpoint.path for endpoint in service.registry.endpoints if not endpoint.needs_key
+        self._open = {
+            endpoint.handler for endpoint in service.registry.endpoints if not endpoint.needs_key
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,8 +59,11 @@ class Gate:
             await send(message)
 
         try:
-            app = self._answer if self._has_key(scope["path"], headers) else _UNAUTHORIZED
-            await app(scope, receive, send_with_id)
+            handler = self._table.find(scope)
+            if handler in self._open or self._service.keys.admits(headers.get(b"authorization", b"")):
+                await self._answer(handler, scope, receive, send_with_id)
+            else:
+                await _UNAUTHORIZED(scope, receive, send_with_id)
         except ClientLeftError:
             pass  # nobody reads an answer
         except Exception as error:
@@ -74,8 +77,9 @@ class Gate:
             record.close()
             self._service.metrics.answered(record)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._table.find(scope)
+    async def _answer(
+        self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         if handler is None:
             methods = self._table.methods(scope)
             others = _method_not_allowed(methods) if methods else self._others
@@ -88,12 +92,6 @@ class Gate:
         except EngineError as error:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
-
-    def _has_key(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        """Whether the request has a valid API key, or its path needs none."""
-        return path in self._open_paths or self._service.keys.admits(
-            headers.get(b"authorization", b"")
-        )
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""

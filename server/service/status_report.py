@@ -1,0 +1,115 @@
+"""The daemon's state as `GET /status` tells it, from the metrics that `/metrics` shows."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final, Literal
+
+from prometheus_client.core import Metric
+
+from server import __version__
+from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status, Times
+from server.service.registry import Model
+from server.service.service import Service
+
+_ENGINE: Final = "penstock_engine_"
+
+
+def status_of(service: Service) -> Status:
+    """The state now, with what all API processes have counted."""
+    samples = _Samples(service.metrics.collect())
+    return Status(
+        version=__version__,
+        clock_seconds=time.monotonic(),
+        draining=service.draining,
+        in_flight=InFlight(
+            **{
+                what: int(samples.value("penstock_in_flight", what=what))
+                for what in ("requests", "rows", "tokens")
+            }
+        ),
+        answers=[
+            Answers(endpoint=labels["endpoint"], status=int(labels["status"]), count=int(count))
+            for labels, count in samples.all("penstock_http_requests_total")
+            if labels["status"].isdecimal()
+        ],
+        refusals={
+            labels["reason"]: int(count)
+            for labels, count in samples.all("penstock_refusals_total")
+            if count
+        },
+        models=[
+            _model_status(model, service.registry.paths_of(model), samples)
+            for model in service.registry.models
+        ],
+    )
+
+
+class _Samples:
+    """The values of metrics, by their names and labels."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._by_name: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+        for metric in metrics:
+            for sample in metric.samples:
+                self._by_name[sample.name].append((sample.labels, sample.value))
+
+    def all(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+        """The labels and values of a metric's samples that carry `labels`."""
+        found = self._by_name.get(name, [])
+        return [entry for entry in found if labels.items() <= entry[0].items()]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of these samples."""
+        return sum(value for _, value in self.all(name, **labels))
+
+    def times(self, name: str, **labels: str) -> Times:
+        """A histogram."""
+        buckets = sorted(
+            (float(own["le"]), count) for own, count in self.all(f"{name}_bucket", **labels)
+        )
+        below = [0, *(int(count) for _, count in buckets)]
+        return Times(
+            bounds=[bound for bound, _ in buckets[:-1]],
+            counts=[upto - before for before, upto in pairwise(below)],
+        )
+
+    def engine(self, model: str) -> EngineStatus | None:
+        """An engine's metrics; None before its first heartbeat."""
+        values: dict[str, float] = {}
+        stages: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for name in self._by_name:
+            if name.startswith(_ENGINE):
+                short = name.removeprefix(_ENGINE).removesuffix("_total")
+                for labels, value in self.all(name, model=model):
+                    if labels.keys() == {"model", "stage"}:
+                        stages[int(labels["stage"])][short] = value
+                    elif labels.keys() == {"model"}:
+                        values[short] = value
+        if "steps" not in values:
+            return None
+        return EngineStatus(values=values, stages=[stages[i] for i in sorted(stages)])
+
+
+def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> ModelStatus:
+    name = model.name
+    return ModelStatus(
+        name=name,
+        aliases=list(model.names[1:]),
+        task=model.served.execution.task,
+        endpoints=endpoints,
+        max_model_len=model.max_model_len,
+        state=_state(model),
+        prompt_tokens=int(samples.value("penstock_prompt_tokens_total", model=name)),
+        generated_tokens=int(samples.value("penstock_generated_tokens_total", model=name)),
+        first_token=samples.times("penstock_time_to_first_token_seconds", model=name),
+        inter_token=samples.times("penstock_inter_token_seconds", model=name),
+        engine=samples.engine(name),
+    )
+
+
+def _state(model: Model) -> Literal["loading", "ready", "stopped"]:
+    if model.client.dead:
+        return "stopped"
+    return "loading" if model.client.info is None else "ready"

@@ -1,0 +1,130 @@
+// The page's life: ask for the key if the daemon has one, then show /status every two seconds.
+
+import { WrongKeyError, forgetKey, getJSON, storeKey, storedKey } from "./api.js";
+import { byId, make, tell } from "./dom.js";
+import { History } from "./history.js";
+import { Models } from "./models.js";
+import { showAnswers, showRefusals } from "./tables.js";
+import { Tiles } from "./tiles.js";
+import { TrialForm } from "./trial_form.js";
+
+const POLL_MS = 2000;
+
+class Page {
+  #history = new History();
+  #tiles = new Tiles();
+  #models = new Models();
+  #trial = new TrialForm((error) => {
+    if (error instanceof WrongKeyError) this.#askForKey("The daemon no longer accepts this key.");
+  });
+  #timer = null;
+  #asking = false;
+  #home = null;
+
+  constructor() {
+    byId("key-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      storeKey(byId("key").value.trim());
+      byId("key").value = "";
+      this.#poll();
+    });
+    byId("forget").addEventListener("click", () => this.#askForKey(""));
+    // A page that nobody sees asks nothing.
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden && this.#timer !== null) this.#poll();
+    });
+  }
+
+  async open() {
+    try {
+      this.#home = await getJSON("./");
+    } catch {
+      this.#showState("unreachable", "no answer");
+      setTimeout(() => this.open(), POLL_MS);
+      return;
+    }
+    showLinks(this.#home);
+    if (this.#home.needs_key && storedKey() === null) this.#askForKey("");
+    else this.#poll();
+  }
+
+  async #poll() {
+    clearTimeout(this.#timer);
+    if (this.#asking) return;
+    this.#asking = true;
+    try {
+      this.#show(await getJSON("/status"));
+    } catch (error) {
+      if (error instanceof WrongKeyError) {
+        this.#askForKey("This key is not accepted. Check it and try again.");
+        return;
+      }
+      this.#showState("unreachable", `no answer since ${new Date().toLocaleTimeString()}`);
+    } finally {
+      this.#asking = false;
+    }
+    this.#timer = setTimeout(() => (document.hidden ? null : this.#poll()), POLL_MS);
+  }
+
+  #show(status) {
+    this.#history.add(status);
+    this.#showState(stateOf(status));
+    tell(byId("version"), status.version);
+    byId("key-form").hidden = true;
+    byId("board").hidden = false;
+    byId("forget").hidden = storedKey() === null;
+    this.#tiles.show(this.#history);
+    this.#models.show(this.#history);
+    showAnswers(this.#history);
+    showRefusals(this.#history);
+    this.#trial.show(status.models);
+  }
+
+  /** Without the key nothing is shown, and nothing is kept. */
+  #askForKey(reason) {
+    forgetKey();
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#history = new History();
+    for (const id of ["answers", "refusals", "try-answer"]) byId(id).replaceChildren();
+    tell(byId("version"), "");
+    tell(byId("key-error"), reason);
+    byId("board").hidden = true;
+    byId("forget").hidden = true;
+    byId("key-form").hidden = false;
+    this.#showState("", "");
+    byId("key").focus();
+  }
+
+  #showState(state, text = state) {
+    const pill = byId("state");
+    pill.dataset.state = state;
+    document.body.dataset.state = state;
+    if (pill.textContent !== text && !(state === "unreachable" && pill.textContent.startsWith("no answer"))) {
+      pill.textContent = text;
+    }
+  }
+}
+
+function stateOf(status) {
+  const states = status.models.map((model) => model.state);
+  if (states.includes("stopped")) return "stopped";
+  if (status.draining) return "draining";
+  return states.includes("loading") ? "loading" : "ready";
+}
+
+/** A browser sends no key with a link: those that need one are named only. */
+function showLinks(home) {
+  const open = { Health: home.health, Metrics: home.metrics };
+  const guarded = { "Documentation of every endpoint": home.documentation, Models: home.models, Status: home.status };
+  const entry = ([name, path], locked) => {
+    const link = make("a", { href: path.replace(/^\//, "./") }, name);
+    return make("li", {}, ...(locked ? [`${name} (with the key): `, make("code", {}, path)] : [link]));
+  };
+  byId("links").replaceChildren(
+    ...Object.entries(guarded).map((one) => entry(one, home.needs_key)),
+    ...Object.entries(open).map((one) => entry(one, false)),
+  );
+}
+
+new Page().open();
