@@ -1,5 +1,6 @@
 // The last minute of answers of /status, and what follows from the differences between them.
 
+const WATCHERS = /^\/(status|status-page\/.*|metrics|health.*)$/;
 const KEPT_SECONDS = 60;
 
 export class History {
@@ -57,7 +58,7 @@ export class History {
 
 /** The values at `shares` of a histogram's growth, each within its bucket by a straight line. */
 export function quantilesBetween(before, now, shares) {
-  const counts = now.counts.map((upto, i) => upto - before.counts[i]);
+  const counts = now.counts.map((upto, i) => upto - (before.counts[i] ?? 0));
   const total = counts.reduce((sum, one) => sum + one, 0);
   return shares.map((share) => {
     let left = share * total;
@@ -75,12 +76,13 @@ export function quantilesBetween(before, now, shares) {
 
 /** Histograms with the same bounds, added up. */
 export function sumOfTimes(all) {
-  const { bounds } = all[0];
-  return { bounds, counts: all[0].counts.map((_, i) => all.reduce((n, one) => n + one.counts[i], 0)) };
+  const counts = all[0].counts.map((_, i) => all.reduce((sum, one) => sum + one.counts[i], 0));
+  return { bounds: all[0].bounds, counts };
 }
 
-/** All answers that were sent. */
-export const answered = (status) => status.answers.reduce((sum, one) => sum + one.count, 0);
+/** All answers to clients: neither to this page nor to those who watch the daemon. */
+export const answered = (status) =>
+  status.answers.reduce((sum, one) => sum + (WATCHERS.test(one.endpoint) ? 0 : one.count), 0);
 
 /** All refusals. */
 export const refused = (status) => Object.values(status.refusals).reduce((sum, n) => sum + n, 0);

@@ -92,7 +92,7 @@ class Card {
     const stages = model.engine?.stages ?? [];
     const rows = stages.map((_, stage) => {
       const shares = history.shares(this.number, stage);
-      const name = stages.length > 1 ? `Stage ${stage}` : "Its only stage";
+      const name = stages.length > 1 ? `Stage ${stage}` : "Stage";
       return make("div", { class: "stage" }, make("span", { class: "name" }, name), bar(shares), legend(shares));
     });
     this.#stages.replaceChildren(...rows);

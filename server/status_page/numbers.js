@@ -20,5 +20,6 @@ export function duration(seconds) {
 
 /** A share of 1 in per cent. */
 export function percent(share) {
-  return share === null || !Number.isFinite(share) ? NONE : `${Math.round(100 * share)} %`;
+  if (share === null || !Number.isFinite(share)) return NONE;
+  return `${share > 0 && share < 0.0995 ? (100 * share).toFixed(1) : Math.round(100 * share)} %`;
 }

@@ -9,17 +9,18 @@ import { Tiles } from "./tiles.js";
 import { TrialForm } from "./trial_form.js";
 
 const POLL_MS = 2000;
+const NOTICE = "penstock-notice";
+const WRONG = "This key is not accepted. Check it and try again.";
 
 class Page {
   #history = new History();
   #tiles = new Tiles();
   #models = new Models();
   #trial = new TrialForm((error) => {
-    if (error instanceof WrongKeyError) this.#askForKey("The daemon no longer accepts this key.");
+    if (error instanceof WrongKeyError) closePage(WRONG);
   });
   #timer = null;
   #asking = false;
-  #home = null;
 
   constructor() {
     byId("key-form").addEventListener("submit", (event) => {
@@ -28,7 +29,7 @@ class Page {
       byId("key").value = "";
       this.#poll();
     });
-    byId("forget").addEventListener("click", () => this.#askForKey(""));
+    byId("forget").addEventListener("click", () => closePage(""));
     // A page that nobody sees asks nothing.
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden && this.#timer !== null) this.#poll();
@@ -36,15 +37,16 @@ class Page {
   }
 
   async open() {
+    let home;
     try {
-      this.#home = await getJSON("./");
+      home = await getJSON("./");
     } catch {
       this.#showState("unreachable", "no answer");
       setTimeout(() => this.open(), POLL_MS);
       return;
     }
-    showLinks(this.#home);
-    if (this.#home.needs_key && storedKey() === null) this.#askForKey("");
+    showLinks(home);
+    if (home.needs_key && storedKey() === null) this.#askForKey();
     else this.#poll();
   }
 
@@ -56,7 +58,7 @@ class Page {
       this.#show(await getJSON("/status"));
     } catch (error) {
       if (error instanceof WrongKeyError) {
-        this.#askForKey("This key is not accepted. Check it and try again.");
+        closePage(WRONG);
         return;
       }
       this.#showState("unreachable", `no answer since ${new Date().toLocaleTimeString()}`);
@@ -80,19 +82,10 @@ class Page {
     this.#trial.show(status.models);
   }
 
-  /** Without the key nothing is shown, and nothing is kept. */
-  #askForKey(reason) {
-    forgetKey();
-    clearTimeout(this.#timer);
-    this.#timer = null;
-    this.#history = new History();
-    for (const id of ["answers", "refusals", "try-answer"]) byId(id).replaceChildren();
-    tell(byId("version"), "");
-    tell(byId("key-error"), reason);
-    byId("board").hidden = true;
-    byId("forget").hidden = true;
+  #askForKey() {
+    tell(byId("key-error"), sessionStorage.getItem(NOTICE) ?? "");
+    sessionStorage.removeItem(NOTICE);
     byId("key-form").hidden = false;
-    this.#showState("", "");
     byId("key").focus();
   }
 
@@ -104,6 +97,13 @@ class Page {
       pill.textContent = text;
     }
   }
+}
+
+/** Forget the key and all that was shown with it; the page that is loaded then says why. */
+function closePage(reason) {
+  forgetKey();
+  sessionStorage.setItem(NOTICE, reason);
+  location.reload();
 }
 
 function stateOf(status) {

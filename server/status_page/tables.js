@@ -3,11 +3,13 @@
 import { byId, make } from "./dom.js";
 import { count } from "./numbers.js";
 
+const LEFT = 499;
+const FAILED = [500, 424]; // 424 is the 500 of text-embeddings-inference
 const KINDS = {
   done: ["Done", (status) => status < 400],
-  refused: ["Refused", (status) => status >= 400 && status < 499],
-  left: ["Left", (status) => status === 499],
-  failed: ["Failed", (status) => status >= 500],
+  refused: ["Refused", (status) => status >= 400 && status !== LEFT && !FAILED.includes(status)],
+  left: ["Left", (status) => status === LEFT],
+  failed: ["Failed", (status) => FAILED.includes(status)],
 };
 
 /** The counts of the daemon's answers; `Left`: the client did not wait. */

@@ -6,7 +6,8 @@ import { NONE, count, duration } from "./numbers.js";
 import { Sparkline } from "./sparkline.js";
 
 const total = (field) => (status) => status.models.reduce((sum, model) => sum + model[field], 0);
-const firstTokens = (status) => sumOfTimes(status.models.map((model) => model.first_token));
+const firstTokens = (status) =>
+  sumOfTimes(status.models.filter((model) => model.task === "generate").map((model) => model.first_token));
 
 /** A number with its name, a note and a sparkline. */
 export class Tile {
@@ -50,7 +51,6 @@ export class Tiles {
   show(history) {
     const { requests, generated, prompt, firstToken, inFlight, refusals } = this.#tiles;
     const { now } = history;
-    // A poll is a request too.
     const asked = history.rate(answered);
     requests.show(asked, count(asked), `${count(answered(now))} since the start`);
     for (const [tile, field] of [[generated, "generated_tokens"], [prompt, "prompt_tokens"]]) {
@@ -65,7 +65,7 @@ export class Tiles {
   }
 
   #showFirstToken(tile, history) {
-    if (history.now.models.length === 0) return;
+    if (!history.now.models.some((model) => model.task === "generate")) return;
     const [p50, p95] = history.quantiles(firstTokens, [0.5, 0.95]);
     const [latest] = history.newQuantiles(firstTokens, [0.5]);
     tile.show(latest, duration(p50), `p95 ${duration(p95)}, last minute`);

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import home, ops
+from server.api import home, ops, status
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.metrics.metrics import Metrics
@@ -55,7 +55,8 @@ BROKEN_INSIDE = {
     ("GET", "/health/live"): (Model, "check_alive"),
     ("GET", "/health/ready"): (Model, "check_alive"),
     ("GET", "/version"): (ops, "Version"),
-    ("GET", "/"): (home, "_row"),
+    ("GET", "/"): (home, "json_answer"),
+    ("GET", "/status"): (status, "status_of"),
     ("GET", "/metrics"): (Metrics, "page"),
 }
 BODIES = {

@@ -1,0 +1,157 @@
+"""What the page shows of a daemon with several API processes, and its box to try endpoints."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.deploy.status_page.chromium import Page, wait_for
+from tests.deploy.status_page.conftest import status
+from tests.e2e.daemon import Daemon
+
+
+@pytest.fixture
+def board(page: Page, demo: Daemon) -> Iterator[Page]:
+    """The open page. At the end it has asked nobody else, and has had nothing to complain of."""
+    page.open(f"{demo.url}/")
+    page.wait_text("#state", "ready")
+    yield page
+    assert {urlsplit(url).netloc for url in page.requests()} == {urlsplit(demo.url).netloc}
+    assert page.complaints() == []
+
+
+@contextmanager
+def load(daemon: Daemon) -> Iterator[None]:
+    """Two clients that generate, one after another."""
+    over = threading.Event()
+
+    def ask() -> None:
+        body = {"prompt": "The Python interpreter", "max_tokens": 60}
+        while not over.is_set():
+            httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60).raise_for_status()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def tile(page: Page, name: str, within: str = "#tiles") -> str:
+    """The text of a tile."""
+    tiles = page.value(
+        f"[...document.querySelectorAll({json.dumps(within + ' .tile')})].map((t) => t.innerText)"
+    )
+    return next(text for text in tiles if text.startswith(name))
+
+
+def lines(page: Page) -> dict[str, str]:
+    """The path of each sparkline of the daemon's load, by what it shows."""
+    pairs = page.value(
+        "[...document.querySelectorAll('#tiles .sparkline')].map((s) =>"
+        " [s.ariaLabel.split(',')[0], s.querySelector('.line').getAttribute('d')])"
+    )
+    return dict(pairs)
+
+
+def number(text: str) -> float:
+    """The first number of a text."""
+    found = re.search(r"[\d,.]+", text)
+    return float(found[0].replace(",", "")) if found else -1.0
+
+
+def test_numbers_and_lines_move_under_load(board: Page, demo: Daemon) -> None:
+    card = "#models article:first-child"
+    with load(demo):
+        wait_for(lambda: number(tile(board, "Generated").split("\n", 1)[1]) > 10)
+        wait_for(lambda: number(tile(board, "Running", card).split("\n", 1)[1]) > 0)
+        before = lines(board)
+        wait_for(lambda: lines(board)["Generated"] != before["Generated"])
+        wait_for(lambda: "ms" in tile(board, "First token"))
+        wait_for(lambda: re.search(r"busy \d", board.text(f"{card} .stages")))
+    assert "p95" in tile(board, "First token", card)
+    assert "KV cache in use" in board.text(card)
+
+
+def test_every_api_process_counts(board: Page, demo: Daemon) -> None:
+    """Each request on a connection of its own, so that both processes have some."""
+    before = status(demo)["models"][0]["generated_tokens"]
+    body = {"prompt": "a", "max_tokens": 2, "ignore_eos": True}
+    for _ in range(12):
+        httpx.post(f"{demo.url}/v1/completions", json=body).raise_for_status()
+    for _ in range(6):
+        assert status(demo)["models"][0]["generated_tokens"] == before + 24
+    shown = f"{before + 24:,} since the start"
+    wait_for(lambda: shown in tile(board, "Generated"))
+
+
+def test_refusals_are_shown_by_their_reason(board: Page, demo: Daemon) -> None:
+    assert httpx.post(f"{demo.url}/v1/completions", json={"prompt": 1.5}).status_code == 400
+    board.wait_text("#refusals", "invalid_request")
+    assert "/v1/completions" in board.text("#answers")
+
+
+@pytest.mark.parametrize(
+    ("model", "endpoint", "part"),
+    [
+        ("penstock-demo", "/v1/completions", "First text after"),
+        ("penstock-demo", "/v1/chat/completions", "First text after"),
+        ("all-MiniLM-L6-v2", "/v1/embeddings", "384"),
+        ("all-MiniLM-L6-v2", "/v1/rerank", "The giant panda lives on bamboo."),
+        ("all-MiniLM-L6-v2", "/v1/score", "A kitten rested on the rug."),
+        ("all-MiniLM-L6-v2", "/tokenize", "Tokens"),
+    ],
+)
+def test_an_endpoint_can_be_tried(board: Page, model: str, endpoint: str, part: str) -> None:
+    choose(board, model, endpoint)
+    board.value("document.getElementById('try-send').click()")
+    board.wait_text("#try-note", "after")
+    wait_for(lambda: part in board.text("#try-answer") + board.text("#try-note"))
+    assert len(board.text("#try-answer")) > 10
+    assert endpoint in board.value("document.getElementById('try-command').textContent")
+
+
+def choose(page: Page, model: str, endpoint: str) -> None:
+    page.value(
+        f"for (const [id, value] of [['try-model', {json.dumps(model)}],"
+        f" ['try-endpoint', {json.dumps(endpoint)}]]) {{"
+        " const list = document.getElementById(id); list.value = value;"
+        " list.dispatchEvent(new Event('change')) }"
+    )
+    assert page.value("document.getElementById('try-endpoint').value") == endpoint
+
+
+def test_a_stream_comes_in_pieces_and_can_be_stopped(board: Page) -> None:
+    choose(board, "penstock-demo", "/v1/completions")
+    board.value("document.getElementById('try-field-tokens').value = 1000")
+    board.value("document.getElementById('try-send').click()")
+    wait_for(lambda: len(board.text("#try-answer")) > 20)
+    first = board.text("#try-answer")
+    wait_for(lambda: len(board.text("#try-answer")) > len(first))
+    board.value("document.getElementById('try-stop').click()")
+    board.wait_text("#try-note", "Stopped.")
+    assert board.text("#try-answer").startswith(first)
+
+
+def test_quantiles_lie_within_their_buckets(board: Page) -> None:
+    before = {"bounds": [1, 2, 4], "counts": [5, 0, 0, 0]}
+    now = {"bounds": [1, 2, 4], "counts": [5, 10, 10, 0]}
+    found = board.value(
+        "import('./status-page/history.js').then((h) => h.quantilesBetween("
+        f"{json.dumps(before)}, {json.dumps(now)}, [0, 0.25, 0.5, 0.75, 1]))"
+    )
+    assert found == [1, 1.5, 2, 3, 4]
+    none = board.value(
+        "import('./status-page/history.js').then((h) => h.quantilesBetween("
+        f"{json.dumps(now)}, {json.dumps(now)}, [0.5]))"
+    )
+    assert none == [None]

@@ -1,0 +1,120 @@
+"""`GET /status`: the daemon's state for the status page, and for programs."""
+
+import msgspec
+
+from server import __version__
+from server.schemas.status import Status
+from tests.server.fake_engine import STAGE_TIMES
+from tests.server.support import server_config
+from tests.server.waiting import wait_until
+
+
+def status(deployment) -> Status:
+    """Every field is one of the schema's."""
+    answer = deployment.http.get("/status")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    decoder = msgspec.json.Decoder(Status, strict=True)
+    found = decoder.decode(answer.content)
+    assert msgspec.to_builtins(found) == answer.json()
+    return found
+
+
+def test_the_models(deployment) -> None:
+    found = status(deployment)
+    assert found.version == __version__
+    assert not found.draining
+    assert [(model.name, model.task) for model in found.models] == [
+        ("writer", "generate"),
+        ("embedder", "embed"),
+        ("ranker", "classify"),
+    ]
+    assert {model.state for model in found.models} == {"ready"}
+    assert {model.max_model_len for model in found.models} == {2048}
+    assert "/v1/chat/completions" in found.models[0].endpoints
+    assert "/v1/rerank" in found.models[2].endpoints
+
+
+def test_the_engines_last_heartbeat(deployment) -> None:
+    wait_until(lambda: status(deployment).models[0].engine is not None)
+    engine = status(deployment).models[0].engine
+    assert engine is not None
+    assert (engine.values["kv_blocks_used"], engine.values["kv_blocks"]) == (1, 16)
+    assert engine.values["running_rows"] == 0
+    assert [stage["busy_seconds"] for stage in engine.stages] == [s.busy_s for s in STAGE_TIMES]
+    assert [stage["waiting_seconds"] for stage in engine.stages] == [
+        s.waiting_s for s in STAGE_TIMES
+    ]
+
+
+def test_counts_grow_with_what_is_answered(deployment, say) -> None:
+    ids = say("The quick brown fox")
+    before = status(deployment)
+    deployment.post("/v1/completions", {"prompt": "Hello"})
+
+    def grown() -> tuple[int, ...]:
+        now = status(deployment)
+        old, new = before.models[0], now.models[0]
+        return (
+            new.prompt_tokens - old.prompt_tokens,
+            new.generated_tokens - old.generated_tokens,
+            sum(new.first_token.counts) - sum(old.first_token.counts),
+            answers(now) - answers(before),
+        )
+
+    wait_until(lambda: grown() == (5, len(ids) + 1, 1, 1))
+    now = status(deployment)
+    assert len(now.models[0].first_token.counts) == len(now.models[0].first_token.bounds) + 1
+    assert now.clock_seconds > before.clock_seconds
+    assert now.in_flight.requests == 0
+
+
+def answers(found: Status) -> int:
+    return sum(
+        one.count for one in found.answers if (one.endpoint, one.status) == ("/v1/completions", 200)
+    )
+
+
+def test_what_is_in_flight(deployment) -> None:
+    deployment.engines["writer"].script.held = True
+    with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
+        wait_until(lambda: status(deployment).in_flight.requests == 1)
+        assert status(deployment).in_flight.rows == 1
+        deployment.engines["writer"].script.held = False
+    wait_until(lambda: status(deployment).in_flight.requests == 0)
+
+
+def test_a_model_that_loads_and_one_that_has_died(builder) -> None:
+    models = [builder.model(name, "generate") for name in ("early", "late")]
+    deployment = builder.open(server_config(*models), ready=False)
+    found = status(deployment)
+    assert [(model.state, model.engine) for model in found.models] == [("loading", None)] * 2
+    deployment.engines["early"].script.ready = True
+    wait_until(lambda: [m.state for m in status(deployment).models] == ["ready", "loading"])
+    deployment.engines["early"].kill()
+    wait_until(lambda: status(deployment).models[0].state == "stopped")
+
+
+def test_a_daemon_that_drains_says_so(builder) -> None:
+    deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=20))
+    deployment.engines["writer"].script.held = True
+    with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
+        deployment.api.terminate()
+        wait_until(lambda: status(deployment).draining)
+
+
+def test_the_status_needs_the_key(builder) -> None:
+    deployment = builder.open(server_config(builder.model("secret", "generate"), api_key="sesame"))
+    for method in ("GET", "HEAD"):
+        answer = deployment.http.request(method, "/status")
+        assert answer.status_code == 401
+        assert "secret" not in answer.text
+    assert deployment.http.get("/status", headers={"Authorization": "Bearer sesame"}).is_success
+
+
+def test_it_is_documented(deployment) -> None:
+    schema = deployment.http.get("/openapi.json").json()
+    answer = schema["paths"]["/status"]["get"]["responses"]["200"]
+    assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/Status")
+    fields = schema["components"]["schemas"]["Status"]["properties"]
+    assert set(fields) == set(status(deployment).__struct_fields__)
