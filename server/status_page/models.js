@@ -78,7 +78,8 @@ class Card {
       facts.push(["KV cache in use", meter(used, "KV cache in use"), `${percent(used)} of ${count(values.kv_blocks)} blocks`]);
     }
     if (values.cached_tokens > 0) {
-      facts.push(["From the prefix cache", null, `${percent(values.cached_tokens / values.prompt_tokens)} of prompt tokens`]);
+      const share = percent(values.cached_tokens / values.prefix_queried_tokens);
+      facts.push(["From the prefix cache", null, `${share} of prompt tokens`]);
     }
     if (values.preemptions > 0) facts.push(["Preemptions", null, count(values.preemptions)]);
     if (values.expected_wait_seconds > 0) facts.push(["Expected wait", null, duration(values.expected_wait_seconds)]);

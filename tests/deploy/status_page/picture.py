@@ -4,12 +4,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from PIL import Image
+
 from tests.deploy.status_page.chromium import Chromium
 from tests.deploy.status_page.test_board import load
 from tests.e2e.daemon import running
 
 PICTURE = Path(__file__).parents[3] / "docs" / "images" / "status-page.png"
-_WIDTH, _HEIGHT = 1000, 760
+_WIDTH, _HEIGHT = 1100, 660
+_COLOURS = 64
 _SECONDS = 40  # of load, so that there are lines to see
 
 
@@ -27,6 +30,7 @@ def main() -> None:
         page.open(f"{daemon.url}/")
         time.sleep(_SECONDS)
         page.screenshot(PICTURE)
+    Image.open(PICTURE).convert("RGB").quantize(_COLOURS).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """`GET /status`: the daemon's state for the status page, and for programs."""
 
+import re
+from pathlib import Path
+
 import msgspec
 
 from server import __version__
-from server.schemas.status import Status
+from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status
 from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import server_config
 from tests.server.waiting import wait_until
@@ -118,3 +121,11 @@ def test_it_is_documented(deployment) -> None:
     assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/Status")
     fields = schema["components"]["schemas"]["Status"]["properties"]
     assert set(fields) == set(status(deployment).__struct_fields__)
+
+
+def test_every_field_is_described() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    described = set(re.findall(r"`([^`]+)`", text.split("### `GET /status`")[1]))
+    structs = (Status, ModelStatus, EngineStatus, InFlight, Answers)
+    assert {field for struct in structs for field in struct.__struct_fields__} <= described
+    assert {"busy_seconds", "waiting_seconds", "transfer_seconds", "idle_seconds"} <= described
