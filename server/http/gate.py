@@ -60,7 +60,8 @@ class Gate:
 
         try:
             handler = self._table.find(scope)
-            if handler in self._open or self._service.keys.admits(headers.get(b"authorization", b"")):
+            authorization = headers.get(b"authorization", b"")
+            if handler in self._open or self._service.keys.admits(authorization):
                 await self._answer(handler, scope, receive, send_with_id)
             else:
                 await _UNAUTHORIZED(scope, receive, send_with_id)
