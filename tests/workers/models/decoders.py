@@ -209,7 +209,7 @@ DECODERS: dict[str, TinyModel] = {
         config_class=GemmaConfig,
         config=_SIZES
         | {"head_dim": 24, "num_key_value_heads": 1, "tie_word_embeddings": True}
-        | {"hidden_act": "gelu"},
+        | {"hidden_act": "gelu_pytorch_tanh"},
         spoilt={
             "activation": Spoilt(config={"hidden_act": "silu"}),
             "unit_offset": Spoilt(family={"unit_offset_norms": False}),
