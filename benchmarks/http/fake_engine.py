@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Accepted,
     DenseVectors,
@@ -98,6 +99,7 @@ class FakeEngine:
                 outputs = self._outputs[client]
                 outputs.accepted.append(Accepted(message.id, [1] * count))
                 outputs.encoded.append(DenseVectors(message.id, rows, self._vector * count))
+                outputs.timings.append(_timing(message.id))
             case GenerateJob():
                 self._generate(client, message)
 
@@ -130,9 +132,16 @@ class FakeEngine:
         token = self._tokens[row.generated % len(self._tokens)]
         row.generated += 1
         last = row.generated == row.max_tokens
+        if row.generated == 1 and row.row == 0:
+            self._outputs[row.client].timings.append(_timing(row.job))
         output = RowOutput(row.job, row.row, token, "length" if last else None)
         self._outputs[row.client].rows.append(output)
         return last
+
+
+def _timing(job: int) -> JobTiming:
+    """As a real engine says it of every job."""
+    return JobTiming(job, 1e-4, 1e-3, 1e-2, 0)
 
 
 def main() -> None:

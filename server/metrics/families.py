@@ -27,10 +27,6 @@ class Count:
         """Count so much more."""
         self._cells[self._at] += amount
 
-    def set(self, value: float) -> None:
-        """It is this much now."""
-        self._cells[self._at] = value
-
 
 class Distribution:
     """A cell for each bucket, one for what is above them, one for the sum."""

@@ -48,8 +48,7 @@ class Metrics:
         own = self._cells.own
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
         self._by_reason = self._families.by_reason(own)
-        in_flight = self._families.in_flight
-        self._in_flight = [in_flight.count(own, what) for what in ("requests", "rows", "tokens")]
+        self._in_flight = self._families.in_flight.first
         # Most series are never counted; looking the others up takes longer than counting.
         self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
         self._endpoints = frozenset(endpoints)
@@ -60,8 +59,8 @@ class Metrics:
 
     def set_in_flight(self, requests: int, rows: int, tokens: int) -> None:
         """So much is in flight from now on."""
-        for count, value in zip(self._in_flight, (requests, rows, tokens), strict=True):
-            count.set(value)
+        cells, at = self._cells.own, self._in_flight
+        cells[at], cells[at + 1], cells[at + 2] = requests, rows, tokens
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""

@@ -2,9 +2,9 @@
 it at its end."""
 
 import time
-from dataclasses import dataclass, field
 from typing import Final, Literal, cast, get_args
 
+import msgspec
 from starlette.requests import Request
 
 from engine_core.job_timing import JobTiming
@@ -20,8 +20,7 @@ ROW_ENDS: tuple[str, ...] = (*get_args(FinishReason), "abort", "error")
 """How a row may end: as the API says, because its client left, or because the request failed."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, kw_only=True):
     """Times are in seconds; None: the request did not come so far.
 
     started        when its headers were there (time.perf_counter)
@@ -49,7 +48,7 @@ class RequestRecord:
     status: int = CLIENT_LEFT
     error: ErrorCode | None = None
     rows: int = 0
-    ended_rows: dict[RowEnd, int] = field(default_factory=dict["RowEnd", int])
+    ended_rows: dict[RowEnd, int] = {}
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
