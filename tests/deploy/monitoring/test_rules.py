@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.helm import Manifest
+from tests.deploy.helm import CHART, Helm3, Manifest
 from tests.deploy.monitoring.alert_scenarios import HEALTHY, SCENARIOS, Scenario, unit_test
 from tests.deploy.monitoring.expressions import alerts, rule_groups
 
@@ -31,6 +31,14 @@ def promtool(*arguments: object) -> str:
 def test_rules_are_valid(rule_file: Path, manifests: list[Manifest]) -> None:
     said = promtool("check", "rules", rule_file)
     assert f"{len(alerts(manifests))} rules found" in said
+
+
+@pytest.mark.parametrize("values", ["keda", "hpa"])
+def test_rules_of_other_values_are_valid(helm3: Helm3, values: str, tmp_path: Path) -> None:
+    manifests = helm3.template(yaml.safe_load((CHART / "ci" / f"{values}.yaml").read_text()))
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump(rule_groups(manifests)))
+    assert f"{len(alerts(manifests))} rules found" in promtool("check", "rules", path)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -1,0 +1,32 @@
+"""What a real Prometheus sees when an engine is killed: the alert that wakes somebody up."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.deploy.helm import Manifest
+from tests.deploy.monitoring.expressions import alerts, of_kind
+from tests.deploy.monitoring.load import EMBEDDER, GENERATOR
+from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
+from tests.deploy.monitoring.scrape_job import scrape_job
+from tests.e2e.daemon import running, wait_for
+
+
+def test_models_are_down_when_an_engine_was_killed(
+    manifests: list[Manifest], tmp_path: Path
+) -> None:
+    (monitor,) = of_kind(manifests, "ServiceMonitor")
+    with running("--threads", "1") as daemon:
+        job = scrape_job(monitor, daemon.url.removeprefix("http://"))
+        with running_prometheus(tmp_path, [job]) as server:
+            wait_for(lambda: _down(server, manifests) == set(), 20)
+            os.kill(daemon.part("0.engine"), signal.SIGKILL)
+            assert daemon.exit_code(30) == 1
+            # The daemon is gone, and its series with it: one scrape that fails makes them stale.
+            wait_for(lambda: _down(server, manifests) == {GENERATOR, EMBEDDER}, 20)
+
+
+def _down(server: Prometheus, manifests: list[Manifest]) -> set[str]:
+    """The models whose alert's expression holds."""
+    rules = [rule for rule in alerts(manifests) if rule["alert"] == "PenstockModelDown"]
+    return {rule["labels"]["model"] for rule in rules if server.query(rule["expr"])}
