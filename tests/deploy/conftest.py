@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.helm import Helm3, Helm4
+from tests.deploy.podman import Podman
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -24,3 +25,16 @@ def helm3(tmp_path_factory: pytest.TempPathFactory) -> Helm3:
 def helm4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm4]:
     with Helm4(tmp_path_factory.mktemp("helm4")) as helm:
         yield helm
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    podman = Podman(tmp_path_factory.mktemp("podman"))
+    yield podman
+    podman.remove_everything()
+
+
+@pytest.fixture(scope="session")
+def cpu_image(podman: Podman) -> str:
+    """The name of the image of the Dockerfile's target `cpu`, which podman has."""
+    pytest.skip("nothing builds the image yet")

@@ -1,0 +1,118 @@
+"""A rendered Deployment's pod, run by podman in the part of a kubelet."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from tests.deploy.helm import Manifest
+from tests.deploy.podman import Podman
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An HTTP probe of a container, as its manifest has it."""
+
+    url: str
+    period_s: float
+    timeout_s: float
+    failures: int
+
+    def status(self) -> int | None:
+        """Of one answer; None without an answer in time."""
+        try:
+            return httpx.get(self.url, timeout=self.timeout_s).status_code
+        except httpx.TransportError:
+            return None
+
+    def passes(self) -> bool:
+        """Whether one answer is what a kubelet takes as success."""
+        status = self.status()
+        return status is not None and 200 <= status < 400
+
+    def passes_in_time(self) -> bool:
+        """Whether it passes before it failed as often, in a row, as the manifest allows."""
+        for attempt in range(self.failures):
+            began = time.monotonic()
+            if self.passes():
+                return True
+            if attempt + 1 < self.failures:
+                time.sleep(max(0.0, began + self.period_s - time.monotonic()))
+        return False
+
+
+class PlayedPod:
+    """Of the one Deployment among `manifests`, without mapped ports, in the host's network."""
+
+    def __init__(self, podman: Podman, manifests: Sequence[Manifest], folder: Path) -> None:
+        self._podman = podman
+        (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+        self.spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+        (self.container,) = self.spec["containers"]
+        (port,) = self.container.pop("ports")
+        self.spec["restartPolicy"] = "Never"  # so that its end can be seen
+        self.url = f"http://127.0.0.1:{port['containerPort']}"
+        self._port_name = port["name"]
+        self._pod = f"{deployment['metadata']['name']}-pod-0"
+        self.name = f"{self._pod}-{self.container['name']}"
+        self._file = folder / "pod.yaml"
+        configuration = [each for each in manifests if each["kind"] == "ConfigMap"]
+        self._file.write_text(yaml.safe_dump_all([*configuration, deployment]))
+
+    def __enter__(self) -> Self:
+        try:
+            play = ("play", "kube", "--network", "host", str(self._file))
+            self._podman.run(*play, timeout_s=120)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        print(self.log())  # pytest shows it where a test fails
+        self._podman.run("pod", "rm", "--force", "--time", "5", self._pod)
+        self._podman.run("volume", "prune", "--force")
+
+    def probe(self, kind: str) -> Probe:
+        """`startupProbe`, `livenessProbe` or `readinessProbe`."""
+        found = self.container[kind]
+        assert found["httpGet"]["port"] == self._port_name
+        return Probe(
+            self.url + found["httpGet"]["path"],
+            found["periodSeconds"],
+            found["timeoutSeconds"],
+            found["failureThreshold"],
+        )
+
+    @property
+    def process(self) -> int:
+        """The id of its first process, seen from the host; 0 once it ended."""
+        return self._podman.inspect(self.name)["State"]["Pid"]
+
+    def children(self, *words: str) -> list[int]:
+        """Ids, seen from the host, of its processes whose command line has these words."""
+        table = self._podman.run("top", self.name, "hpid", "args").splitlines()[1:]
+        return [
+            int(line.split()[0]) for line in table if all(word in line.split() for word in words)
+        ]
+
+    def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command inside."""
+        return self._podman.ask("exec", self.name, *command)
+
+    def signal(self, name: str) -> None:
+        """To its first process."""
+        self._podman.run("kill", "--signal", name, self.name)
+
+    def exit_code(self, within_s: float) -> int:
+        """Waits for its end. Raises subprocess.TimeoutExpired."""
+        return int(self._podman.run("wait", self.name, timeout_s=within_s))
+
+    def log(self) -> str:
+        done = self._podman.ask("logs", self.name)
+        return done.stdout + done.stderr

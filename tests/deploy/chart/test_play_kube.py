@@ -1,0 +1,160 @@
+"""The rendered pod, run by podman: it becomes ready by its probes, drains, and ends when it must.
+
+podman runs no probes and no preStop, so the tests take a kubelet's part, by what the manifest says.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.deploy.chart.played_pod import PlayedPod
+from tests.deploy.helm import Helm3, Manifest
+from tests.deploy.podman import Podman
+from tests.e2e.daemon import free_port
+
+pytestmark = pytest.mark.timeout(300)
+
+DRAIN_S = 40
+
+
+@pytest.fixture
+def manifests(helm3: Helm3, cpu_image: str) -> list[Manifest]:
+    """The defaults, at a port of loopback, with shorter times."""
+    repository, _, tag = cpu_image.rpartition(":")
+    port = free_port()
+    return helm3.template(
+        {
+            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+            "server": {"host": "127.0.0.1", "port": port, "drainSeconds": DRAIN_S},
+            "service": {"port": port},
+            "preStopSeconds": 1,
+            "probes": {
+                "startup": {"periodSeconds": 1},
+                "live": {"periodSeconds": 1},
+                "ready": {"periodSeconds": 1},
+            },
+        }
+    )
+
+
+@pytest.fixture
+def pod(podman: Podman, manifests: list[Manifest], tmp_path: Path) -> Iterator[PlayedPod]:
+    """Started: its startup probe has passed."""
+    with PlayedPod(podman, manifests, tmp_path) as played:
+        assert played.probe("startupProbe").passes_in_time()
+        yield played
+
+
+class Stream:
+    """A completion of `tokens` tokens, read in a thread of its own; it has begun."""
+
+    def __init__(self, url: str, tokens: int) -> None:
+        self.tokens = 0  # what the last event counts
+        self.whole = False
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url, tokens))
+        self._thread.start()
+        assert self._begun.wait(30)
+
+    def _read(self, url: str, tokens: int) -> None:
+        body = {
+            "model": "penstock-demo",
+            "prompt": "The Python interpreter",
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
+            for line in answer.iter_lines():
+                self._begun.set()
+                if line == "data: [DONE]":
+                    self.whole = True
+                elif line and (usage := json.loads(line.removeprefix("data: ")).get("usage")):
+                    self.tokens = usage["completion_tokens"]
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+def test_a_restricted_pod_serves(pod: PlayedPod, podman: Podman) -> None:
+    assert pod.probe("readinessProbe").passes()
+    assert pod.probe("livenessProbe").passes()
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{pod.process}/status").read_text().splitlines()
+    )
+    assert status["Uid"].split() == ["10001"] * 4
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    assert "Read-only" in pod.execute("touch", "/opt/file").stderr
+    assert pod.execute("touch", "/home/penstock/file", "/tmp/file").returncode == 0
+
+
+def test_helm_test_passes(
+    pod: PlayedPod, podman: Podman, manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """Its pod, with the name of the Service in /etc/hosts in place of the cluster's DNS."""
+    (test,) = (each for each in manifests if each["kind"] == "Pod")
+    (container,) = test["spec"]["containers"]
+    (service,) = (each["metadata"]["name"] for each in manifests if each["kind"] == "Service")
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 {service}\n")
+    test["spec"]["volumes"] = [{"name": "hosts", "hostPath": {"path": str(hosts), "type": "File"}}]
+    container["volumeMounts"] = [{"name": "hosts", "mountPath": "/etc/hosts", "readOnly": True}]
+    file, name = tmp_path / "test.yaml", test["metadata"]["name"]
+    file.write_text(yaml.safe_dump(test))
+    podman.run("play", "kube", "--network", "host", str(file))
+    try:
+        code = podman.run("wait", f"{name}-{container['name']}").strip()
+        log = podman.run("logs", f"{name}-{container['name']}")
+    finally:
+        podman.run("pod", "rm", "--force", name)
+    assert code == "0", log
+    assert "/v1/completions of penstock-demo: fine" in log
+    assert "/v1/embeddings of all-MiniLM-L6-v2: fine" in log
+
+
+def test_a_killed_engine_ends_the_container(pod: PlayedPod) -> None:
+    """At once it is not live; what another engine generates is finished first."""
+    stream = Stream(pod.url, tokens=400)
+    live = pod.probe("livenessProbe")
+    engines = pod.children("engine_core")
+    assert len(engines) == 2
+    began = time.monotonic()
+    os.kill(max(engines), signal.SIGKILL)  # the embedder's: it was started after the generator's
+    while live.status() == 200:
+        assert time.monotonic() - began < live.period_s * live.failures
+        time.sleep(0.02)
+    assert live.status() == 503
+    # A kubelet would not restart it before it ends by itself.
+    assert pod.exit_code(within_s=live.period_s * live.failures) != 0
+    stream.join()
+    assert (stream.whole, stream.tokens) == (True, 400)
+
+
+def test_a_stream_completes_after_sigterm(pod: PlayedPod) -> None:
+    grace_s = pod.spec["terminationGracePeriodSeconds"]
+    ready = pod.probe("readinessProbe")
+    began = time.monotonic()
+    assert pod.execute(*pod.container["lifecycle"]["preStop"]["exec"]["command"]).returncode == 0
+    assert ready.passes()  # it serves until its end is known everywhere
+    stream = Stream(pod.url, tokens=600)
+    pod.signal("TERM")
+    while ready.status() == 200:
+        assert time.monotonic() - began < 10
+        time.sleep(0.02)
+    assert ready.status() == 503
+    assert not stream.whole
+    assert pod.exit_code(within_s=grace_s) == 0
+    assert time.monotonic() - began < grace_s
+    stream.join()
+    assert (stream.whole, stream.tokens) == (True, 600)
