@@ -43,7 +43,8 @@ def read_budget(repository: Path) -> Budget:
 def read_sources(repository: Path, budget: Budget) -> dict[PurePath, str]:
     """The text of every Python file of the budget's packages, by its path in the repository."""
     files = [file for package in budget.packages for file in (repository / package).rglob("*.py")]
-    return {file.relative_to(repository): file.read_text() for file in sorted(files)}
+    own = [file for file in sorted(files) if "node_modules" not in file.parts]
+    return {file.relative_to(repository): file.read_text() for file in own}
 
 
 def over_budget(sources: Mapping[PurePath, str], budget: Budget) -> Iterator[str]:

@@ -10,7 +10,8 @@ REPOSITORY = Path(__file__).parents[2]
 def modules(*packages: str) -> dict[str, Path]:
     """Every file of `packages` by its module's dotted name; `__init__` is its folder's."""
     files = [file for package in packages for file in (REPOSITORY / package).rglob("*.py")]
-    return {_dotted(file.relative_to(REPOSITORY)): file for file in sorted(files)}
+    own = [file for file in sorted(files) if "node_modules" not in file.parts]
+    return {_dotted(file.relative_to(REPOSITORY)): file for file in own}
 
 
 def _dotted(path: Path) -> str:
