@@ -52,12 +52,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def welcome(config: ServerConfig, seconds: float) -> str:
-    """The ready message: the address, that of the documentation, and a command to try for each
-    endpoint that is served."""
+    """The ready message: the daemon's address, those of its status page and documentation, and a
+    command to try for each endpoint that is served."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "http" if config.tls is None else "https"
     url = f"{scheme}://{host}:{config.port}"
     lines = [f"\npenstock is ready on {url} after {seconds:.1f} s."]
+    lines.append(f"What it does, and a box to try it, in a browser: {url}/")
     if not config.api_keys:  # which a browser does not send
         lines.append(f"Documentation of every endpoint, to read and to try: {url}/docs")
     lines.append("From a shell:")

@@ -1,6 +1,9 @@
 // The last minute of answers of /status, and what follows from the differences between them.
 
 const WATCHERS = /^\/(status|status-page\/.*|metrics|health.*)$/;
+/** The status of an answer for which the client did not wait. */
+export const LEFT = 499;
+
 const KEPT_SECONDS = 60;
 
 export class History {
@@ -80,12 +83,22 @@ export function sumOfTimes(all) {
   return { bounds: all[0].bounds, counts };
 }
 
-/** All answers to clients: neither to this page nor to those who watch the daemon. */
-export const answered = (status) =>
-  status.answers.reduce((sum, one) => sum + (WATCHERS.test(one.endpoint) ? 0 : one.count), 0);
+/** Whether an answer of this HTTP status refused its request. */
+export const isRefusal = (status) => status >= 400 && status !== LEFT && !isFailure(status);
 
-/** All refusals. */
-export const refused = (status) => Object.values(status.refusals).reduce((sum, n) => sum + n, 0);
+/** Whether the daemon failed; 424 is text-embeddings-inference's 500. */
+export const isFailure = (status) => status === 500 || status === 424;
+
+/** All answers to clients. */
+export const answered = (status) => sumOf(toClients(status));
+
+/** All refusals of what clients asked. */
+export const refused = (status) => sumOf(toClients(status).filter((one) => isRefusal(one.status)));
+
+/** Answers neither to this page nor to those who watch the daemon. */
+const toClients = (status) => status.answers.filter((one) => !WATCHERS.test(one.endpoint));
+
+const sumOf = (answers) => answers.reduce((sum, one) => sum + one.count, 0);
 
 function sharesOf(before, now, seconds) {
   const spent = (name) => Math.max(0, (now[`${name}_seconds`] - before[`${name}_seconds`]) / seconds);

@@ -5,7 +5,7 @@ import { NONE, count, duration, percent } from "./numbers.js";
 import { Tile } from "./tiles.js";
 
 const PARTS = { busy: "busy", waiting: "waiting", transfer: "sending", idle: "idle", free: "no requests" };
-const TASKS = { generate: "generates", embed: "embeds", embed_sparse: "embeds, sparse", classify: "scores" };
+const TASKS = { generate: "generates", embed: "embeds", embed_sparse: "embeds, sparse", classify: "scores", rerank: "reranks" };
 
 export class Models {
   #cards = [];

@@ -1,15 +1,14 @@
 // Answers by endpoint, refusals by reason.
 
 import { byId, make } from "./dom.js";
+import { LEFT, isFailure, isRefusal } from "./history.js";
 import { count } from "./numbers.js";
 
-const LEFT = 499;
-const FAILED = [500, 424]; // 424 is the 500 of text-embeddings-inference
 const KINDS = {
   done: ["Done", (status) => status < 400],
-  refused: ["Refused", (status) => status >= 400 && status !== LEFT && !FAILED.includes(status)],
+  refused: ["Refused", isRefusal],
   left: ["Left", (status) => status === LEFT],
-  failed: ["Failed", (status) => FAILED.includes(status)],
+  failed: ["Failed", isFailure],
 };
 
 /** The counts of the daemon's answers; `Left`: the client did not wait. */

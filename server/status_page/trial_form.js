@@ -1,6 +1,6 @@
 // The box that tries an endpoint of a model.
 
-import { events, post } from "./api.js";
+import { events, post, storedKey } from "./api.js";
 import { byId, make, tell } from "./dom.js";
 import { duration } from "./numbers.js";
 import { TRIALS } from "./trials.js";
@@ -69,7 +69,8 @@ export class TrialForm {
     if (!TRIALS[this.#path]) return;
     const url = new URL(this.#path.replace(/^\//, "./"), document.baseURI);
     const body = JSON.stringify(this.#body()).replaceAll("'", "'\\''");
-    tell(byId("try-command"), `curl -N ${url} -H "Authorization: Bearer $KEY" -d '${body}'`);
+    const key = storedKey() === null ? "" : ' -H "Authorization: Bearer $KEY"';
+    tell(byId("try-command"), `curl -N ${url}${key} -d '${body}'`);
   }
 
   async #send() {

@@ -94,6 +94,16 @@ def test_every_api_process_counts(board: Page, demo: Daemon) -> None:
     wait_for(lambda: shown in tile(board, "Generated"))
 
 
+def test_a_daemon_that_does_not_answer_is_said_to_be_gone(page: Page, demo: Daemon) -> None:
+    page.open(f"{demo.url}/")
+    page.wait_text("#state", "ready")
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.send("Network.emulateNetworkConditions", offline=True, **network)
+    page.wait_text("#state", "no answer since")
+    page.send("Network.emulateNetworkConditions", offline=False, **network)
+    page.wait_text("#state", "ready")
+
+
 def test_refusals_are_shown_by_their_reason(board: Page, demo: Daemon) -> None:
     assert httpx.post(f"{demo.url}/v1/completions", json={"prompt": 1.5}).status_code == 400
     board.wait_text("#refusals", "invalid_request")
