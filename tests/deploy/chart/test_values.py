@@ -96,6 +96,43 @@ def test_a_value_changes_what_is_rendered(path: KeyPath, helm4: Helm4) -> None:
     assert helm4.template(changed) != helm4.template(context["base"])
 
 
+# Another value for each key of an entry of `models`, of which values.yaml has no example.
+OF_A_MODEL: dict[str, Any] = {
+    "name": "other",
+    "model": "/models/other",
+    "aliases": ["gpt"],
+    "options": {"max_model_len": 512},
+    "device": "cuda",
+    "gpus": 2,
+    "replicas": 3,
+    "resources": {"limits": {"memory": "9Gi"}},
+    "nodeSelector": {"pool": "fast"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "autoscaling": {"max": 9},
+    "host": "chat.example.org",
+    "path": "/chat",
+}
+OF_A_RELEASE: dict[str, dict[str, Any]] = {
+    "gpus": {"device": "cuda"},
+    "autoscaling": {"autoscaling": {"hpa": {"enabled": True}}},
+    "host": {"ingress": {"enabled": True, "host": "example.org"}},
+    "path": {"ingress": {"enabled": True, "host": "example.org"}},
+}
+
+
+def test_every_key_of_a_model_is_tried() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert OF_A_MODEL.keys() == schema["definitions"]["model"]["properties"].keys()
+
+
+@pytest.mark.parametrize("key", OF_A_MODEL)
+def test_a_key_of_a_model_changes_what_is_rendered(key: str, helm4: Helm4) -> None:
+    model = {"name": "chat", "model": "/models/chat"}
+    base = {"layout": "perModel", **OF_A_RELEASE.get(key, {})}
+    rendered = helm4.template(base | {"models": [model]})
+    assert helm4.template(base | {"models": [model | {key: OF_A_MODEL[key]}]}) != rendered
+
+
 def test_no_change_is_of_a_value_that_is_not_there() -> None:
     for context in CONTEXTS:
         for path in leaves(context["changes"]):
