@@ -1,0 +1,69 @@
+"""sbom.py FILE: writes what this image consists of as CycloneDX 1.6, Debian's packages and Python's.
+
+https://cyclonedx.org/docs/1.6/json/; package URLs by https://github.com/package-url/purl-spec.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+
+class Component(NamedTuple):
+    """A package of the image."""
+
+    name: str
+    version: str
+    purl: str
+
+
+def main() -> None:
+    """Write the file."""
+    own, python = None, []
+    for component in _python_packages():
+        if component.name == "penstock":
+            own = component
+        else:
+            python.append(component)
+    if own is None:
+        sys.exit("penstock is not installed here")
+    components = [*python, *_debian_packages()]
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": _entry("application", own)},
+        "components": [_entry("library", component) for component in sorted(set(components))],
+    }
+    Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _entry(kind: str, component: Component) -> dict[str, str]:
+    name, version, purl = component
+    return {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def _python_packages() -> Iterator[Component]:
+    for package in distributions():
+        name = re.sub(r"[-_.]+", "-", package.name).lower()
+        yield Component(name, package.version, f"pkg:pypi/{name}@{quote(package.version)}")
+
+
+def _debian_packages() -> Iterator[Component]:
+    shown = "${binary:Package}\t${Version}\t${Architecture}\n"
+    command = ["dpkg-query", "--show", "--showformat", shown]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        qualified, version, architecture = line.split("\t")
+        name = qualified.partition(":")[0]
+        purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={architecture}"
+        yield Component(name, version, purl)
+
+
+if __name__ == "__main__":
+    main()
