@@ -9,7 +9,8 @@ import urllib.request
 _UNVERIFIED = ssl._create_unverified_context()  # noqa: S323, SLF001
 
 try:
-    with urllib.request.urlopen(os.environ["PENSTOCK_HEALTH_URL"], timeout=4, context=_UNVERIFIED):
+    url = os.environ["PENSTOCK_HEALTH_URL"]
+    with urllib.request.urlopen(url, timeout=4, context=_UNVERIFIED):  # noqa: S310
         pass
 except OSError as error:
     sys.exit(f"not healthy: {error}")

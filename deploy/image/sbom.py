@@ -1,4 +1,4 @@
-"""sbom.py FILE: writes what this image consists of as CycloneDX 1.6, Debian's packages and Python's.
+"""sbom.py FILE: writes as CycloneDX 1.6 which packages this image has, Debian's and Python's.
 
 https://cyclonedx.org/docs/1.6/json/; package URLs by https://github.com/package-url/purl-spec.
 """
@@ -24,21 +24,15 @@ class Component(NamedTuple):
 
 def main() -> None:
     """Write the file."""
-    own, python = None, []
-    for component in _python_packages():
-        if component.name == "penstock":
-            own = component
-        else:
-            python.append(component)
-    if own is None:
-        sys.exit("penstock is not installed here")
-    components = [*python, *_debian_packages()]
+    python = {component.name: component for component in _python_packages()}
+    own = python.pop("penstock")
+    components = {*python.values(), *_debian_packages()}
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": _entry("application", own)},
-        "components": [_entry("library", component) for component in sorted(set(components))],
+        "components": [_entry("library", component) for component in sorted(components)],
     }
     Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")
 

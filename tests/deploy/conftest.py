@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.helm import Helm3, Helm4
+from tests.deploy.image.build import build, download_packages, make_base
 from tests.deploy.podman import Podman
 
 
@@ -35,6 +36,11 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
 
 
 @pytest.fixture(scope="session")
-def cpu_image(podman: Podman) -> str:
+def cpu_image(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The name of the image of the Dockerfile's target `cpu`, which podman has."""
-    pytest.skip("nothing builds the image yet")
+    folder = tmp_path_factory.mktemp("image")
+    packages = folder / "packages"
+    packages.mkdir()
+    make_base(podman, folder)
+    download_packages(podman, packages)
+    return build(podman, "cpu", packages)

@@ -3,21 +3,19 @@
 podman runs no probes and no preStop, so the tests take a kubelet's part, by what the manifest says.
 """
 
-import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from tests.deploy.chart.played_pod import PlayedPod
 from tests.deploy.helm import Helm3, Manifest
 from tests.deploy.podman import Podman
+from tests.deploy.stream import Stream
 from tests.e2e.daemon import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,38 +49,6 @@ def pod(podman: Podman, manifests: list[Manifest], tmp_path: Path) -> Iterator[P
     with PlayedPod(podman, manifests, tmp_path) as played:
         assert played.probe("startupProbe").passes_in_time()
         yield played
-
-
-class Stream:
-    """A completion of `tokens` tokens, read in a thread of its own; it has begun."""
-
-    def __init__(self, url: str, tokens: int) -> None:
-        self.tokens = 0  # what the last event counts
-        self.whole = False
-        self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url, tokens))
-        self._thread.start()
-        assert self._begun.wait(30)
-
-    def _read(self, url: str, tokens: int) -> None:
-        body = {
-            "model": "penstock-demo",
-            "prompt": "The Python interpreter",
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
-            for line in answer.iter_lines():
-                self._begun.set()
-                if line == "data: [DONE]":
-                    self.whole = True
-                elif line and (usage := json.loads(line.removeprefix("data: ")).get("usage")):
-                    self.tokens = usage["completion_tokens"]
-
-    def join(self) -> None:
-        self._thread.join()
 
 
 def test_a_restricted_pod_serves(pod: PlayedPod, podman: Podman) -> None:

@@ -1,4 +1,4 @@
-"""Builds the image by buildah, as `docker build` would, from packages that were downloaded before."""
+"""Builds the image by buildah, as `docker build` would, from packages downloaded before."""
 
 import subprocess
 import sys
