@@ -32,11 +32,11 @@ def download_packages(podman: Podman, folder: Path) -> None:
 def build(podman: Podman, target: str, packages: Path) -> str:
     """The image of a target of the Dockerfile; returns its name."""
     name = f"localhost/penstock-{target}:test"
-    settings = {"BASE": BASE, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/packages"}
+    settings = {"BASE": BASE, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/mnt"}
     arguments = [f"--build-arg={key}={value}" for key, value in settings.items()]
     _run(
         podman, "buildah", "build", "--isolation", "chroot", "--format", "docker", "--pull-never",
-        "--layers=false", "--target", target, "--tag", name, "--volume", f"{packages}:/packages:ro",
+        "--layers=false", "--target", target, "--tag", name, "--volume", f"{packages}:/mnt:ro",
         *arguments, str(REPOSITORY),
     )  # fmt: skip
     return name
