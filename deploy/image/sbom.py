@@ -1,9 +1,10 @@
-"""sbom.py FILE: writes as CycloneDX 1.6 which packages this image has, Debian's and Python's.
+"""sbom.py FILE: writes as CycloneDX 1.6 what this image has: Debian's packages, Python and its own.
 
 https://cyclonedx.org/docs/1.6/json/; package URLs by https://github.com/package-url/purl-spec.
 """
 
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def main() -> None:
     """Write the file."""
     python = {component.name: component for component in _python_packages()}
     own = python.pop("penstock")
-    components = {*python.values(), *_debian_packages()}
+    components = {*python.values(), *_debian_packages(), _interpreter()}
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -40,6 +41,12 @@ def main() -> None:
 def _entry(kind: str, component: Component) -> dict[str, str]:
     name, version, purl = component
     return {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def _interpreter() -> Component:
+    """Python itself: where it was not installed from a package, nothing else lists it."""
+    version = platform.python_version()
+    return Component("cpython", version, f"pkg:generic/cpython@{version}")
 
 
 def _python_packages() -> Iterator[Component]:

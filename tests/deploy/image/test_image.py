@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -57,6 +58,11 @@ def test_it_says_how_it_runs(settings: dict[str, Any]) -> None:
 def test_a_restricted_container_serves(shared: Container) -> None:
     assert shared.execute("id", "-u").strip() == "10001"
     assert shared.execute("id", "-g").strip() == "0"
+    status = shared.execute("cat", "/proc/1/status")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert int(fields["CapEff"], 16) == int(fields["CapBnd"], 16) == 0
+    assert fields["NoNewPrivs"] == "1"
+    assert shared.execute("sh", "-c", "touch /opt/file || echo refused") == "refused\n"
     completion = {"model": "penstock-demo", "prompt": "The Python", "max_tokens": 4}
     answer = httpx.post(f"{shared.url}/v1/completions", json=completion)
     assert answer.status_code == 200
@@ -84,10 +90,13 @@ def test_its_home_may_be_a_part_of_the_image(podman: Podman, cpu_image: str) -> 
         running.execute("mkdir", "-p", "/home/penstock/.cache/penstock")
 
 
-def test_sigterm_drains(podman: Podman, container: Container) -> None:
+def test_stop_drains(podman: Podman, container: Container) -> None:
     stream = Stream(container.url, tokens=400)
-    podman.run("kill", "--signal", "TERM", container.id)
-    assert container.exit_code(within_s=40) == 0
+    began = time.monotonic()
+    assert not stream.whole
+    podman.run("stop", "--time", "45", container.id)
+    assert time.monotonic() - began < 40
+    assert container.exit_code(within_s=10) == 0
     stream.join()
     assert (stream.whole, stream.tokens) == (True, 400)
 
@@ -102,7 +111,7 @@ def test_the_sbom_is_true(shared: Container) -> None:
     document = json.loads(shared.execute("cat", "/opt/penstock/sbom.cdx.json"))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     assert document["metadata"]["component"]["name"] == "penstock"
-    named: dict[str, set[tuple[str, str]]] = {"pypi": set(), "deb": set()}
+    named: dict[str, set[tuple[str, str]]] = {"pypi": set(), "deb": set(), "generic": set()}
     for component in document["components"]:
         kind = component["purl"].removeprefix("pkg:").partition("/")[0]
         named[kind].add((component["name"], component["version"]))
@@ -112,6 +121,8 @@ def test_the_sbom_is_true(shared: Container) -> None:
     assert {(name.replace(".", "-"), number) for name, number in installed - own} == named["pypi"]
     packages = shared.execute("dpkg-query", "--show", "--showformat", "${Package} ${Version}\n")
     assert {tuple(line.split()) for line in packages.splitlines()} == named["deb"]
+    _, number = shared.execute("python", "--version").split()
+    assert named["generic"] == {("cpython", number)}
 
 
 def test_nothing_is_left_of_the_build(shared: Container) -> None:
