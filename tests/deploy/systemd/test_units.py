@@ -95,7 +95,6 @@ def test_units_differ_by_devices_alone() -> None:
     different = {key for key in cpu | cuda if cpu.get(key) != cuda.get(key)}
     assert different == {
         "Description", "After", "Wants", "PrivateDevices", "DevicePolicy", "DeviceAllow",
-        "SystemCallFilter",
     }  # fmt: skip
     assert cpu["PrivateDevices"] == ["yes"]
     assert "PrivateDevices" not in cuda
