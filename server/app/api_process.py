@@ -90,6 +90,8 @@ async def serve(
     beating = asyncio.create_task(_beat())
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
+    if service.access_log is not None:
+        service.access_log.close()
 
 
 def _reload_on_sighup(

@@ -9,6 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from server import __version__
+from server.access_log.access_log import STATE as ACCESS_LOG
+from server.access_log.access_log import AccessLog
 from server.app.endpoints import routes
 from server.errors import APIError
 from server.http.cors import with_cors
@@ -26,9 +28,9 @@ def create_app(service: Service) -> ASGIApp:
     """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, AccessLog | None]]:
         await service.registry.start()
-        yield
+        yield {ACCESS_LOG: service.access_log}
         await service.registry.close()
 
     endpoints = service.registry.endpoints
@@ -50,7 +52,8 @@ def create_app(service: Service) -> ASGIApp:
     table = RouteTable(own_routes)
     lost = documented_operations(app) - table.operations
     assert not lost, f"documented, but not in the gate's table: {sorted(lost)}"
-    return with_cors(Gate(service, table, others=app), service.config.cors_origins)
+    gate = Gate(service, table, others=app)
+    return with_cors(gate, service.config.cors_origins, service.access_log)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:

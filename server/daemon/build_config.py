@@ -34,6 +34,7 @@ def build_config(
         drain_timeout=settings.drain_timeout,
         stall_timeout=settings.stall_timeout,
         log_level=settings.log_level,
+        access_log=settings.access_log,
         limits=settings.limits,
         models=build_served_models(settings, command.setting_names, folder),
     )

@@ -34,6 +34,7 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
+        self._log = service.access_log
         self._open = {
             endpoint.handler for endpoint in service.registry.endpoints if not endpoint.needs_key
         }
@@ -75,8 +76,12 @@ class Gate:
                 raise  # the status is out: the HTTP server cuts the connection
         finally:
             record.endpoint = self._table.endpoint(scope)
+            if not complete:
+                _note_unanswered(scope, record)
             record.close()
             self._service.metrics.answered(record)
+            if self._log is not None:
+                self._log.add(scope, record)
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
@@ -99,6 +104,16 @@ class Gate:
         named = headers.get(b"x-request-id")
         safe = _UNSAFE.sub(b"", named)[:_MAX_REQUEST_ID] if named is not None else b""
         return safe or self._service.new_id("req").encode()
+
+
+def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
+    """The answer has not been sent whole: by an error on our side, because the rest of the request
+    could not be read (the HTTP server has then answered), or because the client left."""
+    unreadable: APIError | None = scope.get("unreadable")
+    if unreadable is not None:
+        record.status, record.error = unreadable.status, unreadable.code
+    elif record.error is None:
+        record.status = CLIENT_LEFT
 
 
 def _method_not_allowed(methods: set[str]) -> ErrorAnswer:

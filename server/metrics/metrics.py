@@ -49,6 +49,7 @@ class Metrics:
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
         self._by_reason = self._families.by_reason(own)
         self._in_flight = self._families.in_flight.first
+        self.dropped_lines = self._families.dropped_lines.count(own)
         # Most series are never counted; looking the others up takes longer than counting.
         self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
         self._endpoints = frozenset(endpoints)

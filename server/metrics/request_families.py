@@ -125,6 +125,12 @@ class RequestFamilies:
             "What has been admitted and not yet answered.",
             {"what": ("requests", "rows", "tokens")},
         )
+        self.dropped_lines = Family(
+            "counter",
+            "penstock_access_log_dropped",
+            "Lines of the access log that could not be written.",
+            {},
+        )
         model = {"model": names}
         self._rows = Family(
             "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
@@ -142,7 +148,7 @@ class RequestFamilies:
         """In the order in which they are shown."""
         of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
         of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
-        return [*of_requests, self.in_flight, *of_models]
+        return [*of_requests, self.in_flight, self.dropped_lines, *of_models]
 
     def of_model(self, cells: "memoryview[float]", model: str) -> ModelMetrics:
         """The counts of one model."""

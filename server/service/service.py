@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.client.pending_jobs import EngineError
+from server.access_log.access_log import AccessLog
 from server.errors import APIError
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
@@ -41,6 +42,9 @@ class Service:
             count_files=[Path(file) for file in config.count_files],
             process_file=Path(config.process_file) if config.process_file is not None else None,
             alias=config.metrics_alias,
+        )
+        self.access_log = (
+            AccessLog(config.access_log, self.metrics.dropped_lines) if config.access_log else None
         )
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False

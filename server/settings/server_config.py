@@ -71,6 +71,10 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     renewals: int = 0
 
 
+LogFormat = Literal["text", "json"]
+"""Of the access log."""
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
@@ -91,6 +95,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: float = defaults.STALL_TIMEOUT
     log_level: str
     metrics_alias: MetricsAlias | None = None
+    access_log: LogFormat | None = None
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
     limits: Limits

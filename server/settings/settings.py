@@ -13,7 +13,7 @@ from msgspec import Meta
 from server.settings import defaults
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.server_config import API_KEY_VARIABLE, Limits, MetricsAlias
+from server.settings.server_config import API_KEY_VARIABLE, Limits, LogFormat, MetricsAlias
 from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
     Bytes,
@@ -79,6 +79,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "routers may read: vllm (default: none)",
             metavar="NAME",
             choices=get_args(MetricsAlias),
+        ),
+    ] = None
+    access_log: Annotated[
+        LogFormat | None,
+        Flag(
+            FlagGroup.HTTP,
+            "write a line for each request to standard output, as text or json (default: none)",
+            metavar="FORMAT",
+            choices=get_args(LogFormat),
         ),
     ] = None
     api_key_files: Annotated[

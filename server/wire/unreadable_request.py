@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -11,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from server.access_log.access_log import STATE as ACCESS_LOG
+from server.access_log.access_log import AccessLog
 from server.errors import APIError
 from server.http.error_answer import ErrorAnswer
 
@@ -24,7 +27,7 @@ def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
     The caller drops everything received from now on.
     """
     last = cast("RequestResponseCycle | None", connection.cycle)
-    end = partial(_end, connection, error)
+    end = partial(_end, connection, error, _scope_of_unread(connection, last))
     if last is None or last.response_complete:
         end()
     elif not last.more_body:
@@ -36,8 +39,9 @@ def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
         elif last.response_started:
             connection.transport.close()
         else:
+            cast("Scope", last.scope)["unreadable"] = error
             last.message_event.set()
-            end()
+            _answer_last(connection, error)
 
 
 def _app(end: Callable[[], None]) -> ASGI3Application:
@@ -47,7 +51,22 @@ def _app(end: Callable[[], None]) -> ASGI3Application:
     return app
 
 
-def _end(connection: HttpToolsProtocol, error: APIError) -> None:
+def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle | None) -> Scope:
+    """What is known of the request that cannot be read: perhaps only who sent it."""
+    scope = cast("Scope | None", connection.scope)
+    begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
+    return scope if scope is not None and begun else {"client": connection.client}
+
+
+def _end(connection: HttpToolsProtocol, error: APIError, scope: Scope) -> None:
+    """The application will not hear of the request."""
+    access_log: AccessLog | None = connection.app_state.get(ACCESS_LOG)
+    if access_log is not None:
+        access_log.add_unread(scope, error)
+    _answer_last(connection, error)
+
+
+def _answer_last(connection: HttpToolsProtocol, error: APIError) -> None:
     transport = connection.transport
     if transport.is_closing():
         return

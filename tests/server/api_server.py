@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 import msgspec
@@ -25,22 +26,28 @@ class ApiServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = folder / f"server-{self.port}.json"
         self._file.write_bytes(msgspec.json.encode(config))
+        self.output = folder / f"stdout-{self.port}"
         self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> "ApiServer":
         descriptor = self._listener.fileno()
-        self.process = subprocess.Popen(
+        with self.output.open("wb") as output:
+            self.process = self._start(descriptor, output)
+        self._listener.close()
+        self._wait_for(200, 503)
+        return self
+
+    def _start(self, descriptor: int, output: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "server.app.api_process"),
                 *(str(self._file), str(descriptor), "0"),
             ],
             pass_fds=[descriptor],
             stdin=subprocess.PIPE,
+            stdout=output,
             env=self._environment,
         )
-        self._listener.close()
-        self._wait_for(200, 503)
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:

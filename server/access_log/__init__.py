@@ -1,0 +1,1 @@
+"""One line for each HTTP request, on standard output."""
