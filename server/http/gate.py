@@ -75,13 +75,9 @@ class Gate:
                 note_error(scope, APIError.internal(error))
                 raise  # the status is out: the HTTP server cuts the connection
         finally:
-            record.endpoint = self._table.endpoint(scope)
             if not complete:
                 _note_unanswered(scope, record)
-            record.close()
-            self._service.metrics.answered(record)
-            if self._log is not None:
-                self._log.add(scope, record)
+            self._close(scope, record)
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
@@ -98,6 +94,13 @@ class Gate:
         except EngineError as error:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
+
+    def _close(self, scope: Scope, record: RequestRecord) -> None:
+        record.endpoint = self._table.endpoint(scope)
+        record.close()
+        self._service.metrics.answered(record)
+        if self._log is not None:
+            self._log.add(scope, record)
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""

@@ -72,7 +72,7 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 LogFormat = Literal["text", "json"]
-"""Of the access log."""
+"""How a line of the access log is written."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ tls_key: ~/server.key
 cors_origins: [https://chat.example.org, "*"]
 strict_fields: true
 metrics_alias: vllm
+access_log: json
 max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
@@ -119,6 +120,7 @@ def everything(folder: Path) -> Settings:
         cors_origins=("https://chat.example.org", "*"),
         strict_fields=True,
         metrics_alias="vllm",
+        access_log="json",
         max_requests=10,
         max_sequences=20,
         max_body_size=2 << 20,
