@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from workers.contract.model_shape import ActivationName
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.layers.activation import activation, fused_activation
 from workers.layers.fused import Norm, fused_kernels
@@ -109,7 +110,7 @@ def test_products_with_bias_norm_and_residual(inputs: int, outputs: int) -> None
 
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("biased", [True, False])
-def test_gates(name: str, biased: bool) -> None:
+def test_gates(name: ActivationName, biased: bool) -> None:
     kernels, function = fused_kernels(DEVICE), fused_activation(activation(name))
     assert kernels is not None
     assert function is not None

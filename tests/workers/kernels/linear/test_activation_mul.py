@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from workers.contract.model_shape import ActivationName
 from workers.kernels.linear.activation_mul import activation_mul
 from workers.layers.activation import activation
 from workers.layers.fused import FusedActivation
@@ -15,7 +16,7 @@ from workers.layers.fused import FusedActivation
 @pytest.mark.parametrize(("count", "features"), [(1, 48), (3, 1024), (2, 1500)])
 def test_activation_mul(
     *,
-    name: str,
+    name: ActivationName,
     function: FusedActivation,
     count: int,
     features: int,

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
+from workers.contract.model_shape import ActivationName
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
 from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
 from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways
@@ -44,7 +45,9 @@ def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
 @pytest.mark.parametrize(
     ("name", "function"), [("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh")]
 )
-def test_other_functions(device: torch.device, name: str, function: FusedActivation) -> None:
+def test_other_functions(
+    device: torch.device, name: ActivationName, function: FusedActivation
+) -> None:
     rows = 3 * drawn(40, 64, dtype=torch.float16, device=device)
     weight = drawn(96, 64, dtype=torch.float16, device=device) / 8
     got = gated_linear(rows, weight, function, SMALL).double()

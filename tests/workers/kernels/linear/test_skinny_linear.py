@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
+from workers.contract.model_shape import ActivationName
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.skinny_linear import linear
 from workers.layers.activation import activation, fused_activation
@@ -41,7 +42,9 @@ def test_a_product_with_what_surrounds_it(
 
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("count", [1, 5, 17])
-def test_a_bias_and_what_surrounds_it(device: torch.device, count: int, name: str) -> None:
+def test_a_bias_and_what_surrounds_it(
+    device: torch.device, count: int, name: ActivationName
+) -> None:
     rows = drawn(count, 200, dtype=torch.float32, device=device)
     weight = drawn(40, 200, dtype=torch.float32, device=device) * 200**-0.5
     norm = Norm(drawn(200, dtype=torch.float32, device=device), EPS)
