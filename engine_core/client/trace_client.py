@@ -48,25 +48,24 @@ def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, lis
     Raises NoAnswerError.
     """
     start_us = time.monotonic_ns() // 1000
-    with zmq.Context() as context:
-        context.linger = 0
+    context = zmq.Context()
+    try:
         poller, engines = zmq.Poller(), dict[str, _TracedEngine]()
         for name, endpoint in endpoints.items():
             socket = context.socket(zmq.DEALER)
             socket.connect(endpoint)
             poller.register(socket, zmq.POLLIN)
             engines[name] = _TracedEngine(socket, seconds)
-        try:
-            while not all(engine.over for engine in engines.values()):
-                ready = dict(poller.poll(int(_ANSWER_SECONDS * 1000)))
-                for name, engine in engines.items():
-                    if engine.socket in ready:
-                        engine.receive()
-                    elif not engine.over and time.monotonic() - engine.heard > _ANSWER_SECONDS:
-                        raise NoAnswerError(name)
-        finally:
-            for engine in engines.values():
-                engine.socket.close(0)
+        while not all(engine.over for engine in engines.values()):
+            ready = dict(poller.poll(int(_ANSWER_SECONDS * 1000)))
+            for name, engine in engines.items():
+                if engine.socket in ready:
+                    engine.receive()
+                elif not engine.over and time.monotonic() - engine.heard > _ANSWER_SECONDS:
+                    raise NoAnswerError(name)
+    finally:
+        # All sockets, also one that Ctrl-C left half set up: an open one blocks a context's end.
+        context.destroy(linger=0)
     return {
         name: [step for step in engine.steps[:MOST_STEPS] if step.times[0].start_us >= start_us]
         for name, engine in engines.items()
