@@ -12,6 +12,8 @@ from tests.e2e.daemon import wait_for
 GENERATOR, EMBEDDER = "penstock-demo", "all-MiniLM-L6-v2"
 _PROMPT = "The file is read line by line, and every line is written to the output. " * 6
 _TEXT = {"model": GENERATOR, "prompt": _PROMPT, "max_tokens": 24, "ignore_eos": True}
+# It takes seconds: rows that run are seen only by a heartbeat and the scrape after it.
+_LONG_TEXT = _TEXT | {"max_tokens": 600}
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _TURNS = [{"role": "user", "content": "What is a class?"}]
 
@@ -51,7 +53,7 @@ def _status(url: str) -> int | None:
 
 def _at_once(url: str, count: int) -> Iterator[int]:
     def ask(_: int) -> int:
-        return httpx.post(f"{url}/v1/completions", json=_TEXT, timeout=60).status_code
+        return httpx.post(f"{url}/v1/completions", json=_LONG_TEXT, timeout=60).status_code
 
     with ThreadPoolExecutor(count) as threads:
         yield from threads.map(ask, range(count))
