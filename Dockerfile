@@ -26,7 +26,8 @@ COPY engine_core engine_core
 COPY workers workers
 
 FROM packages AS cpu-packages
-# pip's own settings, where the package index is not the public one.
+# pip's own settings, where the package index is not the public one. Not every builder hands
+# arguments on to the stages that follow.
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
 # An index with torch for CPUs: elsewhere its wheels for Linux bring CUDA along.
 ARG TORCH_INDEX

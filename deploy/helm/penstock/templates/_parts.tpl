@@ -57,3 +57,13 @@ has its own.
 {{- end -}}
 {{- dict "ids" ($ids | uniq | sortAlpha) | toJson -}}
 {{- end -}}
+
+{{/*
+The first names of the models of a part, or of the whole chart, as JSON: {"names": [...]}. Without
+models these are the demo models.
+*/}}
+{{- define "penstock.servedNames" -}}
+{{- $names := list -}}
+{{- range .models -}}{{- $names = append $names .name -}}{{- end -}}
+{{- dict "names" (default (list "penstock-demo" "all-MiniLM-L6-v2") $names) | toJson -}}
+{{- end -}}

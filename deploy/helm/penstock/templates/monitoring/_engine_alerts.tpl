@@ -6,7 +6,7 @@
 {{- $find := printf "kubectl --namespace %s get pods --selector app.kubernetes.io/instance=%s" .Release.Namespace .Release.Name -}}
 {{- $scope := dict "root" . -}}
 
-{{- range (include "penstock.servedNames" . | fromJson).names }}
+{{- range (include "penstock.servedNames" .Values | fromJson).names }}
 {{ include "penstock.alert" (merge (dict
   "name" "PenstockModelDown"
   "settings" $alerts.modelDown

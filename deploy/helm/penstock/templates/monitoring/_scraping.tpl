@@ -46,10 +46,3 @@ selector:
     app.kubernetes.io/name: {{ include "penstock.name" . }}
     app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
-
-{{/* The names of the models that the release serves, as JSON: {"names": [...]}. */}}
-{{- define "penstock.servedNames" -}}
-{{- $names := list -}}
-{{- range .Values.models -}}{{- $names = append $names .name -}}{{- end -}}
-{{- dict "names" (default (list "penstock-demo" "all-MiniLM-L6-v2") $names) | toJson -}}
-{{- end -}}
