@@ -79,12 +79,13 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as it is now; with the alias, once more under other names."""
-        metrics = list(self._own())
+        metrics = list(self.own())
         yield from metrics
         if self._alias == "vllm":
             yield from vllm_metrics(self._models, metrics)
 
-    def _own(self) -> Iterator[Metric]:
+    def own(self) -> Iterator[Metric]:
+        """Every metric under its own name, as it is now."""
         sums, alive = self._cells.sums(), self._cells.sums_alive()
         for family in self._families.all():
             yield family.metric(alive if family.kind == "gauge" else sums)

@@ -18,7 +18,7 @@ _ENGINE: Final = "penstock_engine_"
 
 def status_of(service: Service) -> Status:
     """The state now, with what all API processes have counted."""
-    samples = _Samples(service.metrics.collect())
+    samples = _Samples(service.metrics.own())
     return Status(
         version=__version__,
         clock_seconds=time.monotonic(),

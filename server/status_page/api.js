@@ -37,12 +37,14 @@ export async function* events(answer) {
   }
 }
 
+/** An address of the daemon, relative: a proxy may serve it below a path of its own. */
+export const relative = (path) => path.replace(/^\//, "./");
+
 async function request(path, options) {
   const key = storedKey();
   const headers = { accept: "application/json", ...options.headers };
   if (key !== null) headers.authorization = `Bearer ${key}`;
-  // Relative: a proxy may serve the daemon below a path of its own.
-  const answer = await fetch(path.replace(/^\//, "./"), { ...options, headers, cache: "no-store" });
+  const answer = await fetch(relative(path), { ...options, headers, cache: "no-store" });
   if (answer.status === 401) throw new WrongKeyError("the key is not accepted");
   if (!answer.ok) throw new Error(await failure(answer));
   return answer;

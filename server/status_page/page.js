@@ -1,6 +1,6 @@
 // The page's life: ask for the key if the daemon has one, then show /status every two seconds.
 
-import { WrongKeyError, forgetKey, getJSON, storeKey, storedKey } from "./api.js";
+import { WrongKeyError, forgetKey, getJSON, relative, storeKey, storedKey } from "./api.js";
 import { byId, make, tell } from "./dom.js";
 import { History } from "./history.js";
 import { Models } from "./models.js";
@@ -118,7 +118,7 @@ function showLinks(home) {
   const open = { Health: home.health, Metrics: home.metrics };
   const guarded = { "Documentation of every endpoint": home.documentation, Models: home.models, Status: home.status };
   const entry = ([name, path], locked) => {
-    const link = make("a", { href: path.replace(/^\//, "./") }, name);
+    const link = make("a", { href: relative(path) }, name);
     return make("li", {}, ...(locked ? [`${name} (with the key): `, make("code", {}, path)] : [link]));
   };
   byId("links").replaceChildren(

@@ -1,6 +1,6 @@
 // The box that tries an endpoint of a model.
 
-import { events, post, storedKey } from "./api.js";
+import { events, post, relative, storedKey } from "./api.js";
 import { byId, make, tell } from "./dom.js";
 import { duration } from "./numbers.js";
 import { TRIALS } from "./trials.js";
@@ -9,7 +9,7 @@ export class TrialForm {
   #models = [];
   #stopper = null;
 
-  /** `onWrongKey` is called with the error if the daemon no longer takes the key. */
+  /** `onError` is called with what made a trial fail. */
   constructor(onError) {
     this.onError = onError;
     byId("try-model").addEventListener("change", () => this.#showEndpoints());
@@ -67,7 +67,7 @@ export class TrialForm {
 
   #showCommand() {
     if (!TRIALS[this.#path]) return;
-    const url = new URL(this.#path.replace(/^\//, "./"), document.baseURI);
+    const url = new URL(relative(this.#path), document.baseURI);
     const body = JSON.stringify(this.#body()).replaceAll("'", "'\\''");
     const key = storedKey() === null ? "" : ' -H "Authorization: Bearer $KEY"';
     tell(byId("try-command"), `curl -N ${url}${key} -d '${body}'`);
