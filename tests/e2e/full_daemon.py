@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
@@ -26,6 +27,12 @@ def write_models(folder: Path) -> dict[str, Path]:
     """Names, with commas -> folder: the demo models and a classifier."""
     models = demo_models() | {CLASSIFIER_NAME: _write_classifier(folder / "moods")}
     return {",".join([name, *PUBLISHED_NAMES.get(name, [])]): path for name, path in models.items()}
+
+
+def guarded_arguments(models: Mapping[str, Path]) -> list[str]:
+    """The arguments of a daemon that serves such models to those who have the key."""
+    names = [word for name in models for word in ("--served-model-name", name)]
+    return [*map(str, models.values()), *names, "--api-key", KEY, "--threads", "1"]
 
 
 def _write_classifier(folder: Path) -> Path:

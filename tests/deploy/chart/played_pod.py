@@ -1,6 +1,5 @@
 """A rendered Deployment's pod, run by podman in the part of a kubelet."""
 
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import yaml
 
 from tests.deploy.helm import Manifest
 from tests.deploy.podman import Podman
+from tests.deploy.running_container import RunningContainer
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ class Probe:
         return False
 
 
-class PlayedPod:
+class PlayedPod(RunningContainer):
     """Of the one Deployment among `manifests`, without mapped ports, in the host's network."""
 
     def __init__(self, podman: Podman, manifests: Sequence[Manifest], folder: Path) -> None:
-        self._podman = podman
         (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
         self.spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
         (self.container,) = self.spec["containers"]
@@ -59,7 +58,7 @@ class PlayedPod:
         self.url = f"http://127.0.0.1:{port['containerPort']}"
         self._port_name = port["name"]
         self._pod = f"{deployment['metadata']['name']}-pod-0"
-        self.name = f"{self._pod}-{self.container['name']}"
+        super().__init__(podman, f"{self._pod}-{self.container['name']}")
         self._file = folder / "pod.yaml"
         configuration = [each for each in manifests if each["kind"] == "ConfigMap"]
         self._file.write_text(yaml.safe_dump_all([*configuration, deployment]))
@@ -88,31 +87,3 @@ class PlayedPod:
             found["timeoutSeconds"],
             found["failureThreshold"],
         )
-
-    @property
-    def process(self) -> int:
-        """The id of its first process, seen from the host; 0 once it ended."""
-        return self._podman.inspect(self.name)["State"]["Pid"]
-
-    def children(self, *words: str) -> list[int]:
-        """Ids, seen from the host, of its processes whose command line has these words."""
-        table = self._podman.run("top", self.name, "hpid", "args").splitlines()[1:]
-        return [
-            int(line.split()[0]) for line in table if all(word in line.split() for word in words)
-        ]
-
-    def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside."""
-        return self._podman.ask("exec", self.name, *command)
-
-    def signal(self, name: str) -> None:
-        """To its first process."""
-        self._podman.run("kill", "--signal", name, self.name)
-
-    def exit_code(self, within_s: float) -> int:
-        """Waits for its end. Raises subprocess.TimeoutExpired."""
-        return int(self._podman.run("wait", self.name, timeout_s=within_s))
-
-    def log(self) -> str:
-        done = self._podman.ask("logs", self.name)
-        return done.stdout + done.stderr

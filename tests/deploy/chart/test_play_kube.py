@@ -54,15 +54,12 @@ def pod(podman: Podman, manifests: list[Manifest], tmp_path: Path) -> Iterator[P
 def test_a_restricted_pod_serves(pod: PlayedPod, podman: Podman) -> None:
     assert pod.probe("readinessProbe").passes()
     assert pod.probe("livenessProbe").passes()
-    status = dict(
-        line.split(":\t", 1)
-        for line in Path(f"/proc/{pod.process}/status").read_text().splitlines()
-    )
+    status = pod.status()
     assert status["Uid"].split() == ["10001"] * 4
     assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
     assert status["NoNewPrivs"] == "1"
-    assert "Read-only" in pod.execute("touch", "/opt/file").stderr
-    assert pod.execute("touch", "/home/penstock/file", "/tmp/file").returncode == 0
+    assert "Read-only" in pod.ask("touch", "/opt/file").stderr
+    assert pod.ask("touch", "/home/penstock/file", "/tmp/file").returncode == 0
 
 
 def test_helm_test_passes(
@@ -93,7 +90,7 @@ def test_a_killed_engine_ends_the_container(pod: PlayedPod) -> None:
     """At once it is not live; what another engine generates is finished first."""
     stream = Stream(pod.url, tokens=400)
     live = pod.probe("livenessProbe")
-    engines = pod.children("engine_core")
+    engines = pod.processes("engine_core")
     assert len(engines) == 2
     began = time.monotonic()
     os.kill(max(engines), signal.SIGKILL)  # the embedder's: it was started after the generator's
@@ -111,7 +108,7 @@ def test_a_stream_completes_after_sigterm(pod: PlayedPod) -> None:
     grace_s = pod.spec["terminationGracePeriodSeconds"]
     ready = pod.probe("readinessProbe")
     began = time.monotonic()
-    assert pod.execute(*pod.container["lifecycle"]["preStop"]["exec"]["command"]).returncode == 0
+    assert pod.ask(*pod.container["lifecycle"]["preStop"]["exec"]["command"]).returncode == 0
     assert ready.passes()  # it serves until its end is known everywhere
     stream = Stream(pod.url, tokens=600)
     pod.signal("TERM")

@@ -8,7 +8,8 @@ import pytest
 
 from tests.deploy import custom_resources
 from tests.deploy.chart.ci_values import NAMES, ci_values
-from tests.deploy.helm import REPOSITORY, Helm3, Manifest
+from tests.deploy.helm import Helm3, Manifest
+from tests.project.source_tree import REPOSITORY
 
 # The oldest that a cloud still serves, one between, and the newest that kubernetes-validate knows.
 VERSIONS = ("1.29", "1.33", "1.37")

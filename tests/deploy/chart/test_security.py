@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.deploy.chart.ci_values import NAMES, ci_values
-from tests.deploy.helm import REPOSITORY, Helm3, Values
+from tests.deploy.helm import Helm3, Values
+from tests.project.source_tree import REPOSITORY
 
 # Of every object.
 SKIPPED = {

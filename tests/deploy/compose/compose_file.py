@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.helm import REPOSITORY
+from tests.project.source_tree import REPOSITORY
 
 FOLDER = REPOSITORY / "deploy"
 PROFILES = {"cpu": "penstock", "gpu": "penstock-cuda"}

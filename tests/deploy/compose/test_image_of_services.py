@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.compose.compose_file import PROFILES, daemon, mounts
-from tests.deploy.helm import REPOSITORY
+from tests.project.source_tree import REPOSITORY
 
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 

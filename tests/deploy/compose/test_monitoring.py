@@ -13,7 +13,7 @@ import yaml
 
 from tests.deploy.compose.compose_file import PROFILES, composed, daemon, mounts
 from tests.deploy.monitoring.prometheus import running_prometheus
-from tests.e2e.daemon import Daemon, wait_for
+from tests.e2e.daemon import running, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +57,11 @@ def test_prometheus_scrapes_the_daemon(prometheus_file: Path, profile: str) -> N
 def test_the_dashboard_has_its_data(prometheus_file: Path, tmp_path: Path) -> None:
     """A real Prometheus with that job, which has this daemon's address in place of the target's."""
     job = yaml.safe_load(prometheus_file.read_text())["scrape_configs"][0]
-    daemon = Daemon()
-    try:
-        address = daemon.wait_ready().url.removeprefix("http://")
-        job["static_configs"][0]["targets"] = [address]
+    with running() as daemon:
+        job["static_configs"][0]["targets"] = [daemon.url.removeprefix("http://")]
         with running_prometheus(tmp_path, [job]) as prometheus:
             # What the variables `namespace` and `model` of the dashboard ask for.
             wait_for(lambda: len(prometheus.query('penstock_engine_up{namespace!=""}')) == 2, 30)
-    finally:
-        daemon.end()
 
 
 def test_grafana_asks_prometheus(services: dict[str, Any], prometheus_file: Path) -> None:

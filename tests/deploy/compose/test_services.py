@@ -9,7 +9,7 @@ import yaml
 
 from server.settings import defaults
 from tests.deploy.compose.compose_file import FOLDER, PROFILES, composed, daemon, mounts
-from tests.deploy.helm import REPOSITORY
+from tests.project.source_tree import REPOSITORY
 
 CLOSING_S = 10
 """Beyond the drain, for the processes to end."""

@@ -58,10 +58,9 @@ def test_it_says_how_it_runs(settings: dict[str, Any]) -> None:
 def test_a_restricted_container_serves(shared: Container) -> None:
     assert shared.execute("id", "-u").strip() == "10001"
     assert shared.execute("id", "-g").strip() == "0"
-    status = shared.execute("cat", "/proc/1/status")
-    fields = dict(line.split(":\t", 1) for line in status.splitlines())
-    assert int(fields["CapEff"], 16) == int(fields["CapBnd"], 16) == 0
-    assert fields["NoNewPrivs"] == "1"
+    status = shared.status()
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
     assert shared.execute("sh", "-c", "touch /opt/file || echo refused") == "refused\n"
     completion = {"model": "penstock-demo", "prompt": "The Python", "max_tokens": 4}
     answer = httpx.post(f"{shared.url}/v1/completions", json=completion)
@@ -73,8 +72,8 @@ def test_a_restricted_container_serves(shared: Container) -> None:
 
 
 def test_it_turns_healthy(podman: Podman, shared: Container) -> None:
-    podman.run("healthcheck", "run", shared.id)
-    assert podman.inspect(shared.id)["State"]["Health"]["Status"] == "healthy"
+    podman.run("healthcheck", "run", shared.name)
+    assert podman.inspect(shared.name)["State"]["Health"]["Status"] == "healthy"
 
 
 def test_it_runs_as_any_user_of_group_0(podman: Podman, cpu_image: str) -> None:
@@ -94,7 +93,7 @@ def test_stop_drains(podman: Podman, container: Container) -> None:
     stream = Stream(container.url, tokens=400)
     began = time.monotonic()
     assert not stream.whole
-    podman.run("stop", "--time", "45", container.id)
+    podman.run("stop", "--time", "45", container.name)
     assert time.monotonic() - began < 40
     assert container.exit_code(within_s=10) == 0
     stream.join()
@@ -102,7 +101,7 @@ def test_stop_drains(podman: Podman, container: Container) -> None:
 
 
 def test_a_killed_engine_ends_it(container: Container) -> None:
-    os.kill(max(container.engines()), signal.SIGKILL)
+    os.kill(max(container.processes("engine_core")), signal.SIGKILL)
     assert container.exit_code(within_s=40) != 0
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.helm import CHART, REPOSITORY, Helm3
+from tests.deploy.helm import CHART, Helm3
 from tests.deploy.monitoring.alert_scenarios import NAMESPACE, RELEASE
 from tests.deploy.monitoring.expressions import alerts, of_kind
 from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
 from tests.e2e.daemon import Daemon, wait_for
+from tests.project.source_tree import REPOSITORY
 
 GUIDE = REPOSITORY / "docs" / "deploy.md"
 ALERT_ROW = re.compile(r"\| `(Penstock\w+)` \| `(\w+)` \|.*\| (\w+) \|")

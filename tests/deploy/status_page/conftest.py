@@ -8,7 +8,7 @@ import pytest
 
 from tests.deploy.status_page.chromium import Chromium, Page
 from tests.e2e.daemon import Daemon, running
-from tests.e2e.full_daemon import HEADERS, KEY, write_models
+from tests.e2e.full_daemon import HEADERS, guarded_arguments, write_models
 
 NASTY = "<script>alert(1)</script>"
 """The last name of every model of `guarded`."""
@@ -37,9 +37,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """The demo models and a classifier with a key; the classifier's name is markup."""
     models = write_models(tmp_path_factory.mktemp("models"))
     *names, _ = models
-    flags = [word for name in [*names, NASTY] for word in ("--served-model-name", name)]
-    paths = [str(path) for path in models.values()]
-    with running(*paths, *flags, "--api-key", KEY, "--threads", "1") as daemon:
+    renamed = dict(zip([*names, NASTY], models.values(), strict=True))
+    with running(*guarded_arguments(renamed)) as daemon:
         yield daemon
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from server.settings import defaults
-from tests.deploy.helm import REPOSITORY
 from tests.deploy.systemd.unit_file import NAMES, UNITS, SystemRoot, read_unit, seconds
+from tests.project.source_tree import REPOSITORY
 
 GREATEST_EXPOSURE = 2.0
 CLOSING_S = 10

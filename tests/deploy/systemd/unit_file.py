@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.deploy.helm import REPOSITORY
+from tests.project.source_tree import REPOSITORY
 
 UNITS = REPOSITORY / "deploy" / "systemd"
 NAMES = ("penstock", "penstock-cuda")

@@ -112,19 +112,26 @@ def test_without_the_extra_the_line_names_it(
         model_of(bert)
 
 
-@pytest.fixture
-def xlm_roberta(tmp_path: Path) -> Path:
-    """A folder with a small sentencepiece model, as XLM-RoBERTa's slow form has it."""
-    folder = tmp_path / "xlm-roberta"
+def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -> Path:
+    """A folder with a sentencepiece model, trained on some lines of code."""
+    folder = parent / family
     folder.mkdir()
     lines = Path(convert_main.__file__).read_text().splitlines()
     trained = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=trained, vocab_size=200, minloglevel=2
+        sentence_iterator=iter(lines), model_writer=trained, minloglevel=2, **training
     )
-    (folder / "sentencepiece.bpe.model").write_bytes(trained.getvalue())
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
-    write_json(folder / "config.json", {"model_type": "xlm-roberta"})
+    (folder / "tokenizer.model").write_bytes(trained.getvalue())
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": tokenizer})
+    write_json(folder / "config.json", {"model_type": family})
+    return folder
+
+
+@pytest.fixture
+def xlm_roberta(tmp_path: Path) -> Path:
+    """A folder with a small sentencepiece model, as XLM-RoBERTa's slow form has it."""
+    folder = trained_folder(tmp_path, "xlm-roberta", "XLMRobertaTokenizer", vocab_size=200)
+    (folder / "tokenizer.model").rename(folder / "sentencepiece.bpe.model")
     return folder
 
 
@@ -150,24 +157,17 @@ def test_a_sentencepiece_model_that_is_read_otherwise_is_refused(
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     """A folder with a small sentencepiece model of the kind that Llama has."""
-    folder = tmp_path / "llama"
-    folder.mkdir()
-    trained = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(Path(convert_main.__file__).read_text().splitlines()),
-        model_writer=trained,
+    return trained_folder(
+        tmp_path,
+        "llama",
+        "LlamaTokenizer",
         model_type="bpe",
         vocab_size=500,
         byte_fallback=True,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
         allow_whitespace_only_pieces=True,
-        minloglevel=2,
     )
-    (folder / "tokenizer.model").write_bytes(trained.getvalue())
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
-    write_json(folder / "config.json", {"model_type": "llama"})
-    return folder
 
 
 def test_a_space_before_every_text_is_kept(llama: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.contract.config_keys.small_sizes import SIZES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.families.table import FAMILIES
 from workers.contract.model_config import ModelConfigError
@@ -17,15 +18,6 @@ _KEYS = {
     "ModernBert": ["hidden_activation", "classifier_activation"],
 }
 """Of families that do not call it `hidden_act`."""
-_SIZES = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
 _ARCHITECTURES = {family.name: name for name, family in FAMILIES.items()}
 
 
@@ -34,7 +26,7 @@ _ARCHITECTURES = {family.name: name for name, family in FAMILIES.items()}
     [(name, key) for name in _ARCHITECTURES for key in _KEYS.get(name, ["hidden_act"])],
 )
 def test_the_line_names_it_and_those_that_are_known(tmp_path: Path, family: str, key: str) -> None:
-    config: dict[str, Any] = _SIZES | {"architectures": [_ARCHITECTURES[family]]}
+    config: dict[str, Any] = SIZES | {"architectures": [_ARCHITECTURES[family]]}
     file = tmp_path / "config.json"
     if family == "Gemma3":
         config["architectures"] = ["Gemma3ForCausalLM"]

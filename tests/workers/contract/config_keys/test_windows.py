@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.workers.contract.config_keys.small_sizes import LENGTH, SIZES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 
-LENGTH = 64
-SIZES = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": LENGTH,
-}
 CAUSAL: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {},
     "Phi3ForCausalLM": {},
