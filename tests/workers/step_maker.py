@@ -12,7 +12,8 @@ from workers.contract.token_sampling import GREEDY
 
 @dataclass
 class Row:
-    """A request in a slot. `tokens` are the known ones; `submitted` of them are in some step."""
+    """A request in a slot. `tokens` are the known ones; `submitted` of them are in some step. The
+    workers know `announced_blocks` of its blocks."""
 
     slot: int
     tokens: list[int]
@@ -20,6 +21,7 @@ class Row:
     submitted: int = 0
     blocks: list[int] = field(default_factory=list)
     announced: bool = False
+    announced_blocks: int = 0
 
 
 class StepMaker:
@@ -58,7 +60,17 @@ class StepMaker:
 
     def release(self, row: Row) -> None:
         self._free += row.blocks
-        row.blocks = []
+        row.blocks, row.announced_blocks = [], 0
+
+    def share(self, leader: Row, member: Row, length: int) -> bytes:
+        """Let a new row begin behind `length` tokens that another one has computed: whole blocks
+        are shared. Returns the copy of the rest, if any (`DecodeStep.block_copies`)."""
+        whole, rest = divmod(length, self._block_size)
+        member.blocks, member.submitted = leader.blocks[:whole], length
+        if not rest:
+            return b""
+        member.blocks.append(self._free.pop())
+        return int32([leader.blocks[whole], member.blocks[whole]])
 
     def step(
         self, work: list[tuple[Row, int]], *, score: bool = False, after: int = -1
@@ -96,9 +108,9 @@ class StepMaker:
 
     def _grow(self, row: Row, count: int) -> list[tuple[int, int, int]]:
         needed = -(-(row.submitted + count) // self._block_size)
-        news = [(row.slot, index, self._free.pop()) for index in range(len(row.blocks), needed)]
-        row.blocks += [block for _, _, block in news]
-        return news
+        row.blocks += [self._free.pop() for _ in range(len(row.blocks), needed)]
+        first, row.announced_blocks = row.announced_blocks, len(row.blocks)
+        return [(row.slot, index, row.blocks[index]) for index in range(first, len(row.blocks))]
 
 
 def encoder_step(texts: list[list[int]], token_types: list[list[int]] | None = None) -> EncodeStep:

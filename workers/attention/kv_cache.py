@@ -1,5 +1,6 @@
 """The paged key-value cache of one stage."""
 
+import numpy as np
 import torch
 
 from workers.attention.base import LayerCache
@@ -12,7 +13,8 @@ def kv_block_bytes(config: ModelConfig, layers: int, block_size: int, dtype: tor
 
 
 class KVCache:
-    """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim].
+    """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim],
+    in one tensor.
 
     A block id addresses the same block in every layer. Block `num_blocks` is never allocated to a
     request: padding rows write there. Zero-filled, so that memory that is read before it is written
@@ -29,16 +31,21 @@ class KVCache:
         device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
-        shape = (num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
-        self.layers = [
-            LayerCache(
-                keys=torch.zeros(shape, dtype=dtype, device=device),
-                values=torch.zeros(shape, dtype=dtype, device=device),
-            )
-            for _ in range(num_layers)
-        ]
+        block = (block_size, config.num_kv_heads, config.head_dim)
+        shape = (num_layers, 2, num_blocks + 1, *block)
+        self._cached = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers = [LayerCache(*layer) for layer in self._cached]
+
+    def copy_blocks(self, copies: bytes) -> None:
+        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`.
+
+        A launch each: gathering them first would take memory that no measurement has counted.
+        """
+        pairs: list[list[int]] = np.frombuffer(copies, np.int32).reshape(-1, 2).tolist()
+        for source, target in pairs:
+            self._cached[:, :, target] = self._cached[:, :, source]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers, including the block for padding."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+        return self._cached.nbytes

@@ -69,7 +69,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self._builder = DecodeInputBuilder(self.slots, outputs, first=self.first)
 
     def prepare(self, message: DecodeStep) -> DecodeInput:
-        """Apply the message's slot changes and put the step's tensors on the device."""
+        """Apply the message's slot changes and block copies, and put the step's tensors on the
+        device."""
+        if message.block_copies:
+            self.kv_cache.copy_blocks(message.block_copies)
         return self._builder.build(message)
 
     def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:

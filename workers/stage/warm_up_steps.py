@@ -21,7 +21,8 @@ def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
 
 
 def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
-    """A prompt that is scored and sampled with truncation, then its last token again, greedily."""
+    """A prompt that is scored and sampled with truncation, then its last token again, greedily, and
+    a block copied."""
     held = num_blocks * config.block_size
     length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, held)
     blocks = np.arange(-(-length // config.block_size), dtype=np.int32)
@@ -46,6 +47,7 @@ def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
             slots=_int32(0),
             starts=_int32(length - 1),
             sample=b"\1",
+            block_copies=_int32(0, 0),
             inits=[SlotInit(slot=0, prompt_len=length, seed=0, sampling=GREEDY)],
         ),
     ]
