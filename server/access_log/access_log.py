@@ -20,13 +20,12 @@ STATE: Final = "access_log"
 class AccessLog:
     """Writes a line for each request when its answer ends, or its client has left."""
 
-    def __init__(self, form: LogFormat, dropped: Count, descriptor: int = _STDOUT) -> None:
-        """To the open file `descriptor`. Lines that could not be written are counted in
-        `dropped`."""
-        self._lines = LineFormat(form)
-        self._line = self._lines.line
-        self._dropped = dropped
-        self._writer = LineWriter(descriptor, self._on_dropped)
+    def __init__(self, form: LogFormat, dropped: Count, *, alone: bool) -> None:
+        """Lines that could not be written are counted in `dropped`; `alone`: no other process
+        writes such lines to the same standard output."""
+        lines = LineFormat(form)
+        self._line = lines.line
+        self._writer = LineWriter(_STDOUT, dropped.add, lines.dropped, alone=alone)
         self._write = self._writer.write
 
     def add(self, scope: Scope, record: RequestRecord) -> None:
@@ -44,7 +43,3 @@ class AccessLog:
     def close(self) -> None:
         """Write what waits, for a second at most."""
         self._writer.close()
-
-    def _on_dropped(self, lines: int) -> bytes:
-        self._dropped.add(lines)
-        return self._lines.dropped(lines)

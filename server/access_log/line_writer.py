@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 _DELAY_S = 0.1
 _PIPE_BUF = 4096
-"""Several processes write to one pipe: up to so many bytes stay together."""
+"""Several processes may write to one pipe: up to so many bytes stay together."""
+_PIPE_BYTES = 64 << 10
+"""What a pipe holds, as a rule."""
 _CLOSE_S = 1.0
 
 
@@ -25,37 +27,45 @@ class _Block(NamedTuple):
 
 class LineWriter:
     """Writes each line within a tenth of a second, and drops those that would make more than about
-    `most_bytes` wait.
+    `most_bytes` wait. One that could not be written is dropped, too.
 
-    After lines were dropped, the next block of lines begins with one that `on_dropped` makes of
-    their number.
+    What is dropped is told to `count`; the next line after it, or the last of all, is one that
+    `notice` makes of the number of lines.
     """
 
     def __init__(
-        self, descriptor: int, on_dropped: Callable[[int], bytes], most_bytes: int = 8 << 20
+        self,
+        descriptor: int,
+        count: Callable[[int], None],
+        notice: Callable[[int], bytes],
+        *,
+        alone: bool,
+        most_bytes: int = 8 << 20,
     ) -> None:
+        """If it writes to the descriptor `alone`, it does so in larger blocks."""
         self._descriptor = descriptor
-        self._on_dropped = on_dropped
+        self._count, self._notice = count, notice
+        self._block_bytes = _PIPE_BYTES if alone else _PIPE_BUF
         self._most_bytes = most_bytes
         self._lines: list[bytes] = []  # of the block that is being filled
-        self._size = 0  # of this block
+        self._room = -1  # bytes in it; there is none yet
         self._full: list[_Block] = []
         self._blocks: SimpleQueue[list[_Block] | None] = SimpleQueue()
         # Each number is changed by one thread alone: the loop's, or the writer's.
         self._sealed = self._done = 0  # bytes
-        self._refused = self._reported = self._failed = 0  # lines
+        self._refused = self._failed = self._counted = self._noticed = 0  # lines
         self._timer: asyncio.TimerHandle | None = None
         self._thread = Thread(target=self._write_blocks, name="access-log", daemon=True)
         self._thread.start()
 
     def write(self, line: bytes) -> None:
         """Write `line`, which has no line feed, soon; or drop it. From the event loop's thread."""
-        size = self._size + len(line) + 1
-        if size > _PIPE_BUF or not self._lines:
-            self._begin_block(line)
-        else:
+        room = self._room - len(line) - 1
+        if room >= 0:
             self._lines.append(line)
-            self._size = size
+            self._room = room
+        else:
+            self._begin_block(line)
 
     def close(self) -> None:
         """Write what waits, for a second at most."""
@@ -69,22 +79,32 @@ class LineWriter:
         self._seal()
         if self._sealed - self._done + len(line) > self._most_bytes:
             self._refused += 1
+            self._count_lost()
             return
-        lost = self._refused + self._failed - self._reported
-        if lost:
-            self._reported += lost
-            self._lines.append(self._on_dropped(lost))
-        self._lines.append(line)
-        self._size = sum(map(len, self._lines)) + len(self._lines)
+        self._lines = [*self._notices(), line]
+        self._room = self._block_bytes - sum(map(len, self._lines)) - len(self._lines)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._hand_over)
 
+    def _notices(self) -> list[bytes]:
+        """A line for what was dropped since the last one, if anything was."""
+        self._count_lost()
+        lost = self._counted - self._noticed
+        self._noticed = self._counted
+        return [self._notice(lost)] if lost else []
+
+    def _count_lost(self) -> None:
+        lost = self._refused + self._failed - self._counted
+        if lost:
+            self._counted += lost
+            self._count(lost)
+
     def _seal(self) -> None:
         if self._lines:
-            block = b"\n".join([*self._lines, b""])
-            self._full.append(_Block(block, len(self._lines)))
-            self._sealed += len(block)
-            self._lines, self._size = [], 0
+            block = _Block(b"\n".join([*self._lines, b""]), len(self._lines))
+            self._full.append(block)
+            self._sealed += len(block.data)
+            self._lines, self._room = [], -1
 
     def _hand_over(self) -> None:
         """Give the thread what has been gathered: it is woken once for all."""
@@ -95,14 +115,19 @@ class LineWriter:
             self._full = []
 
     def _write_blocks(self) -> None:
-        """The thread."""
+        """The thread. The loop's waits for its end."""
         while (blocks := self._blocks.get()) is not None:
             for block in blocks:
-                try:
-                    _write(self._descriptor, block.data)
-                except OSError:  # no reader, no space: the next may find it better
-                    self._failed += block.lines
-                self._done += len(block.data)
+                self._write_block(block)
+        for line in self._notices():
+            self._write_block(_Block(line + b"\n", 0))
+
+    def _write_block(self, block: _Block) -> None:
+        try:
+            _write(self._descriptor, block.data)
+        except OSError:  # no reader, no space: the next may find it better
+            self._failed += block.lines
+        self._done += len(block.data)
 
 
 def _write(descriptor: int, block: bytes) -> None:

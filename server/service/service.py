@@ -43,9 +43,7 @@ class Service:
             process_file=Path(config.process_file) if config.process_file is not None else None,
             alias=config.metrics_alias,
         )
-        self.access_log = (
-            AccessLog(config.access_log, self.metrics.dropped_lines) if config.access_log else None
-        )
+        self.access_log = _access_log(config, self.metrics)
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
@@ -96,6 +94,12 @@ class Service:
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event; this ends a drain."""
         self.registry.abort_all(EngineError("draining", "the server is shutting down"))
+
+
+def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
+    if config.access_log is None:
+        return None
+    return AccessLog(config.access_log, metrics.dropped_lines, alone=config.api_workers == 1)
 
 
 def service_of(request: Request) -> Service:

@@ -19,6 +19,10 @@ def says(lines: int) -> bytes:
     return b"dropped=%d" % lines
 
 
+def opened(descriptor: int, *, alone: bool = False, most_bytes: int = 8 << 20) -> LineWriter:
+    return LineWriter(descriptor, lambda _: None, says, alone=alone, most_bytes=most_bytes)
+
+
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     ends = os.pipe()
@@ -38,7 +42,7 @@ def drained(reader: int, until: bytes) -> bytes:
 
 async def test_a_line_is_written_within_a_moment(pipe: tuple[int, int]) -> None:
     reader, descriptor = pipe
-    writer = LineWriter(descriptor, says)
+    writer = opened(descriptor)
     writer.write(b"one")
     writer.write(b"two")
     started = time.monotonic()
@@ -49,12 +53,14 @@ async def test_a_line_is_written_within_a_moment(pipe: tuple[int, int]) -> None:
     assert os.read(reader, 100) == b"three\n"
 
 
+@pytest.mark.parametrize("alone", [False, True])
 async def test_a_full_pipe_blocks_nobody_and_what_is_lost_is_counted(
-    pipe: tuple[int, int],
+    pipe: tuple[int, int], alone: bool
 ) -> None:
     reader, descriptor = pipe
     most = 200_000
-    writer = LineWriter(descriptor, says, most)
+    counted: list[int] = []
+    writer = LineWriter(descriptor, counted.append, says, alone=alone, most_bytes=most)
     slowest = 0.0
     for _ in range(100):
         started = time.monotonic()
@@ -63,6 +69,7 @@ async def test_a_full_pipe_blocks_nobody_and_what_is_lost_is_counted(
         slowest = max(slowest, time.monotonic() - started)
         await asyncio.sleep(0.005)
     assert slowest < 1
+    lost = sum(counted)  # they count while the pipe is full, and are told of when it is not
     size = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
 
     data = await asyncio.to_thread(os.read, reader, size)
@@ -75,30 +82,38 @@ async def test_a_full_pipe_blocks_nobody_and_what_is_lost_is_counted(
     *lines, said, last = data.splitlines()
     assert set(lines) == {LINE}
     assert last == b"last"
-    assert said == says(10_000 - len(lines))
-    assert len(data) < most + size + 10_000  # so much waited, and no more
+    assert said == says(lost)
+    assert len(lines) + lost == 10_000
+    block = 1 << 16 if alone else 1 << 12
+    assert len(data) < most + size + block + 10_000  # so much waited, and no more
 
 
 async def test_a_reader_that_has_gone_is_counted(pipe: tuple[int, int]) -> None:
     reader, descriptor = pipe
-    said: list[int] = []
-
-    def note(lines: int) -> bytes:
-        said.append(lines)
-        return says(lines)
-
-    writer = LineWriter(descriptor, note)
+    counted: list[int] = []
+    writer = LineWriter(descriptor, counted.append, says, alone=True)
     os.close(reader)
     writer.write(b"one")
     await asyncio.sleep(0.3)
     writer.write(b"two")
+    assert counted == [1]
     writer.close()
-    assert said == [1]
+
+
+async def test_what_was_dropped_last_is_told_when_the_log_closes(pipe: tuple[int, int]) -> None:
+    reader, descriptor = pipe
+    writer = opened(descriptor, most_bytes=10_000)
+    for _ in range(100):
+        writer.write(LINE * 20)
+    await asyncio.sleep(0.2)
+    writer.close()
+    *lines, said = os.read(reader, 1 << 16).splitlines()
+    assert said == says(100 - len(lines))
 
 
 async def test_lines_of_several_processes_stay_whole(pipe: tuple[int, int]) -> None:
     reader, descriptor = pipe
-    writers = [LineWriter(descriptor, says) for _ in range(3)]
+    writers = [opened(descriptor) for _ in range(3)]
     lines: list[bytes] = []
 
     def read() -> None:
@@ -123,7 +138,7 @@ async def test_lines_of_several_processes_stay_whole(pipe: tuple[int, int]) -> N
 async def test_closing_waits_for_a_full_pipe_no_longer_than_a_second(
     pipe: tuple[int, int],
 ) -> None:
-    writer = LineWriter(pipe[1], says)
+    writer = opened(pipe[1])
     for _ in range(2000):
         writer.write(LINE)
     started = time.monotonic()
