@@ -14,6 +14,7 @@ from server import __version__
 from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, serve
+from server.daemon.hangup import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
 from server.inspection.inspect_command import add_inspect
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    return serve(_command(parser, vars(options)))
+    hangup = Hangup()
+    return serve(_command(parser, vars(options)), hangup)
 
 
 def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ class LineWriter:
     """Writes each line within a tenth of a second, and drops those that would make more than about
     `most_bytes` wait. One that could not be written is dropped, too.
 
-    What is dropped is told to `count`; the next line after it, or the last of all, is one that
+    What is dropped goes to `count`; the next line after it, or the last of all, is one that
     `notice` makes of the number of lines.
     """
 

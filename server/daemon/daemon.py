@@ -17,6 +17,7 @@ import msgspec
 from server.daemon.build_config import build_config
 from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
 from server.daemon.credentials import Credentials
+from server.daemon.hangup import Hangup
 from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
@@ -53,7 +54,7 @@ START_ERRORS = (
 """Everything that prevents a start; each message is one line."""
 
 
-def serve(command: ServeCommand) -> int:
+def serve(command: ServeCommand, hangup: Hangup) -> int:
     """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
     is started."""
     settings, setting_names = command.settings, command.setting_names
@@ -70,11 +71,15 @@ def serve(command: ServeCommand) -> int:
         with _room_for(f"write to {folder}"):
             announcement = announce(folder, config.models)
         with announcement:
-            return asyncio.run(_supervise(config, credentials, listener, folder))
+            return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
 
 
 async def _supervise(
-    config: ServerConfig, credentials: Credentials, listener: socket.socket, folder: Path
+    config: ServerConfig,
+    credentials: Credentials,
+    listener: socket.socket,
+    folder: Path,
+    hangup: Hangup,
 ) -> int:
     def show_welcome(seconds: float) -> None:
         print(welcome(config, seconds), file=sys.stderr, flush=True)
@@ -98,6 +103,7 @@ async def _supervise(
             drain_timeout=config.drain_timeout,
             stall_timeout=config.stall_timeout,
         ),
+        hangup,
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
         on_started=on_started,
         on_ready=show_welcome,

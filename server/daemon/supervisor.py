@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from server.daemon.child_commands import Part
+from server.daemon.hangup import Hangup
 from server.daemon.running_part import RunningPart
-from server.daemon.terminal import Terminal
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 _READY_POLL_S = 0.05
@@ -47,6 +47,7 @@ class Supervisor:
         self,
         parts: Sequence[Part],
         timing: Timing,
+        hangup: Hangup,
         *,
         is_ready: Callable[[], Awaitable[bool]],
         on_started: Callable[[Sequence[RunningPart]], None],
@@ -57,11 +58,11 @@ class Supervisor:
         seconds that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
         self._parts = parts
         self._timing = timing
+        self._hangup = hangup
         self._is_ready = is_ready
         self._on_started = on_started
         self._on_ready = on_ready
         self._on_hangup = on_hangup
-        self._terminal = Terminal()
         self._children: list[RunningPart] = []
         self._ended: list[RunningPart] = []
         self._lost: set[str] = set()
@@ -77,7 +78,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
+        self._hangup.follow(self._on_sighup)
         try:
             with _held_back(signal.SIGHUP):
                 for part in self._parts:
@@ -97,7 +98,7 @@ class Supervisor:
 
     def _on_sighup(self) -> None:
         """Also while the daemon starts or stops."""
-        if self._terminal.has_ended_us():
+        if self._hangup.terminal_is_closed():
             if not self._stop.is_set():  # a shell that ends sends another one
                 self._on_signal(signal.SIGHUP)
             return

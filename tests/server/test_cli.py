@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +15,7 @@ import msgspec
 import pytest
 
 from server import __version__, cli
+from server.daemon.hangup import Hangup
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.server_config import Limits
 from server.settings.setting_names import flag_name
@@ -22,17 +25,19 @@ from workers.contract.attention_backends import AttentionBackendName
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[ServeCommand]:
+def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeCommand]]:
     """What `serve` would have been asked for."""
     asked: list[ServeCommand] = []
+    before = signal.getsignal(signal.SIGHUP)
 
-    def serve(command: ServeCommand) -> int:
+    def serve(command: ServeCommand, _: Hangup) -> int:
         asked.append(command)
         return 0
 
     monkeypatch.setattr(cli, "serve", serve)
     monkeypatch.setattr(cli, "api_key_from", lambda: "from-the-environment")
-    return asked
+    yield asked
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_defaults(commands: list[ServeCommand]) -> None:

@@ -1,9 +1,11 @@
 """SIGHUP in a real daemon: keys and certificate change, and a stream goes on to its end."""
 
 import json
+import os
 import signal
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import httpx
@@ -92,3 +94,25 @@ def test_keys_and_certificate_change_under_a_stream(tmp_path: Path, processes: i
 
         daemon.process.send_signal(signal.SIGTERM)
         assert daemon.exit_code(20) == 0
+
+
+def test_one_that_comes_while_the_start_is_prepared_is_followed_later(tmp_path: Path) -> None:
+    """The daemon reads its second file of keys, a pipe, until the test has written it."""
+    keys, pipe = tmp_path / "keys", tmp_path / "pipe"
+    keys.write_text("old\n")
+    os.mkfifo(pipe)
+    model = str(demo_models()[GENERATOR_NAME])
+    daemon = Daemon(model, "--api-key-file", str(keys), "--api-key-file", str(pipe))
+    try:
+        with pipe.open("w") as writer:
+            keys.write_text("new\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            writer.write("other\n")
+        daemon.wait_ready()
+        wait_for(lambda: any("which is not read again" in line for line in daemon.log), 10)
+        wait_for(lambda: statuses(daemon, "new") == {200}, 10)
+        assert statuses(daemon, "old") == {401}
+        assert statuses(daemon, "other") == {200}
+    finally:
+        daemon.end()

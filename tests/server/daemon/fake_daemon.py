@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from server.daemon.child_commands import Part, Role
+from server.daemon.hangup import Hangup
 from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
 
@@ -107,6 +108,7 @@ class FakeDaemon:
         supervisor = Supervisor(
             self.parts,
             Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
+            Hangup(),
             is_ready=is_ready,
             on_started=on_started,
             on_ready=lambda _: when_ready(),

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -62,20 +65,38 @@ sys.exit(asyncio.run(daemon.run(ready)))
 """
 
 
-@pytest.mark.parametrize("nohup", [False, True])
-def test_a_terminal_that_is_closed_ends_the_daemon(tmp_path: Path, nohup: bool) -> None:
+STARTING = """
+import pathlib, sys, time
+from server.daemon.hangup import Hangup
+hangup = Hangup()
+(pathlib.Path(sys.argv[1]) / "ready").touch()
+time.sleep(60)
+"""
+
+
+@contextmanager
+def on_a_terminal(script: str, folder: Path, *before: str) -> Generator[tuple[Popen[bytes], int]]:
+    """A process that has made the file `ready`, and its terminal's other end."""
     ours, theirs = pty.openpty()
     # The terminal is its controlling one; a SIGHUP that is ignored stays so in a new program.
-    command = [*("setsid", "--ctty"), *(["nohup"] if nohup else [])]
-    process = subprocess.Popen(
-        [*command, sys.executable, "-c", SUPERVISOR, str(tmp_path)],
+    process = Popen(
+        ["setsid", "--ctty", *before, sys.executable, "-c", script, str(folder)],
         stdin=theirs,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     os.close(theirs)
     try:
-        wait_until((tmp_path / "ready").exists, 20)
+        wait_until((folder / "ready").exists, 20)
+        yield process, ours
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_is_closed_ends_the_daemon(tmp_path: Path, nohup: bool) -> None:
+    with on_a_terminal(SUPERVISOR, tmp_path, *(["nohup"] if nohup else [])) as (process, ours):
         process.send_signal(signal.SIGHUP)
         wait_until((tmp_path / "reloads").exists)
         os.close(ours)
@@ -85,6 +106,12 @@ def test_a_terminal_that_is_closed_ends_the_daemon(tmp_path: Path, nohup: bool) 
         else:
             assert process.wait(10) == 0
             assert (tmp_path / "diary").read_text() == "api\n"
-    finally:
-        process.terminate()
-        process.wait(10)
+
+
+def test_a_terminal_that_is_closed_ends_a_daemon_that_prepares_its_start(tmp_path: Path) -> None:
+    with on_a_terminal(STARTING, tmp_path) as (process, ours):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        os.close(ours)
+        assert process.wait(10) == 128 + signal.SIGHUP
