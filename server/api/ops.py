@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from server import __version__
 from server.http.openapi import operation
+from server.metrics.request_record import record_of
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Model, Registry
@@ -59,6 +60,7 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
 @LIVE.answered_by
 async def live(request: Request) -> Response:
     """Whether every engine is alive, or still loading: a liveness probe."""
+    record_of(request).is_probe = True
     for model in service_of(request).registry.models:
         model.check_alive()
     return json_answer(Health())
@@ -68,6 +70,7 @@ async def live(request: Request) -> Response:
 @READY.answered_by
 async def ready(request: Request) -> Response:
     """Whether every model is ready, and new requests are taken: a readiness probe."""
+    record_of(request).is_probe = True
     service = service_of(request)
     service.check(service.registry.models)
     for model in service.registry.models:

@@ -72,7 +72,7 @@ class Metrics:
         answers, seconds = found
         answers.add()
         seconds.observe(record.total_s)
-        if record.error is not None:
+        if record.error is not None and not record.is_probe:
             self._by_reason[record.error].add()
         if record.rows and record.model is not None:
             self._of_model[record.model].count(record)

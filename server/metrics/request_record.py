@@ -28,6 +28,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     model          the first name of the model that it means
     status         of its answer
     error          why it was refused, or failed; a stream may fail after its status was sent
+    is_probe       it asks how the daemon is: what that answers refuses nothing
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
     cached_tokens  of the prompt tokens, those found in the prefix cache
@@ -47,6 +48,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     model: str | None = None
     status: int = CLIENT_LEFT
     error: ErrorCode | None = None
+    is_probe: bool = False
     rows: int = 0
     ended_rows: dict[RowEnd, int] = {}
     prompt_tokens: int = 0

@@ -222,6 +222,8 @@ def test_an_engine_that_is_still_loading(builder):
     assert int(response.headers["retry-after"]) > 0
     assert health(deployment) == {"not_ready"}
     assert deployment.http.get("/health/live").status_code == 200
+    # Probes that say so refuse nothing.
+    assert metric(deployment, "penstock_refusals_total", reason="not_ready") == 1
     deployment.engines["writer"].script.ready = True
     deployment.api.wait_ready()
     assert deployment.http.get("/health").status_code == 200
