@@ -1,20 +1,14 @@
 """The access log of one API process."""
 
-import time
-from typing import Final
-
 from starlette.types import Scope
 
 from server.access_log.line_writer import LineWriter
 from server.access_log.lines import LineFormat
-from server.errors import APIError
 from server.metrics.families import Count
 from server.metrics.request_record import RequestRecord
 from server.settings.server_config import LogFormat
 
 _STDOUT = 1
-STATE: Final = "access_log"
-"""Where the connections find it in the application's state."""
 
 
 class AccessLog:
@@ -29,16 +23,10 @@ class AccessLog:
         self._write = self._writer.write
 
     def add(self, scope: Scope, record: RequestRecord) -> None:
-        """A request whose record is closed."""
+        """A request whose record is closed; `scope` may lack what could not be read."""
         client = scope["client"]
         path = scope.get("raw_path")
         self._write(self._line(record, client and client[0], scope.get("method"), path))
-
-    def add_unread(self, scope: Scope, error: APIError) -> None:
-        """A request that could not be read, or not to its end; `scope` has what is known of it."""
-        now = time.perf_counter()
-        record = RequestRecord(request_id="", started=now, status=error.status, error=error.code)
-        self.add(scope, record)
 
     def close(self) -> None:
         """Write what waits, for a second at most."""

@@ -9,8 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from server import __version__
-from server.access_log.access_log import STATE as ACCESS_LOG
-from server.access_log.access_log import AccessLog
 from server.app.endpoints import routes
 from server.errors import APIError
 from server.http.cors import with_cors
@@ -19,6 +17,7 @@ from server.http.gate import Gate
 from server.http.openapi import describe, documented_operations
 from server.http.route_table import RouteTable
 from server.service.service import Service
+from server.wire.unreadable_request import NOTE_UNREAD, NoteUnread
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -28,9 +27,9 @@ def create_app(service: Service) -> ASGIApp:
     """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, AccessLog | None]]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, NoteUnread]]:
         await service.registry.start()
-        yield {ACCESS_LOG: service.access_log}
+        yield {NOTE_UNREAD: gate.note_unread}
         await service.registry.close()
 
     endpoints = service.registry.endpoints

@@ -77,7 +77,19 @@ class Gate:
         finally:
             if not complete:
                 _note_unanswered(scope, record)
+            record.endpoint = self._table.endpoint(scope)
             self._close(scope, record)
+
+    def note_unread(self, scope: Scope, error: APIError) -> bytes:
+        """A request that could not be read, and so never comes here, was answered with `error`;
+        `scope` has what is known of it. Returns its id."""
+        request_id = self._service.new_id("req")
+        now = time.perf_counter()
+        record = RequestRecord(
+            request_id=request_id, started=now, status=error.status, error=error.code
+        )
+        self._close(scope, record)
+        return request_id.encode()
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
@@ -96,7 +108,6 @@ class Gate:
         await response(scope, receive, send)
 
     def _close(self, scope: Scope, record: RequestRecord) -> None:
-        record.endpoint = self._table.endpoint(scope)
         record.close()
         self._service.metrics.answered(record)
         if self._log is not None:

@@ -1,9 +1,11 @@
 """Bytes that cannot be read as a request: they get the last answer of their connection."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
+import httptools
 from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
@@ -12,10 +14,15 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from server.access_log.access_log import STATE as ACCESS_LOG
-from server.access_log.access_log import AccessLog
 from server.errors import APIError
 from server.http.error_answer import ErrorAnswer
+from server.metrics.request_record import RequestRecord
+
+NOTE_UNREAD: Final = "note_unread"
+"""Where the connections find a NoteUnread in the application's state."""
+
+NoteUnread = Callable[[Scope, APIError], bytes]
+"""Takes what is known of a request, and its answer; returns the request's id."""
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.
 _LINGER_S = 2
@@ -39,9 +46,11 @@ def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
         elif last.response_started:
             connection.transport.close()
         else:
-            cast("Scope", last.scope)["unreadable"] = error
+            scope = cast("Scope", last.scope)
+            scope["unreadable"] = error
             last.message_event.set()
-            _answer_last(connection, error)
+            record: RequestRecord | None = scope.get("record")
+            _answer_last(connection, error, b"" if record is None else record.request_id.encode())
 
 
 def _app(end: Callable[[], None]) -> ASGI3Application:
@@ -53,24 +62,29 @@ def _app(end: Callable[[], None]) -> ASGI3Application:
 
 def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle | None) -> Scope:
     """What is known of the request that cannot be read: perhaps only who sent it."""
+    known: Scope = {"client": connection.client}
     scope = cast("Scope | None", connection.scope)
     begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
-    return scope if scope is not None and begun else {"client": connection.client}
+    if begun and connection.url:
+        parser = cast("httptools.HttpRequestParser", connection.parser)
+        known["method"] = parser.get_method().decode()
+        with suppress(httptools.HttpParserInvalidURLError):
+            known["raw_path"] = httptools.parse_url(connection.url).path
+    return known
 
 
 def _end(connection: HttpToolsProtocol, error: APIError, scope: Scope) -> None:
     """The application will not hear of the request."""
-    access_log: AccessLog | None = connection.app_state.get(ACCESS_LOG)
-    if access_log is not None:
-        access_log.add_unread(scope, error)
-    _answer_last(connection, error)
+    note_unread: NoteUnread = connection.app_state[NOTE_UNREAD]
+    _answer_last(connection, error, note_unread(scope, error))
 
 
-def _answer_last(connection: HttpToolsProtocol, error: APIError) -> None:
+def _answer_last(connection: HttpToolsProtocol, error: APIError, request_id: bytes) -> None:
+    """`request_id` is empty while the application has not given it one."""
     transport = connection.transport
     if transport.is_closing():
         return
-    transport.write(_answer(connection, error))
+    transport.write(_answer(connection, error, request_id))
     if transport.can_write_eof():
         transport.write_eof()
         connection.loop.call_later(_LINGER_S, transport.close)
@@ -78,11 +92,13 @@ def _answer_last(connection: HttpToolsProtocol, error: APIError) -> None:
         transport.close()
 
 
-def _answer(connection: HttpToolsProtocol, error: APIError) -> bytes:
+def _answer(connection: HttpToolsProtocol, error: APIError, request_id: bytes) -> bytes:
     answer = ErrorAnswer(error)
+    named = [(b"x-request-id", request_id)] if request_id else []
     headers = [
         *connection.server_state.default_headers,
         *answer.raw_headers,
+        *named,
         (b"connection", b"close"),
     ]
     lines = [b"%b: %b\r\n" % header for header in headers]

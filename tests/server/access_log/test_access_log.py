@@ -150,14 +150,12 @@ BEGUN = (
     ("parts", "status", "method", "path"),
     [
         ([b"\x16\x03\x01 this is TLS\r\n\r\n"], 400, None, None),
-        ([b"GET / HTTP/1.1\r\n\r\n"], 400, None, None),
-        ([b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 70_000], 431, None, None),
-        (
-            [BEGUN, b"no number\r\n"],
-            400,
-            "POST",
-            "/embed",
-        ),
+        ([b"GET / HTTP/1.1\r\n\r\n"], 400, "GET", "/"),
+        ([b"GET /a?key=sesame HTTP/1.1\r\n" + HOST + b"No Name: a\r\n\r\n"], 400, "GET", "/a"),
+        ([b"GET http://a:sesame@b/c? HTTP/1.1\r\n\r\n"], 400, "GET", "/c"),
+        ([b"GET http://[ HTTP/1.1\r\n" + HOST + b"\r\n"], 400, "GET", None),
+        ([b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 70_000], 431, "GET", "/"),
+        ([BEGUN, b"no number\r\n"], 400, "POST", "/embed"),
     ],
 )
 def test_requests_that_cannot_be_read(
@@ -165,10 +163,18 @@ def test_requests_that_cannot_be_read(
 ) -> None:
     deployment = opened(builder, "json")
     log = Log(deployment)
-    assert send(deployment, *parts).startswith(b"HTTP/1.1 %d " % status)
+    answer = send(deployment, *parts)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
     (line,) = log.lines(1)
     assert (line["status"], line["method"], line["path"]) == (status, method, path)
     assert line["client"] == "127.0.0.1"
+    assert b"x-request-id: %b\r\n" % line["id"].encode() in answer
+    assert "sesame" not in log.text()
+    endpoint = "/embed" if path == "/embed" else "other"
+    metrics = deployment.http.get("/metrics").text
+    counted = f'penstock_http_requests_total{{endpoint="{endpoint}",status="{status}"}} 1.0'
+    assert counted in metrics
+    assert f'penstock_refusals_total{{reason="{line["error"]}"}} 1.0' in metrics
 
 
 def test_garbage_after_a_request_is_not_taken_for_it(builder: DeploymentBuilder) -> None:

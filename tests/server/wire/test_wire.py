@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from server.wire.http_protocol import WireProtocol
+from server.wire.unreadable_request import NOTE_UNREAD
 
 GET = b"GET /now HTTP/1.1\r\nHost: here\r\n"
 POST = b"POST /now HTTP/1.1\r\nHost: here\r\n"
@@ -118,7 +119,7 @@ async def connect(app: App, read_timeout: float) -> AsyncGenerator[Connect]:
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
-        lambda: ShortTimeout(config, state, {}), "127.0.0.1", 0
+        lambda: ShortTimeout(config, state, {NOTE_UNREAD: lambda *_: b"req-1"}), "127.0.0.1", 0
     )
 
     @asynccontextmanager
