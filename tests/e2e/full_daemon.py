@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.workers.checkpoints import save_bert
+from tests.workers.checkpoints import save_bert, save_masked_lm
 
 CLIENTS_PYTHON = Path(__file__).parents[2] / ".venv-clients" / "bin" / "python"
 KEY = "sesame-5f0c1e"
@@ -25,7 +25,7 @@ PUBLISHED_NAMES = {
 
 def write_models(folder: Path) -> dict[str, Path]:
     """Names, with commas -> folder: the demo models and a classifier."""
-    models = demo_models() | {CLASSIFIER_NAME: _write_classifier(folder / "moods")}
+    models = demo_models() | {CLASSIFIER_NAME: write_classifier(folder / "moods")}
     return {",".join([name, *PUBLISHED_NAMES.get(name, [])]): path for name, path in models.items()}
 
 
@@ -35,14 +35,25 @@ def guarded_arguments(models: Mapping[str, Path]) -> list[str]:
     return [*map(str, models.values()), *names, "--api-key", KEY, "--threads", "1"]
 
 
-def _write_classifier(folder: Path) -> Path:
+def write_classifier(folder: Path) -> Path:
     """Three labels at random, and the demo embedder's tokenizer."""
-    embedder = demo_models()[EMBEDDER_NAME]
-    vocabulary = json.loads((embedder / "config.json").read_text())["vocab_size"]
-    save_bert(
-        folder, labels=3, id2label={0: "calm", 1: "glad", 2: "sad"}, vocab_size=vocabulary,
-        num_hidden_layers=1,
-    )  # fmt: skip
-    for file in embedder.glob("*token*.json"):
+    labels = {0: "calm", 1: "glad", 2: "sad"}
+    save_bert(folder, labels=3, id2label=labels, vocab_size=_vocabulary(), num_hidden_layers=1)
+    return _with_tokenizer(folder)
+
+
+def write_sparse_embedder(folder: Path) -> Path:
+    """Random weights, and the demo embedder's tokenizer."""
+    save_masked_lm(folder, bias=-2.0, vocab_size=_vocabulary(), num_hidden_layers=1)
+    return _with_tokenizer(folder)
+
+
+def _vocabulary() -> int:
+    config = demo_models()[EMBEDDER_NAME] / "config.json"
+    return json.loads(config.read_text())["vocab_size"]
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    for file in demo_models()[EMBEDDER_NAME].glob("*token*.json"):
         shutil.copy(file, folder)
     return folder

@@ -8,7 +8,13 @@ import pytest
 
 from tests.deploy.status_page.chromium import Chromium, Page
 from tests.e2e.daemon import Daemon, running
-from tests.e2e.full_daemon import HEADERS, guarded_arguments, write_models
+from tests.e2e.full_daemon import (
+    HEADERS,
+    guarded_arguments,
+    write_classifier,
+    write_models,
+    write_sparse_embedder,
+)
 
 NASTY = "<script>alert(1)</script>"
 """The last name of every model of `guarded`."""
@@ -39,6 +45,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     *names, _ = models
     renamed = dict(zip([*names, NASTY], models.values(), strict=True))
     with running(*guarded_arguments(renamed)) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """The models `moods`, a classifier, and `splade`, which embeds texts as sparse vectors."""
+    folder = tmp_path_factory.mktemp("readers")
+    models = [write_classifier(folder / "moods"), write_sparse_embedder(folder / "splade")]
+    with running(*map(str, models), "--threads", "1") as daemon:
         yield daemon
 
 

@@ -15,14 +15,20 @@ from tests.deploy.status_page.conftest import status
 from tests.e2e.daemon import Daemon
 
 
-@pytest.fixture
-def board(page: Page, demo: Daemon) -> Iterator[Page]:
+@contextmanager
+def opened(page: Page, daemon: Daemon) -> Iterator[Page]:
     """The open page. At the end it has asked nobody else, and has had nothing to complain of."""
-    page.open(f"{demo.url}/")
+    page.open(f"{daemon.url}/")
     page.wait_text("#state", "ready")
     yield page
-    assert {urlsplit(url).netloc for url in page.requests()} == {urlsplit(demo.url).netloc}
+    assert {urlsplit(url).netloc for url in page.requests()} == {urlsplit(daemon.url).netloc}
     assert page.complaints() == []
+
+
+@pytest.fixture
+def board(page: Page, demo: Daemon) -> Iterator[Page]:
+    with opened(page, demo) as board:
+        yield board
 
 
 @contextmanager
@@ -122,12 +128,34 @@ def test_refusals_are_shown_by_their_reason(board: Page, demo: Daemon) -> None:
     ],
 )
 def test_an_endpoint_can_be_tried(board: Page, model: str, endpoint: str, part: str) -> None:
-    choose(board, model, endpoint)
-    board.value("document.getElementById('try-send').click()")
-    board.wait_text("#try-note", "after")
+    send_trial(board, model, endpoint)
     wait_for(lambda: part in board.text("#try-answer") + board.text("#try-note"))
     assert len(board.text("#try-answer")) > 10
-    assert endpoint in board.value("document.getElementById('try-command').textContent")
+
+
+def test_classifiers_and_sparse_embedders_can_be_tried(page: Page, readers: Daemon) -> None:
+    with opened(page, readers):
+        send_trial(page, "moods", "/v1/classify")
+        rows = page.text("#try-answer").splitlines()
+        label, probabilities, text = rows[1].split("\t")
+        assert label in ("calm", "glad", "sad")
+        assert sum(map(float, probabilities.split(", "))) == pytest.approx(1, abs=0.002)
+        assert text == "The cat sat on the mat."
+        send_trial(page, "splade", "/embed_sparse")
+        rows = page.text("#try-answer").splitlines()
+        text, entries, largest = rows[1].split("\t")
+        assert text == "The cat sat on the mat."
+        assert int(entries) > len(largest.split(", ")) == 4
+        weights = [float(entry.split(": ")[1]) for entry in largest.split(", ")]
+        assert weights == sorted(weights, reverse=True)
+
+
+def send_trial(page: Page, model: str, endpoint: str) -> None:
+    """Until its answer is there."""
+    choose(page, model, endpoint)
+    page.value("document.getElementById('try-send').click()")
+    page.wait_text("#try-note", "after")
+    assert endpoint in page.value("document.getElementById('try-command').textContent")
 
 
 def choose(page: Page, model: str, endpoint: str) -> None:
