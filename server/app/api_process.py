@@ -92,6 +92,8 @@ async def serve(
     beating.cancel()
     if service.access_log is not None:
         service.access_log.close()
+    if service.tracer is not None:
+        service.tracer.close()
 
 
 def _reload_on_sighup(

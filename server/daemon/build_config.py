@@ -4,12 +4,19 @@ What settings leave open about a model is decided in `server/models/model_setup.
 defaults of `server/settings/defaults.py`.
 """
 
+import os
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Final
 
 from server.daemon.credentials import Credentials
 from server.models.served_models import build_served_models
 from server.settings.server_config import ServerConfig
-from server.settings.settings import ServeCommand
+from server.settings.settings import ServeCommand, SettingsError
+
+_TRACES_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
+# The first that is set counts.
+_TRACES_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 def build_config(
@@ -35,6 +42,27 @@ def build_config(
         stall_timeout=settings.stall_timeout,
         log_level=settings.log_level,
         access_log=settings.access_log,
+        otlp_traces_endpoint=_traces_endpoint(command),
         limits=settings.limits,
         models=build_served_models(settings, command.setting_names, folder),
     )
+
+
+def _traces_endpoint(command: ServeCommand) -> str | None:
+    """Raises SettingsError if traces could not be sent."""
+    endpoint = command.settings.otlp_traces_endpoint
+    if endpoint is None:
+        return None
+    setting = command.setting_names.of("otlp_traces_endpoint")
+    for variable in _TRACES_PROTOCOLS:
+        if protocol := os.environ.get(variable):
+            if protocol != "http/protobuf":
+                raise SettingsError(
+                    f"{setting}: {variable} is {protocol}; traces are sent by http/protobuf alone"
+                )
+            break
+    try:
+        distribution(_TRACES_PACKAGE)
+    except PackageNotFoundError:
+        raise SettingsError(f"{setting}: pip install 'penstock[otel]' to send traces") from None
+    return endpoint

@@ -34,7 +34,7 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._log = service.access_log
+        self._log, self._tracer = service.access_log, service.tracer
         self._open = {
             endpoint.handler for endpoint in service.registry.endpoints if not endpoint.needs_key
         }
@@ -49,6 +49,7 @@ class Gate:
         record = RequestRecord(request_id=request_id.decode(), started=started)
         scope["service"], scope["record"] = self._service, record
         complete = False
+        handler = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal complete
@@ -79,6 +80,8 @@ class Gate:
                 _note_unanswered(scope, record)
             record.endpoint = self._table.endpoint(scope)
             self._close(scope, record)
+            if self._tracer is not None and handler not in self._open:
+                self._tracer.add(scope, record)
 
     def note_unread(self, scope: Scope, error: APIError) -> bytes:
         """A request that could not be read, and so never comes here, was answered with `error`;

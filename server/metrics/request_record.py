@@ -1,5 +1,5 @@
-"""What is known of one HTTP request, written down along its life; metrics and the access log read
-it at its end."""
+"""What is known of one HTTP request, written down along its life; metrics, the access log
+and traces read it at its end."""
 
 import time
 from typing import Final, Literal, cast, get_args
@@ -29,6 +29,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     status         of its answer
     error          why it was refused, or failed; a stream may fail after its status was sent
     is_probe       it asks how the daemon is: what that answers refuses nothing
+    jobs           of its engine, as far as they have been told the time
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
     cached_tokens  of the prompt tokens, those found in the prefix cache
@@ -49,6 +50,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     status: int = CLIENT_LEFT
     error: ErrorCode | None = None
     is_probe: bool = False
+    jobs: int = 0
     rows: int = 0
     ended_rows: dict[RowEnd, int] = {}
     prompt_tokens: int = 0
@@ -63,6 +65,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
 
     def add_timing(self, timing: JobTiming) -> None:
         """Add what the engine said of one of its jobs."""
+        self.jobs += 1
         self.tokenize_s = (self.tokenize_s or 0.0) + timing.tokenize
         self.queue_s = (self.queue_s or 0.0) + timing.queue
         self.prefill_s = (self.prefill_s or 0.0) + timing.prefill

@@ -4,7 +4,7 @@ import itertools
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +20,9 @@ from server.service.endpoint import Endpoint
 from server.service.registry import Model, Registry
 from server.settings.api_keys import KeyCheck
 from server.settings.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from server.request_tracing.request_tracer import RequestTracer
 
 # Requests that are ended at the drain's deadline need a moment to answer their clients.
 _LAST_ANSWERS_S = 1.0
@@ -44,6 +47,7 @@ class Service:
             alias=config.metrics_alias,
         )
         self.access_log = _access_log(config, self.metrics)
+        self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
@@ -100,6 +104,15 @@ def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
     if config.access_log is None:
         return None
     return AccessLog(config.access_log, metrics.dropped_lines, alone=config.api_workers == 1)
+
+
+def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
+    if endpoint is None:
+        return None
+    # Imported here: its packages are an extra.
+    from server.request_tracing.request_tracer import RequestTracer  # noqa: PLC0415
+
+    return RequestTracer(endpoint)
 
 
 def service_of(request: Request) -> Service:

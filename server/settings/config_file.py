@@ -22,6 +22,7 @@ from server.settings.setting_types import (
     parse_origin,
     parse_size,
     parse_stage_layers,
+    parse_traces_endpoint,
 )
 from server.settings.settings import Settings, SettingsError
 
@@ -32,6 +33,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
     "cors_origins": parse_origin,
+    "otlp_traces_endpoint": parse_traces_endpoint,
     "stage_layers": parse_stage_layers,
 }
 """Keys whose texts are parsed, as those of their flags are."""

@@ -96,6 +96,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     metrics_alias: MetricsAlias | None = None
     access_log: LogFormat | None = None
+    otlp_traces_endpoint: str | None = None
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
     limits: Limits

@@ -97,6 +97,15 @@ def parse_origin(text: str) -> str:
     return text
 
 
+def parse_traces_endpoint(text: str) -> str:
+    """`http://collector:4318/v1/traces`."""
+    if not re.fullmatch(r"https?://[^\s/?#]+/\S*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a URL for OTLP over HTTP, such as http://localhost:4318/v1/traces"
+        )
+    return text
+
+
 def parse_api_key(text: str) -> str:
     """A key that an HTTP header can carry. Error messages do not show it."""
     try:

@@ -29,6 +29,7 @@ from server.settings.setting_types import (
     parse_seconds,
     parse_share,
     parse_size,
+    parse_traces_endpoint,
 )
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -88,6 +89,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "write a line for each request to standard output, as text or json (default: none)",
             metavar="FORMAT",
             choices=get_args(LogFormat),
+        ),
+    ] = None
+    otlp_traces_endpoint: Annotated[
+        Text | None,
+        Flag(
+            FlagGroup.HTTP,
+            "send OpenTelemetry traces of requests to this URL of a collector, by OTLP over HTTP, "
+            "such as http://localhost:4318/v1/traces (default: none; needs penstock[otel])",
+            parse_traces_endpoint,
+            "URL",
         ),
     ] = None
     api_key_files: Annotated[

@@ -172,6 +172,7 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--startup-timeout", "9" * 400], "is not a number of seconds"),
         (["--api-key", ""], "a key is one or more visible ASCII characters"),
         (["--api-key", "a b"], "a key is one or more visible ASCII characters"),
+        (["--otlp-traces-endpoint", "grpc://x:4317"], "'grpc://x:4317' is not a URL for OTLP"),
         (["--cors-origin", "https://x/"], "'https://x/' is not an origin"),
         (["--cors-origin", "example.org"], "'example.org' is not an origin"),
         (["--cors-origin", "HTTPS://x"], "'HTTPS://x' is not an origin"),

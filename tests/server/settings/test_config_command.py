@@ -1,8 +1,9 @@
 """`penstock config`: the frozen configuration, from flags and from a file, and what cannot be."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -106,6 +107,34 @@ def test_flags_go_before_the_file(penstock: Penstock) -> None:
     config = penstock.of_file(text, "--port", "3", "--cors-origin", "https://b")
     assert (config["port"], config["cors_origins"]) == (3, ["https://b"])
     assert config["limits"]["max_requests"] == 2
+
+
+TRACES = "otlp_traces_endpoint: http://collector:4318/v1/traces\nmodels: [{model: llama}]"
+
+
+def test_where_traces_go(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    config = penstock.of_file(TRACES)
+    assert config["otlp_traces_endpoint"] == "http://collector:4318/v1/traces"
+
+
+def test_traces_go_by_http_alone(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    assert penstock.refused(TRACES) == (
+        "otlp_traces_endpoint: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is grpc; "
+        "traces are sent by http/protobuf alone"
+    )
+
+
+def test_traces_without_their_packages(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("server.daemon.build_config.distribution", missing)
+    assert penstock.refused(TRACES) == (
+        "otlp_traces_endpoint: pip install 'penstock[otel]' to send traces"
+    )
 
 
 def test_an_engine_calls_its_settings_as_they_are_set(folder: Path) -> None:

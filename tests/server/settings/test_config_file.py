@@ -23,6 +23,7 @@ cors_origins: [https://chat.example.org, "*"]
 strict_fields: true
 metrics_alias: vllm
 access_log: json
+otlp_traces_endpoint: https://collector/v1/traces
 max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
@@ -121,6 +122,7 @@ def everything(folder: Path) -> Settings:
         strict_fields=True,
         metrics_alias="vllm",
         access_log="json",
+        otlp_traces_endpoint="https://collector/v1/traces",
         max_requests=10,
         max_sequences=20,
         max_body_size=2 << 20,
@@ -180,6 +182,10 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("cors_origins: [https://a, b]", "cors_origins[1]: 'b' is not an origin"),
         ("strict_fields: maybe", "strict_fields: expected `bool`, got `str`"),
         ("log_level: loud", "log_level: invalid enum value 'loud'; one of debug, info"),
+        (
+            "otlp_traces_endpoint: localhost:4317",
+            "otlp_traces_endpoint: 'localhost:4317' is not a URL",
+        ),
         ("metrics_alias: tgi", "metrics_alias: invalid enum value 'tgi'; one of vllm"),
         ("memory_share: 1.01", "memory_share: expected `float` <= 1.0"),
         ("memory_share: .nan", "memory_share: expected `float` > 0.0"),

@@ -1,0 +1,1 @@
+"""OpenTelemetry: a trace's spans for each request, sent to a collector."""

@@ -1,0 +1,112 @@
+"""Makes the spans of each request and hands them to OpenTelemetry's SDK, whose thread sends them.
+
+The only file that imports the SDK (the extra `otel`): nothing of it is loaded without
+`--otlp-traces-endpoint`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import (
+    SERVICE_NAME,
+    SERVICE_VERSION,
+    OTELResourceDetector,
+    Resource,
+)
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.types import Scope
+
+from server import __version__
+from server.metrics.request_record import RequestRecord
+from server.request_tracing.phases import attributes, failed, phases
+
+_logger = logging.getLogger(__name__)
+
+_EXPORT_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
+_NANOSECONDS = 1_000_000_000
+_PARENT: Final = ("traceparent", "tracestate")
+
+
+class RequestTracer:
+    """A span for each request, with one for each part of the engine's work in it.
+
+    A request with a `traceparent` (W3C Trace Context) continues that trace, if its caller samples
+    it. The SDK reads its own variables of the environment (`OTEL_SERVICE_NAME`,
+    `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_TRACES_HEADERS` and so on). At most 2,048 spans wait
+    for the collector; where it is slow or away, the oldest are dropped.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint` is the collector's URL for traces, by OTLP over HTTP."""
+        # It would write a line for every batch; the exporter below says it once.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        own = Resource({SERVICE_NAME: "penstock", SERVICE_VERSION: __version__})
+        self._provider = TracerProvider(
+            resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(_Exporter(endpoint)))
+        self._tracer = self._provider.get_tracer("penstock", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def add(self, scope: Scope, record: RequestRecord) -> None:
+        """A request whose record is closed now."""
+        start = time.time_ns() - _nanoseconds(record.total_s)
+        parent = {
+            name: value for name in _PARENT if (value := _header(scope, name.encode())) is not None
+        }
+        method, path = scope["method"], scope["path"]
+        span = self._tracer.start_span(
+            f"{method} {record.endpoint}",
+            self._propagator.extract(parent),
+            SpanKind.SERVER,
+            attributes(record, method, path),
+            start_time=start,
+        )
+        if span.is_recording():
+            if failed(record):
+                span.set_status(StatusCode.ERROR, record.error)
+            within = set_span_in_context(span)
+            for name, begin, end in phases(record):
+                part = self._tracer.start_span(name, within, start_time=start + _nanoseconds(begin))
+                part.end(start + _nanoseconds(end))
+        span.end(start + _nanoseconds(record.total_s))
+
+    def close(self) -> None:
+        """Send what waits, for a second at most."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+
+
+class _Exporter(OTLPSpanExporter):
+    """Says when the collector goes away, and when it is back."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint, timeout=_EXPORT_SECONDS)
+        self._url, self._away = endpoint, False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        away = result is not SpanExportResult.SUCCESS
+        if away and not self._away:
+            _logger.warning("no traces can be sent to %s; they are dropped", self._url)
+        elif self._away and not away:
+            _logger.info("traces can be sent to %s again", self._url)
+        self._away = away
+        return result
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * _NANOSECONDS)
