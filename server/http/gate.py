@@ -80,8 +80,7 @@ class Gate:
                 _note_unanswered(scope, record)
             record.endpoint = self._table.endpoint(scope)
             self._close(scope, record)
-            if self._tracer is not None and handler not in self._open:
-                self._tracer.add(scope, record)
+            self._trace(scope, record, handler)
 
     def note_unread(self, scope: Scope, error: APIError) -> bytes:
         """A request that could not be read, and so never comes here, was answered with `error`;
@@ -115,6 +114,10 @@ class Gate:
         self._service.metrics.answered(record)
         if self._log is not None:
             self._log.add(scope, record)
+
+    def _trace(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
+        if self._tracer is not None and handler not in self._open:
+            self._tracer.add(scope, record)
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
         """The client's own id, harmless characters only, or a fresh one."""
