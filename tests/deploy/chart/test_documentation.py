@@ -71,12 +71,6 @@ def test_errors_are_worded_as_in_the_page(helm3: Helm3, values: Values) -> None:
     assert any(line and line in said for line in examples_of_errors())
 
 
-def test_links_lead_to_headings() -> None:
-    headings = re.findall(r"(?m)^##+ (.+)$", PAGE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
-
-
 def examples_of_errors() -> list[str]:
     """The lines of the page's example."""
     (block,) = re.findall(r"```text\n(gpus is .*?)```", PAGE, re.DOTALL)

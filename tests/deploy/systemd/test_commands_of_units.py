@@ -100,7 +100,7 @@ def test_a_reload_reads_the_keys_again(started: StartedUnit) -> None:
 
 
 def test_trace_finds_the_daemon(started: StartedUnit, tmp_path: Path) -> None:
-    """By TMPDIR alone, as docs/deploy.md says."""
+    """By TMPDIR alone, as docs/one-host.md says."""
     trace = tmp_path / "trace.json"
     subprocess.run(
         ["penstock", "trace", "--seconds", "0.2", "-o", trace],

@@ -117,7 +117,7 @@ def test_the_account_exists(name: str, tmp_path: Path) -> None:
 
 
 def test_documented_drop_ins_are_valid(root: SystemRoot) -> None:
-    docs = (REPOSITORY / "docs" / "deploy.md").read_text()
+    docs = (REPOSITORY / "docs" / "one-host.md").read_text()
     drop_ins = re.findall(r"```ini\n(.*?)```", docs, re.DOTALL)
     assert len(drop_ins) >= 2
     (root.units / "penstock.service.d").mkdir()

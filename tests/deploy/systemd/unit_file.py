@@ -31,7 +31,7 @@ def seconds(value: str) -> float:
 
 
 class SystemRoot:
-    """A system below `folder`, in which the units are installed as docs/deploy.md says."""
+    """A system below `folder`, in which the units are installed as docs/one-host.md says."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
