@@ -8,7 +8,6 @@ state; no send ever blocks.
 """
 
 import math
-import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,30 +15,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import zmq
 
 from engine_core.admission.budget import Budget
+from engine_core.admission.group_jobs import jobs_of
 from engine_core.admission.queue_bound import QueueBound
 from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.job import Job, JobKey, RefusalError
+from engine_core.job import Job, JobKey, PrefixGroup, RefusalError
 from engine_core.messages import (
     Abort,
     EncodeJob,
     EndRow,
+    GenerateGroup,
     GenerateJob,
     Hello,
     ResetCache,
     ToCore,
-    Trace,
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer
-from engine_core.transport import Clients, Pollable
+from engine_core.traced_steps import Trace
+from engine_core.transport import Clients, Pollable, Sources
 from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
 from workers.contract.messages import StageReport, StepOutput
 
@@ -97,10 +97,7 @@ class EngineCore:
         )
         self._cadence = Cadence()
         own: tuple[Pollable, ...] = (executor.results, executor.losses, preprocessor.fileno())
-        self._sources = [clients.arrivals, *own]
-        self._poller = zmq.Poller()
-        for source in self._sources:
-            self._poller.register(source, zmq.POLLIN)
+        self._sources = Sources([clients.arrivals, *own])
 
     def run(self, on_beat: Callable[[], None]) -> None:
         """Serve until a worker is lost and every open job has been failed: raises WorkerLostError.
@@ -187,15 +184,13 @@ class EngineCore:
                 self._client_gone(client)
 
     def _wait(self) -> None:
-        ready = dict(self._poller.poll(0))
+        ready = self._sources.ready()
         if self._executor.losses in ready:
             self._executor.raise_lost()
         if ready:
             return
         timeout = min(self._cadence.next_check, self._held_until) - self._clock()
-        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
-        # readable for everything that arrives after the poll above.
-        select.select(self._sources, [], [], max(0.0, timeout))
+        self._sources.wait(max(0.0, timeout))
 
     def _receive(self) -> None:
         until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
@@ -207,8 +202,9 @@ class EngineCore:
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
-            case GenerateJob() | EncodeJob():
-                self._admit(client, message)
+            case GenerateJob() | EncodeJob() | GenerateGroup():
+                for job_message, group in jobs_of(message):
+                    self._admit(client, job_message, group)
             case EndRow(job=job_id, row=row):
                 if (job := self._jobs.get((client, job_id))) is not None:
                     self._outbox.close_rows(job, self._scheduler.abort(job, row))
@@ -223,12 +219,15 @@ class EngineCore:
                 self._known_clients.add(client)
                 self._clients.send(client, self._info)
 
-    def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
+    def _admit(
+        self, client: bytes, message: GenerateJob | EncodeJob, group: PrefixGroup | None
+    ) -> None:
         try:
             self._workflow.check(message)
             texts = self._processor.texts(message)
-            self._queue_bound.admit(self._scheduler.queued_tokens(message.priority))
-            job = self._budget.admit(client, message)
+            if group is None:
+                self._queue_bound.admit(self._scheduler.queued_tokens(message.priority))
+            job = self._budget.admit(client, message, group)
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
             return
@@ -247,7 +246,8 @@ class EngineCore:
                 raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
-            self._queue_bound.admit(self._scheduler.queued_tokens(job.message.priority))
+            if job.group is None:
+                self._queue_bound.admit(self._scheduler.queued_tokens(job.message.priority))
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return

@@ -28,15 +28,25 @@ class RefusalError(Exception):
         self.retry_after = retry_after
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixGroup:
+    """Rows of the batch class whose prompts begin with the same `prefix_len` tokens. Each has one
+    token of its own at least, its own part; with 0 they share nothing."""
+
+    prefix_len: int
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One admitted job of one client. `cost` is its share of the token budget; it has `ended` once
-    its terminal message is sent, or its client has aborted it."""
+    its terminal message is sent, or its client has aborted it. The rows of one that came with a
+    `group` are in it."""
 
     client: bytes
     message: GenerateJob | EncodeJob
     num_rows: int
     cost: int
+    group: PrefixGroup | None = None
     open_rows: int = field(init=False)
     ended: bool = False
     moments: JobMoments = field(default_factory=JobMoments)

@@ -12,8 +12,9 @@ import msgspec
 
 from engine_core.engine_state import Beat
 from engine_core.job_timing import JobTiming
+from engine_core.traced_steps import Trace
 from workers.contract.config import Task
-from workers.contract.messages import Logprobs, StepTimes
+from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
@@ -114,6 +115,19 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
     priority: int = 0
 
 
+class GenerateGroup(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="group"):
+    """Jobs whose prompts all begin with the ids of `prefix` (int32 bytes), which is computed once.
+
+    They are ordinary jobs, each with its own id, answers and end, but their `ids` are own parts:
+    what follows the prefix, one token at least, never truncated. With an empty prefix, they share
+    nothing. Their rows are of the batch class: they begin after all others, whatever `priority`,
+    and are never refused for the time that they would wait.
+    """
+
+    prefix: bytes
+    jobs: list[GenerateJob]
+
+
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     """One row for each item, which is embedded or scored: alone, against `query`, or against its
     own entry of `query`. With `token_states` each token's last hidden state is returned.
@@ -150,39 +164,6 @@ class EndRow(msgspec.Struct, array_like=True, frozen=True, tag="end_row"):
 
 class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"):
     """Forget every cached prefix that no running row uses: later prompts are computed anew."""
-
-
-MAX_TRACE_SECONDS = 60.0
-
-
-class Trace(msgspec.Struct, array_like=True, frozen=True, tag="trace"):
-    """Send the times of all steps that end in the next `seconds`, at most MAX_TRACE_SECONDS. The
-    answer is a `TracedSteps` a second."""
-
-    seconds: float
-
-
-class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A step that every stage has done, in these `times` by stage.
-
-    `prompt_tokens` of its tokens are not those of decode rows; `context_tokens` is the sum of its
-    rows' lengths up to then. `continued`: there was a job ever since the step before was submitted.
-    """
-
-    step: int
-    rows: int
-    tokens: int
-    prompt_tokens: int
-    context_tokens: int
-    continued: bool
-    times: list[StepTimes]
-
-
-class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
-    """Steps since the last such message; `over` if there are no more to come."""
-
-    steps: list[TracedStep]
-    over: bool
 
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
@@ -296,5 +277,5 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     timings: list[JobTiming] = []
 
 
-ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
+ToCore = Hello | GenerateJob | GenerateGroup | EncodeJob | Abort | EndRow | ResetCache | Trace
 FromCore = EngineInfo | Outputs | Beat

@@ -1,7 +1,8 @@
 """Sockets between processes: ZMQ over ipc, one msgpack message a frame."""
 
 import asyncio
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 import msgspec
@@ -34,6 +35,28 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:
     return cast("int", socket.getsockopt(zmq.FD))
+
+
+class Sources:
+    """What the loop waits for, all in one poller."""
+
+    def __init__(self, sources: Sequence[Pollable]) -> None:
+        self._sources = sources
+        self._poller = zmq.Poller()
+        for source in sources:
+            self._poller.register(source, zmq.POLLIN)
+
+    def ready(self) -> dict[Pollable, int]:
+        """Those that are readable now."""
+        return dict(self._poller.poll(0))
+
+    def wait(self, seconds: float) -> None:
+        """Return when one becomes readable after `ready`, or after so many seconds.
+
+        ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
+        readable for everything that arrives after the poll.
+        """
+        select.select(self._sources, [], [], seconds)
 
 
 class AsyncDealer:

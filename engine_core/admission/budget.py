@@ -1,6 +1,6 @@
 """The bound on work in flight: rows and tokens of all jobs that are admitted and not finished."""
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
 
 
@@ -11,7 +11,9 @@ class Budget:
         self._max_rows, self._max_tokens = max_rows, max_tokens
         self._rows = self._tokens = 0
 
-    def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
+    def admit(
+        self, client: bytes, message: GenerateJob | EncodeJob, group: PrefixGroup | None = None
+    ) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
         if it does not fit now."""
         rows, cost = _size(message)
@@ -27,7 +29,7 @@ class Budget:
             raise RefusalError("overloaded", "the server is at capacity; try again later")
         self._rows += rows
         self._tokens += cost
-        return Job(client, message, rows, cost)
+        return Job(client, message, rows, cost, group)
 
     def correct(self, job: Job, tokens: int) -> None:
         """Replace the estimate of a job's tokens by their count."""

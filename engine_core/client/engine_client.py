@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from engine_core.messages import (
     EngineInfo,
     Failed,
     FromCore,
+    GenerateGroup,
     GenerateJob,
     Hello,
     Outputs,
@@ -94,10 +96,33 @@ class EngineClient:
             tokenization=tokenization or Tokenization(),
             priority=priority,
         )
-        accepted = await self._submit(job, stream, message)
-        stream.prompt_tokens = accepted.prompt_tokens
-        stream.prompt_ids = accepted.prompt_ids
+        await self._submit(job, stream, message)
         return stream
+
+    def generate_group(
+        self,
+        prefix: bytes,
+        members: Sequence[tuple[bytes, SamplingParams]],
+        *,
+        n: int = 1,
+        cache_salt: str = "",
+    ) -> list[GenerateStream]:
+        """Submit prompts that begin alike: `prefix` and the members' own parts are int32 bytes.
+
+        Returns a stream a member at once. One that the engine refuses raises EngineError where its
+        updates are awaited; `accepted` tells earlier. Raises EngineError if the engine is gone.
+        """
+        self._check_alive()
+        streams: list[GenerateStream] = []
+        jobs: list[GenerateJob] = []
+        for own, params in members:
+            job = next(self._ids)
+            self._jobs[job] = stream = GenerateStream(self, job, n)
+            streams.append(stream)
+            message = GenerateJob(job, params=params, ids=[own], n=n, cache_salt=cache_salt)
+            jobs.append(message)
+        self.send(GenerateGroup(prefix=prefix, jobs=jobs))
+        return streams
 
     async def encode(
         self,
@@ -167,10 +192,7 @@ class EngineClient:
         waiting: GenerateStream | EncodeCall[Any, Any],
         message: GenerateJob | EncodeJob,
     ) -> Accepted:
-        if self._over is not None:
-            raise self._over
-        if self.dead:
-            raise self._death()
+        self._check_alive()
         is_probe = self.breaker.probe(message.priority)
         self._jobs[job] = waiting
         self.send(message)
@@ -186,6 +208,12 @@ class EngineClient:
         if is_probe:
             self.breaker.accepted()
         return accepted
+
+    def _check_alive(self) -> None:
+        if self._over is not None:
+            raise self._over
+        if self.dead:
+            raise self._death()
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:

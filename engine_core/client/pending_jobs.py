@@ -95,6 +95,10 @@ class GenerateStream(PendingJob):
         """Every row has ended, or the job has failed."""
         return not self._open_rows or self._error is not None
 
+    def accept(self, message: Accepted) -> None:
+        self.prompt_tokens, self.prompt_ids = message.prompt_tokens, message.prompt_ids
+        super().accept(message)
+
     async def next(self) -> list[RowOutput]:
         """All updates since the last call, at least one; empty once there are no more.
 

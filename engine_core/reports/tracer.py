@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine_core.messages import MAX_TRACE_SECONDS, TracedStep, TracedSteps
+from engine_core.traced_steps import MAX_TRACE_SECONDS, TracedStep, TracedSteps
 from workers.contract.messages import DecodeStep, StepInput, StepTimes
 
 _MOST_STEPS = 10_000

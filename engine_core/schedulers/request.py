@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from engine_core.job import Job
+from engine_core.job import Job, PrefixGroup
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.kv_cache_manager import BlockHash, KVCacheManager
 from workers.contract.messages import SlotInit
@@ -42,6 +42,7 @@ class Request:
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
+    group          whose prefix it shares, if it is of the batch class
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
@@ -66,7 +67,8 @@ class Request:
     matcher: Matcher | None = None
     barred: bytes = b""
     salt: bytes = b""
-    priority: int = 0
+    priority: float = 0
+    group: PrefixGroup | None = None
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0

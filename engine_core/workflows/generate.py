@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import select
 from array import array
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
@@ -71,6 +72,8 @@ class DecoderProcessor:
         assert isinstance(message, GenerateJob)
         self._check_biases(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
+        if job.group is not None:
+            _check_own_parts(job.group, message, prompts)
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
         barred = self._barred(message.params)
         requests = [
@@ -84,7 +87,8 @@ class DecoderProcessor:
                 matcher=self._matcher(inputs.grammar, message.params),
                 barred=barred,
                 salt=message.cache_salt.encode(),
-                priority=message.priority,
+                priority=message.priority if job.group is None else math.inf,
+                group=job.group,
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)
@@ -143,6 +147,17 @@ class DecoderProcessor:
                 param if prompt_len >= limit or max_tokens is None else "max_tokens",
             )
         return limit if max_tokens is None else needed
+
+
+def _check_own_parts(group: PrefixGroup, message: GenerateJob, prompts: list[array[int]]) -> None:
+    """Raises RefusalError unless each prompt is the group's prefix and some ids more."""
+    if message.texts or message.tokenization.truncate_to is not None:
+        reason = "a job of a group has token ids, not texts, and none of them is truncated"
+        raise RefusalError("invalid_request", reason, "prompt")
+    for tokens in prompts:
+        if len(tokens) <= group.prefix_len > 0:
+            reason = f"the prompt has no tokens beyond its group's prefix of {group.prefix_len}"
+            raise RefusalError("invalid_request", reason, "prompt")
 
 
 WORKFLOW = Workflow(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
-from engine_core.messages import MAX_TRACE_SECONDS
+from engine_core.traced_steps import MAX_TRACE_SECONDS
 from server.daemon.running_daemons import RunningDaemon, running_daemons
 from server.settings.server_config import ServedModel
 from server.trace.chrome_trace import chrome_trace

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from engine_core.admission.group_jobs import jobs_of
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
@@ -31,9 +32,9 @@ from engine_core.messages import (
     SparseVectors,
     ToCore,
     TokenStates,
-    Trace,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.traced_steps import Trace
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 
@@ -246,9 +247,10 @@ class FakeEngine:
             case ResetCache() | Trace():
                 pass  # there is no cache here, and no stage
             case _:
-                self.received.append(message)
-                if not self.script.deaf:
-                    self._admit(client, message)
+                for job, _ in jobs_of(message):
+                    self.received.append(job)
+                    if not self.script.deaf:
+                        self._admit(client, job)
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         if (refusal := self.script.refusal) is not None:

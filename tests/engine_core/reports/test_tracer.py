@@ -2,9 +2,10 @@
 
 from array import array
 
-from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Trace, TracedSteps
+from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
 from engine_core.reports.tracer import Tracer
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.traced_steps import Trace, TracedSteps
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EncodeStep, StepTimes
 
