@@ -4,19 +4,16 @@ What settings leave open about a model is decided in `server/models/model_setup.
 defaults of `server/settings/defaults.py`.
 """
 
-import os
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
 from server.daemon.credentials import Credentials
 from server.models.served_models import build_served_models
-from server.settings.server_config import ServerConfig
+from server.settings.server_config import ServerConfig, traces_protocol_from
 from server.settings.settings import ServeCommand, SettingsError
 
 _TRACES_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
-# The first that is set counts.
-_TRACES_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 def build_config(
@@ -54,13 +51,11 @@ def _traces_endpoint(command: ServeCommand) -> str | None:
     if endpoint is None:
         return None
     setting = command.setting_names.of("otlp_traces_endpoint")
-    for variable in _TRACES_PROTOCOLS:
-        if protocol := os.environ.get(variable):
-            if protocol != "http/protobuf":
-                raise SettingsError(
-                    f"{setting}: {variable} is {protocol}; traces are sent by http/protobuf alone"
-                )
-            break
+    variable, protocol = traces_protocol_from()
+    if protocol not in ("", "http/protobuf"):
+        raise SettingsError(
+            f"{setting}: {variable} is {protocol}; traces are sent by http/protobuf alone"
+        )
     try:
         distribution(_TRACES_PACKAGE)
     except PackageNotFoundError:

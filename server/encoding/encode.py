@@ -1,6 +1,7 @@
 """An encode job: admitted, run, counted."""
 
 import asyncio
+import time
 from typing import Literal
 
 import msgspec
@@ -71,6 +72,7 @@ def _count(service: Service, record: RequestRecord, model: Model, encoded: Encod
     if encoded.timing is not None:
         record.cached_tokens += encoded.timing.cached
         record.add_timing(encoded.timing)
+        record.encoded_s = time.perf_counter() - record.started
 
 
 async def texts_cut_to(

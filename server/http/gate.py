@@ -116,7 +116,7 @@ class Gate:
             self._log.add(scope, record)
 
     def _trace(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
-        if self._tracer is not None and handler not in self._open:
+        if self._tracer is not None and handler not in self._open and not record.is_probe:
             self._tracer.add(scope, record)
 
     def _request_id(self, headers: dict[bytes, bytes]) -> bytes:

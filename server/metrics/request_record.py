@@ -28,7 +28,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     model          the first name of the model that it means
     status         of its answer
     error          why it was refused, or failed; a stream may fail after its status was sent
-    is_probe       it asks how the daemon is: what that answers refuses nothing
+    is_probe       it asks how the daemon is: what that answers refuses nothing, and is not traced
     jobs           of its engine, as far as they have been told the time
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
@@ -38,6 +38,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     prefill_s      until its first token, or the end of its last text
     decode_s       from its first token to its last
     first_token_s  from `started` to the first token
+    encoded_s      from `started` until its last text was computed
     total_s        from `started` to the end of its answer
 
     The times of a request with several jobs are sums.
@@ -61,6 +62,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     prefill_s: float | None = None
     decode_s: float | None = None
     first_token_s: float | None = None
+    encoded_s: float | None = None
     total_s: float = 0.0
 
     def add_timing(self, timing: JobTiming) -> None:

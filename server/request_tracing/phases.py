@@ -1,10 +1,13 @@
 """What a request's spans say, from its record. Knows nothing of OpenTelemetry's packages."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from server.metrics.request_families import OTHER
 from server.metrics.request_record import RequestRecord
 
 AttributeValue = str | int | float
+
+_MOST_OF_PATH: Final = 1024
 
 
 class Phase(NamedTuple):
@@ -20,11 +23,12 @@ def phases(record: RequestRecord) -> list[Phase]:
     came. None for a request of several jobs: these run side by side, and only their sums are known.
 
     The engine tells durations. They are laid end to end, up to the moment at which the first token
-    was there, or else the answer.
+    was there or the last text was computed, or else the answer.
     """
     if record.jobs != 1:
         return []
-    first = record.total_s if record.first_token_s is None else record.first_token_s
+    moments = (record.first_token_s, record.encoded_s, record.total_s)
+    first = next(moment for moment in moments if moment is not None)
     found: list[Phase] = []
     end = first
     durations = {
@@ -51,8 +55,8 @@ def attributes(record: RequestRecord, method: str, path: str) -> dict[str, Attri
     generative AI; `gen_ai.request.id` and `gen_ai.latency.*` (seconds) are named as vLLM does."""
     found: dict[str, AttributeValue | None] = {
         "http.request.method": method,
-        "http.route": record.endpoint,
-        "url.path": path,
+        "http.route": None if record.endpoint == OTHER else record.endpoint,
+        "url.path": path[:_MOST_OF_PATH],
         "http.response.status_code": record.status,
         "error.type": record.error,
         "gen_ai.request.id": record.request_id,
@@ -62,6 +66,8 @@ def attributes(record: RequestRecord, method: str, path: str) -> dict[str, Attri
         "gen_ai.usage.output_tokens": record.output_tokens or None,
         "gen_ai.latency.time_in_queue": record.queue_s,
         "gen_ai.latency.time_to_first_token": record.first_token_s,
+        "gen_ai.latency.time_in_model_prefill": record.prefill_s,
+        "gen_ai.latency.time_in_model_decode": record.decode_s,
         "gen_ai.latency.e2e": record.total_s,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -24,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import Scope
 
 from server import __version__
+from server.metrics.request_families import OTHER
 from server.metrics.request_record import RequestRecord
 from server.request_tracing.phases import attributes, failed, phases
 
@@ -46,26 +47,25 @@ class RequestTracer:
 
     def __init__(self, endpoint: str) -> None:
         """`endpoint` is the collector's URL for traces, by OTLP over HTTP."""
-        # It would write a line for every batch; the exporter below says it once.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        own = Resource({SERVICE_NAME: "penstock", SERVICE_VERSION: __version__})
+        own = {SERVICE_NAME: "penstock", SERVICE_VERSION: __version__}
+        asked = OTELResourceDetector().detect().attributes
         self._provider = TracerProvider(
-            resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+            resource=Resource.create({**own, **asked}), shutdown_on_exit=False
         )
         self._provider.add_span_processor(BatchSpanProcessor(_Exporter(endpoint)))
         self._tracer = self._provider.get_tracer("penstock", __version__)
         self._propagator = TraceContextTextMapPropagator()
+        # It has said by now what is wrong with its variables, and would go on with each span that
+        # it drops.
+        logging.getLogger("opentelemetry.sdk").setLevel(logging.CRITICAL)
 
     def add(self, scope: Scope, record: RequestRecord) -> None:
         """A request whose record is closed now."""
         start = time.time_ns() - _nanoseconds(record.total_s)
-        parent = {
-            name: value for name in _PARENT if (value := _header(scope, name.encode())) is not None
-        }
         method, path = scope["method"], scope["path"]
         span = self._tracer.start_span(
-            f"{method} {record.endpoint}",
-            self._propagator.extract(parent),
+            method if record.endpoint == OTHER else f"{method} {record.endpoint}",
+            self._propagator.extract(_parent(scope)),
             SpanKind.SERVER,
             attributes(record, method, path),
             start_time=start,
@@ -87,25 +87,48 @@ class RequestTracer:
 
 
 class _Exporter(OTLPSpanExporter):
-    """Says when the collector goes away, and when it is back."""
+    """Says when the collector goes away, and why, and when it is back."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint, timeout=_EXPORT_SECONDS)
         self._url, self._away = endpoint, False
+        self._complaint = _Complaint()
+        # It would write a line for every attempt.
+        exporter = logging.getLogger("opentelemetry.exporter")
+        exporter.handlers, exporter.propagate = [self._complaint], False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._complaint.text = ""
         result = super().export(spans)
         away = result is not SpanExportResult.SUCCESS
         if away and not self._away:
-            _logger.warning("no traces can be sent to %s; they are dropped", self._url)
+            why = self._complaint.text or "for no known reason"
+            _logger.warning("no traces can be sent to %s, they are dropped: %s", self._url, why)
         elif self._away and not away:
             _logger.info("traces can be sent to %s again", self._url)
         self._away = away
         return result
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+class _Complaint(logging.Handler):
+    """The first line that was logged since `text` was empty: later ones only say that it was tried
+    again."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = self.text or " ".join(record.getMessage().split())
+
+
+def _parent(scope: Scope) -> dict[str, str]:
+    """What the request says of its caller's span. Two parents are none; states are one list."""
+    found = {
+        name: [value.decode("latin-1") for key, value in scope["headers"] if key == name.encode()]
+        for name in _PARENT
+    }
+    if len(found["traceparent"]) != 1:
+        return {}
+    return {name: ",".join(values) for name, values in found.items() if values}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -13,6 +13,7 @@ from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
+_TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 MetricsAlias = Literal["vllm"]
@@ -106,6 +107,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
     """The API key that the environment sets, if any."""
     return environment.get(API_KEY_VARIABLE) or None
+
+
+def traces_protocol_from(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The variable that says how traces are to be sent, and what it says; two empty texts if none
+    does."""
+    said = ((variable, environment.get(variable, "")) for variable in _TRACES_PROTOCOLS)
+    return next((each for each in said if each[1]), ("", ""))
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -98,8 +98,8 @@ def parse_origin(text: str) -> str:
 
 
 def parse_traces_endpoint(text: str) -> str:
-    """`http://collector:4318/v1/traces`."""
-    if not re.fullmatch(r"https?://[^\s/?#]+/\S*", text):
+    """`http://collector:4318/v1/traces`; a name and a password in it would be logged."""
+    if not re.fullmatch(r"https?://[^\s/?#@]+/\S*", text):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a URL for OTLP over HTTP, such as http://localhost:4318/v1/traces"
         )

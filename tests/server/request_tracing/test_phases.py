@@ -34,6 +34,12 @@ def test_parts_of_an_encoded_request_end_with_its_answer() -> None:
     assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
 
 
+def test_or_with_its_last_text_where_the_answer_took_longer() -> None:
+    made = record(total_s=3.0, encoded_s=2.0)
+    made.add_timing(TIMING)
+    assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
+
+
 def test_no_part_lies_outside_its_request() -> None:
     made = record(total_s=1.0, first_token_s=0.9, decode_s=3.0)
     made.add_timing(TIMING)
@@ -63,6 +69,18 @@ def test_what_is_not_known_is_no_attribute() -> None:
         "gen_ai.request.model": "writer",
         "gen_ai.latency.e2e": 2.0,
     }
+
+
+def test_sums_of_several_jobs_are_attributes() -> None:
+    made = record(model="writer", total_s=9.0, decode_s=4.0, endpoint="other")
+    for _ in range(2):
+        made.add_timing(TIMING)
+    known = attributes(made, "POST", "/" + "a" * 5000)
+    assert known["gen_ai.latency.time_in_queue"] == 0.5
+    assert known["gen_ai.latency.time_in_model_prefill"] == 2.0
+    assert known["gen_ai.latency.time_in_model_decode"] == 4.0
+    assert "http.route" not in known
+    assert known["url.path"] == "/" + "a" * 1023
 
 
 @pytest.mark.parametrize(

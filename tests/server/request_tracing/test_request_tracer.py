@@ -115,7 +115,8 @@ def test_requests_that_fail_have_spans(builder: DeploymentBuilder, collector: Ca
     assert statuses == [400, 401, 404, 503]
     errors = [span.status.code == Status.STATUS_CODE_ERROR for span in found]
     assert errors == [False, False, False, True]
-    assert found[2].name == "GET other"
+    assert found[2].name == "GET"
+    assert "http.route" not in values(found[2])
 
 
 def test_an_embedding(builder: DeploymentBuilder, collector: CannedServer) -> None:
@@ -138,10 +139,61 @@ def test_a_caller_that_does_not_sample(builder: DeploymentBuilder, collector: Ca
     awaited(collector, 5)
 
 
+def test_two_callers_are_none_and_their_states_one_list(
+    builder: DeploymentBuilder, collector: CannedServer
+) -> None:
+    deployment = opened(builder, collector.url)
+    parent = ("traceparent", f"00-{TRACE}-{CALLER}-01")
+    headers = [
+        ("Authorization", KEY["Authorization"]),
+        ("tracestate", "a=1"),
+        ("tracestate", "b=2"),
+    ]
+    deployment.http.get("/v1/models", headers=[*headers, parent])
+    deployment.http.get("/v1/models", headers=[*headers, parent, parent])
+    one, two = awaited(collector, 2)
+    assert (one.parent_span_id.hex(), one.trace_state) == (CALLER, "a=1,b=2")
+    assert (two.parent_span_id, two.trace_state) == (b"", "")
+
+
+def test_a_client_that_leaves(builder: DeploymentBuilder, collector: CannedServer) -> None:
+    deployment = opened(builder, collector.url)
+    deployment.engines["writer"].script.step_seconds = 0.05
+    body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with deployment.http.stream("POST", "/v1/completions", json=body, headers=KEY) as answer:
+        lines = answer.iter_lines()
+        assert next(lines)
+        time.sleep(0.2)
+        assert not collector.requests
+    *parts, root = awaited(collector, 5)
+    assert values(root)["http.response.status_code"] == 499
+    assert root.status.code == Status.STATUS_CODE_UNSET
+    decode = parts[-1]
+    assert decode.name == "decode"
+    assert decode.end_time_unix_nano - decode.start_time_unix_nano > 0.1e9
+
+
+def test_the_sdk_reads_its_variables(
+    builder: DeploymentBuilder, collector: CannedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    deployment = opened(builder, collector.url)
+    deployment.http.get("/v1/models", headers=KEY)
+    parent = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+    deployment.http.get("/v1/models", headers={**KEY, **parent})
+    (only,) = awaited(collector, 1)
+    assert only.trace_id.hex() == TRACE
+    request = ExportTraceServiceRequest.FromString(collector.requests[0])
+    resource = {each.key: each.value for each in request.resource_spans[0].resource.attributes}
+    assert resource["service.name"].string_value == "ours"
+    assert resource["telemetry.sdk.language"].string_value == "python"
+
+
 def test_probes_have_none(builder: DeploymentBuilder, collector: CannedServer) -> None:
     deployment = opened(builder, collector.url)
-    for path in ("/health", "/health/live", "/metrics", "/"):
-        deployment.http.get(path)
+    for path in ("/health", "/health/live", "/metrics", "/", "/status"):
+        assert deployment.http.get(path, headers=KEY).status_code == 200
     deployment.http.get("/v1/models", headers=KEY)
     (only,) = awaited(collector, 1)
     assert only.name == "GET /v1/models"
@@ -179,5 +231,40 @@ def test_a_collector_that_is_away(
     assert deployment.api.process.wait(10) == 0
     assert time.monotonic() - started < 4
     (line,) = lines()
-    assert line.endswith("no traces can be sent to http://127.0.0.1:9/v1/traces; they are dropped")
+    assert " no traces can be sent to http://127.0.0.1:9/v1/traces, they are dropped: " in line
+    assert "Connection refused" in line
     assert "opentelemetry" not in "".join(said)
+
+
+SLOW = ([b"HTTP/1.1 200 OK\r\n", b"Content-Length: 0\r\n\r\n"], 8.0)
+FAILING = ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"], 0.0)
+
+
+@pytest.mark.parametrize(("answer", "lines"), [(SLOW, 0), (FAILING, 1)], ids=["slow", "failing"])
+def test_a_collector_in_trouble_holds_up_nobody(
+    builder: DeploymentBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    answer: tuple[list[bytes], float],
+    lines: int,
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "20")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
+    pieces, pause = answer
+    with CannedServer(pieces, pause=pause) as collector:
+        deployment = opened(builder, collector.url)
+        slowest = 0.0
+        for _ in range(150):
+            started = time.monotonic()
+            deployment.http.get("/v1/models", headers=KEY)
+            slowest = max(slowest, time.monotonic() - started)
+        assert slowest < 1
+        wait_until(lambda: collector.requests != [])
+        started = time.monotonic()
+        deployment.api.terminate()
+        assert deployment.api.process.wait(10) == 0
+        assert time.monotonic() - started < 4
+    said = capfd.readouterr().err
+    assert said.count("no traces can be sent") == lines
+    assert said.count("Not Found") == lines
+    assert "Queue full" not in said

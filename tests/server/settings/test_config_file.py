@@ -183,6 +183,10 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("strict_fields: maybe", "strict_fields: expected `bool`, got `str`"),
         ("log_level: loud", "log_level: invalid enum value 'loud'; one of debug, info"),
         (
+            "otlp_traces_endpoint: http://name:password@collector/v1/traces",
+            "otlp_traces_endpoint: 'http://name:password@collector/v1/traces' is not a URL",
+        ),
+        (
             "otlp_traces_endpoint: localhost:4317",
             "otlp_traces_endpoint: 'localhost:4317' is not a URL",
         ),
