@@ -1,0 +1,1 @@
+"""Which prompts begin alike: each prefix that a group shares is computed once."""
