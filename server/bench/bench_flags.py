@@ -37,6 +37,12 @@ def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)
+    offline.add_argument(
+        "--no-groups",
+        action="store_true",
+        help="submit each prompt of b16, b16s and b400 by itself, without looking for the prefixes "
+        "that they share",
+    )
     serve = _command(commands, "serve", _SERVE, _HTTP_GROUPS, "a server over HTTP")
     serve.set_defaults(run=_serve)
     _add_server_flags(serve)
@@ -158,7 +164,9 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    return bench_offline(_bench_options(options), _chosen(options))
+    return bench_offline(
+        _bench_options(options), _chosen(options), find_prefixes=not options.no_groups
+    )
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

@@ -87,9 +87,11 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     targets: Targets | None
 
 
-def bench_offline(options: BenchOptions, cases: Sequence[OfflineCase]) -> int:
+def bench_offline(
+    options: BenchOptions, cases: Sequence[OfflineCase], *, find_prefixes: bool
+) -> int:
     """Measure engines of our own without HTTP; the exit code."""
-    return _bench(options, cases, partial(offline_runner, options.engine))
+    return _bench(options, cases, partial(offline_runner, options.engine, find_prefixes))
 
 
 def bench_started(

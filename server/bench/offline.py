@@ -11,10 +11,11 @@ import numpy as np
 
 from engine_core.client.encode_calls import ScoresCall, VectorsCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import EngineError, FloatArray, GenerateStream
 from engine_core.messages import RowOutput, SamplingParams
+from engine_core.prefix_groups.find_groups import PromptGroup, find_groups
 from server.bench.cases.random_prompts import offline_prompts
-from server.bench.cases.workloads import EncodeCase, OfflineCase
+from server.bench.cases.workloads import EncodeCase, GenerationCase, OfflineCase
 from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
 from server.daemon.run import RunningEngine, running_engine
@@ -24,6 +25,7 @@ from workers.contract.token_sampling import GREEDY
 
 _PROMPTS_A_JOB = 64
 _SEQUENCES_A_JOB = 1024
+_ID_BYTES = 4
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
 _WARM_UP_OUTPUTS = 16
@@ -31,17 +33,20 @@ _WARM_UP_OUTPUTS = 16
 
 @asynccontextmanager
 async def offline_runner(
-    options: EngineOptions, folder: Path, _: OfflineCase
+    options: EngineOptions, find_prefixes: bool, folder: Path, _: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
     """An engine with the model in `folder`. Raises what `running_engine` raises."""
     async with running_engine(folder, options) as engine:
-        yield OfflineRunner(engine)
+        yield OfflineRunner(engine, find_prefixes=find_prefixes)
 
 
 class OfflineRunner:
     """Runs cases on one engine, one after another."""
 
-    def __init__(self, engine: RunningEngine) -> None:
+    def __init__(self, engine: RunningEngine, *, find_prefixes: bool = True) -> None:
+        """With `find_prefixes`, prompts of a case whose prompts share prefixes come in groups."""
+        self._find_prefixes = find_prefixes
+        self.engine = engine
         self.model: ServedModel | None = engine.model
         self._client = engine.client
         self._classifies = engine.model.engine.execution.task == "classify"
@@ -56,7 +61,8 @@ class OfflineRunner:
         if isinstance(case, EncodeCase):
             await _Sequences(self._client, prompts, classifies=self._classifies).run()
         else:
-            await _Continuations(self._client, prompts, min(case.outputs, _WARM_UP_OUTPUTS)).run()
+            outputs = min(case.outputs, _WARM_UP_OUTPUTS)
+            await self._continuations(case, prompts, outputs).run()
 
     async def measure(self, case: OfflineCase, run: int) -> Figures:
         """Every run is the same: a generator's prefix cache is emptied before.
@@ -72,8 +78,16 @@ class OfflineRunner:
                 case, _Sequences(self._client, prompts, classifies=self._classifies)
             )
         else:
-            figures = await _timed(case, _Continuations(self._client, prompts, case.outputs))
+            figures = await _timed(case, self._continuations(case, prompts, case.outputs))
         return figures | counted(before, await next_beat(self._client), figures["seconds"])
+
+    def _continuations(
+        self, case: GenerationCase, prompts: Sequence[bytes], outputs: int
+    ) -> "_Continuations":
+        grouped = self._find_prefixes and case.members > 1
+        return (_GroupedContinuations if grouped else _Continuations)(
+            self._client, prompts, outputs
+        )
 
 
 async def _timed(case: OfflineCase, work: "_Sequences | _Continuations") -> Figures:
@@ -92,8 +106,8 @@ class _Continuations:
 
     def __init__(self, client: EngineClient, prompts: Sequence[bytes], outputs: int) -> None:
         self.total = len(prompts) * outputs
-        self._client, self._prompts, self._outputs = client, prompts, outputs
-        self._params = SamplingParams(sampling=GREEDY, max_tokens=outputs, ignore_eos=True)
+        self.client, self.prompts, self._outputs = client, prompts, outputs
+        self.params = SamplingParams(sampling=GREEDY, max_tokens=outputs, ignore_eos=True)
         self._tokens = 0
         self._first = np.zeros(len(prompts))
         self._last = np.zeros(len(prompts))
@@ -106,14 +120,20 @@ class _Continuations:
     async def run(self) -> None:
         """Submit all prompts, a job for every few, and wait for every row."""
         self._submitted = time.perf_counter()
-        await _together(
-            [self._follow(start) for start in range(0, len(self._prompts), _PROMPTS_A_JOB)]
-        )
+        await _together(self._jobs())
 
-    async def _follow(self, start: int) -> None:
-        prompts = list(self._prompts[start : start + _PROMPTS_A_JOB])
+    def _jobs(self) -> list[Coroutine[object, object, None]]:
+        return [self._job(start) for start in range(0, len(self.prompts), _PROMPTS_A_JOB)]
+
+    async def _job(self, start: int) -> None:
+        prompts = list(self.prompts[start : start + _PROMPTS_A_JOB])
+        stream = await self.client.generate(self.params, ids=prompts)
+        await self.follow(stream, range(start, start + len(prompts)))
+
+    async def follow(self, stream: GenerateStream, prompts: Sequence[int]) -> None:
+        """Count what comes for a job with these prompts (their numbers), until its end."""
         counts = [0] * len(prompts)
-        with await self._client.generate(self._params, ids=prompts) as stream:
+        with stream:
             while updates := await stream.next():
                 now = time.perf_counter()
                 for output in updates:
@@ -121,10 +141,10 @@ class _Continuations:
                     if output.token >= 0:
                         counts[row] += 1
                         if counts[row] == 1:
-                            self._first[start + row] = now
+                            self._first[prompts[row]] = now
                     if output.finish is not None:
                         self._check(output, counts[row])
-                        self._last[start + row] = now
+                        self._last[prompts[row]] = now
                 self._tokens += len(updates)
 
     def _check(self, output: RowOutput, count: int) -> None:
@@ -136,10 +156,10 @@ class _Continuations:
     def figures(self, seconds: float) -> Figures:
         """Rates; times to the first token (from the first submit, queueing included) and of each
         token after it."""
-        requests = len(self._prompts)
+        requests = len(self.prompts)
         rates = {
             "requests": requests,
-            "prompt_tokens": sum(map(len, self._prompts)) // 4,
+            "prompt_tokens": sum(map(len, self.prompts)) // _ID_BYTES,
             "output_tokens": self.total,
             "requests_per_s": requests / seconds,
             "output_tokens_per_s": self.total / seconds,
@@ -148,6 +168,31 @@ class _Continuations:
         if self._outputs == 1:
             return rates
         return rates | milliseconds("tpot", (self._last - self._first) / (self._outputs - 1))
+
+
+class _GroupedContinuations(_Continuations):
+    """The same, in groups of the prompts that begin alike. Finding these is part of the time."""
+
+    _grouping_s = 0.0
+
+    def _jobs(self) -> list[Coroutine[object, object, None]]:
+        started = time.perf_counter()
+        groups = find_groups(self.prompts)
+        self._grouping_s = time.perf_counter() - started
+        return [self._group(group) for group in groups]
+
+    async def _group(self, group: PromptGroup) -> None:
+        members: list[int] = group.members.tolist()
+        cut = group.prefix_len * _ID_BYTES
+        prefix = self.prompts[members[0]][:cut]
+        own = [(self.prompts[member][cut:], self.params) for member in members]
+        streams = self.client.generate_group(prefix, own)
+        pairs = zip(streams, members, strict=True)
+        await _together([self.follow(stream, [member]) for stream, member in pairs])
+
+    def figures(self, seconds: float) -> Figures:
+        """Likewise, and the time to find the groups."""
+        return super().figures(seconds) | {"grouping_seconds": self._grouping_s}
 
 
 class _Sequences:
@@ -185,7 +230,7 @@ class _Sequences:
 
     def figures(self, seconds: float) -> Figures:
         """Rates."""
-        tokens = sum(map(len, self._sequences)) // 4
+        tokens = sum(map(len, self._sequences)) // _ID_BYTES
         return {
             "sequences": self.total,
             "prompt_tokens": tokens,

@@ -15,6 +15,7 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
+from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.results.measurement import BenchError
@@ -75,10 +76,10 @@ def test_cases_of_a_pipeline_on_one_engine(
     starts: list[Path] = []
 
     def counted(
-        options: EngineOptions, folder: Path, case: OfflineCase
+        options: EngineOptions, find_prefixes: bool, folder: Path, case: OfflineCase
     ) -> AbstractAsyncContextManager[OfflineRunner]:
         starts.append(folder)
-        return offline_runner(options, folder, case)
+        return offline_runner(options, find_prefixes, folder, case)
 
     monkeypatch.setattr("server.bench.commands.offline_runner", counted)
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
@@ -204,6 +205,23 @@ async def test_exactly_as_many_tokens(fake: tuple[FakeEngine, OfflineRunner]) ->
     assert (figures["requests"], figures["output_tokens"]) == (103, 103 * 256)
     assert [len(job.ids) for job in engine.received] == [64, 39]
     assert {len(prompt) for job in engine.received for prompt in job.ids} == {512 * 4}
+
+
+@pytest.mark.parametrize("find_prefixes", [True, False])
+async def test_prompts_that_share_prefixes(
+    fake: tuple[FakeEngine, OfflineRunner], find_prefixes: bool
+) -> None:
+    engine, runner = fake
+    grouped = OfflineRunner(runner.engine, find_prefixes=find_prefixes)
+    figures = await grouped.measure(CASES["b16"].scaled(0.01), 0)
+    assert figures["requests"] == 4 * 16
+    assert ("grouping_seconds" in figures) == find_prefixes
+    assert [len(job.ids) for job in engine.received] == ([1] * 64 if find_prefixes else [64])
+    ids = [prompt for job in engine.received for prompt in job.ids]
+    assert sorted(ids) == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
+    if find_prefixes:
+        prefixes = [prompt[: 2000 * 4] for prompt in ids]
+        assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
 
 
 async def test_a_row_that_is_too_short(fake: tuple[FakeEngine, OfflineRunner]) -> None:
