@@ -25,8 +25,9 @@ _LAST_WORDS_S = 1.0
 """After a second signal: for the API processes to answer their clients."""
 _TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
-_DRAIN_MARGIN_S = 3.0
-"""Beyond the drain timeout, for an API process to close and exit."""
+_DRAIN_MARGIN_S = 6.0
+"""Beyond the drain timeout, for an API process to close and exit: a second for last answers, two
+for connections, one each for traces and the access log."""
 
 _log = logging.getLogger("penstock")
 
