@@ -18,7 +18,7 @@ from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from workers.contract.messages import GenerateOutput
 
 _TOKEN = 5

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from engine_core.job import Job
 from engine_core.schedulers.cost_model import StepWork
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from workers.contract.messages import SlotInit
 
 _NOTHING = range(0)
@@ -19,7 +19,8 @@ class DecodeBatch:
 
     `scored` are each row's positions whose next prompt token gets its log-probability.
     `updates` are the block-table entries that are new since the request's last step, flat
-    (slot, index, block); `after` the newest step whose sampled token a row takes as input.
+    (slot, index, block); `copies` the blocks that are copied first, flat (from, to); `after` the
+    newest step whose sampled token a row takes as input.
     `begun` are the jobs of the rows that begin, or begin again.
     The first `num_decodes` rows are decode rows, and `contexts` the sum of their tokens with those
     before them; `attended` is the number of pairs of a prompt token and one that it attends to.
@@ -35,6 +36,7 @@ class DecodeBatch:
     inits: list[SlotInit] = field(default_factory=list[SlotInit])
     begun: list[Job] = field(default_factory=list[Job])
     updates: list[int] = field(default_factory=list[int])
+    copies: list[int] = field(default_factory=list[int])
     after: int = -1
     num_tokens: int = 0
     num_decodes: int = 0

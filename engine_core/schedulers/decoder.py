@@ -13,19 +13,23 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
-from engine_core.schedulers.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
-from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
+from engine_core.schedulers.requests.arrivals import ArrivalQueue
+from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.queue_policy import QueuePolicy
+from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.step_builder import build_decode_step
-from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
 
 
 class DecoderScheduler:
-    """First come, first served, priority by priority; the oldest request always makes progress.
+    """First come, first served, priority by priority, and the batch class last; the oldest request
+    always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
     one holds neither. Running requests, then preempted ones, are in the order in which they began;
@@ -44,17 +48,10 @@ class DecoderScheduler:
         self._preemptions = self._generated_tokens = 0
         self._queried_tokens = self._cached_tokens = 0
         self._max_tokens = config.max_step_tokens
-        self._free_slots = list(range(config.max_running - 1, -1, -1))
-        # Ordered sets, by when they began: a request leaves from anywhere at no cost. `_prompts`
-        # are the running requests with known tokens that are not submitted: no step samples for
-        # them yet.
-        self._running: dict[Request, None] = {}
-        self._prompts: dict[Request, None] = {}
-        # The tokens of `_prompts` that are not submitted; the blocks that waiting requests need.
-        self._unsubmitted = 0
-        self._contexts = 0  # positions submitted of the running requests that are no `_prompts`
-        self._waiting: WaitingQueue[Request] = WaitingQueue()
-        self._waiting_blocks = 0
+        self._running = RunningRequests(config.max_running)
+        self._arrivals = ArrivalQueue(self.kv)
+        self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
+        self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
         self._jobs: dict[JobKey, list[Request]] = {}
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
@@ -63,7 +60,7 @@ class DecoderScheduler:
     def usage(self) -> Usage:
         return Usage(
             running=len(self._running),
-            waiting=len(self._waiting),
+            waiting=sum(map(len, self._queues)),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             queried_tokens=self._queried_tokens,
@@ -76,12 +73,13 @@ class DecoderScheduler:
         self._jobs[job.key] = rows
         self._constrained += sum(request.matcher is not None for request in rows)
         for request in rows:
-            tokens = len(request.tokens)
-            self._waiting.add(request, request.priority, tokens)
-            self._waiting_blocks += self.kv.blocks_for(tokens)
+            self._queue_of(request).add(request)
 
     def queued_tokens(self, priority: int | None = None) -> int:
-        return self._unsubmitted + self._waiting.tokens_before(priority)
+        unsubmitted = self._running.unsubmitted
+        if priority is None:
+            return unsubmitted + sum([queue.num_tokens for queue in self._queues])
+        return unsubmitted + self._arrivals.waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
@@ -97,12 +95,14 @@ class DecoderScheduler:
 
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
-        startable = self._unsubmitted + (self._waiting.num_tokens if self._free_slots else 0)
-        self._micro_batches.decide(len(self._running) - len(self._prompts), startable)
+        running = self._running
+        startable = self.queued_tokens() if running.free_slots else running.unsubmitted
+        self._micro_batches.decide(running.generating, startable)
         ahead_of = oldest.step if oldest is not None and self._ahead else -1
         # A row of the oldest step keeps the first stage waiting if that step has stages before it:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
+        self._make_room_for_arrivals()
         self._add_decodes(batch, ahead_of if full else -1)
         self._add_prompts(batch)
         if not batch.requests and not full:
@@ -121,15 +121,12 @@ class DecoderScheduler:
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
-        budget = self._max_tokens - len(self._running) - self._unsubmitted
-        return (
-            len(self._waiting) < len(self._free_slots)
-            and self._waiting_blocks < self.kv.num_free
-            and self._waiting.num_tokens < budget
-        )
+        running = self._running
+        budget = self._max_tokens - len(running) - running.unsubmitted
+        return not self._groups and self._arrivals.fits(len(running.free_slots), budget)
 
     def has_prompts(self) -> bool:
-        return bool(self._waiting) or self._unsubmitted > 0
+        return any(self._queues) or self._running.unsubmitted > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         return build_decode_step(batch, self._masks.owe(batch) if self._constrained else b"")
@@ -143,6 +140,7 @@ class DecoderScheduler:
 
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         for request in self._confirm(batch, output, outbox):
+            self._queue_of(request).finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
@@ -153,30 +151,19 @@ class DecoderScheduler:
         return confirm_rows(batch, output, self.kv, outbox)
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
-        """Add one token of each generating request that can go on.
-
-        Its last token is confirmed, or the oldest step samples it and it cannot reach `max_len`. A
-        pipeline divides these requests evenly over its micro-batches.
-        """
+        """Add one token of each generating request that can go on. A pipeline divides these
+        requests evenly over its micro-batches."""
+        size, preempted = self.kv.block_size, self._preemptions
+        # Only requests without room for their next position need `_grow`.
         ready = [
             request
-            for request in self._running
-            if (last := request.last_step) >= 0
-            and (
-                not request.unresolved
-                or (last == oldest_step and request.submitted + 1 < request.max_len)
-            )
-        ]
-        size = self.kv.block_size
-        # Only requests without room for their next position need `_grow`. It may preempt a younger
-        # request of this list; that one holds no block any more, so it gets to `_grow` as well.
-        ready = [
-            request
-            for request in ready
+            for request in self._running.ready(oldest_step)
             if request.submitted < len(request.blocks) * size or self._grow(batch, request)
         ]
-        rows = self._micro_batches.share(ready, self._contexts)[: self._max_tokens]
-        self._contexts += len(rows)
+        if self._preemptions > preempted:
+            ready = [request for request in ready if request.status is Status.RUNNING]
+        rows = self._micro_batches.share(ready, self._running.contexts)[: self._max_tokens]
+        self._running.contexts += len(rows)
         batch.add_decodes(rows)
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
@@ -185,13 +172,36 @@ class DecoderScheduler:
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
-            youngest = next(reversed(self._running))
-            # With a token still unresolved, a request never preempts: it may be about to end.
-            if request.unresolved or youngest is request:
+            if not self._make_room(request):
                 return False
-            self._preempt(youngest)
         batch.assign_blocks(request, blocks)
+        self._queue_of(request).grown(request)
         return True
+
+    def _make_room(self, request: Request) -> bool:
+        """Free blocks for a running request: of prefixes of which no row runs, then of the youngest
+        row of the batch class, or else of the youngest. False if that is the request itself, or if
+        a token of it is unresolved: it may be about to end."""
+        groups = self._groups
+        if groups.unpin_idle():
+            return True
+        youngest = groups.youngest or self._running.youngest
+        if request.unresolved or youngest is request:
+            return groups.unpin_any()
+        self._preempt(youngest)
+        return True
+
+    def _make_room_for_arrivals(self) -> None:
+        """Rows of the batch class give way to a request of any other that could begin now."""
+        if not self._groups.running or (request := self._arrivals.next(self._step)) is None:
+            return
+        needed = self.kv.blocks_for(len(request.tokens))
+        while not self._running.free_slots or self.kv.num_free < needed:
+            if self._groups.unpin_idle() and self._running.free_slots:
+                continue
+            if (youngest := self._groups.youngest) is None:
+                return
+            self._preempt(youngest)
 
     def _end(self, request: Request) -> bool:
         """The request is over: release its slot and blocks. False if it was over already.
@@ -204,7 +214,7 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._release(request)
         else:
-            self._leave_queue(request)
+            self._queue_of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.matcher is not None
         return True
@@ -215,73 +225,67 @@ class DecoderScheduler:
         request.status = Status.WAITING
         request.submitted = request.registered = 0
         request.last_step = -1
-        tokens = len(request.tokens)
-        self._waiting.put_back(request, tokens)
-        self._waiting_blocks += self.kv.blocks_for(tokens)
-
-    def _leave_queue(self, request: Request) -> None:
-        self._waiting_blocks -= self.kv.blocks_for(self._waiting.remove(request))
+        self._queue_of(request).put_back(request)
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""
-        del self._running[request]
-        if request in self._prompts:
-            del self._prompts[request]
-            self._unsubmitted -= len(request.tokens) - request.submitted
-        else:
-            self._contexts -= request.submitted
-        self._free_slots.append(request.slot)
+        self._running.leave(request)
+        self._queue_of(request).left(request)
         self.kv.release(request.blocks)
-        request.slot = -1
         request.blocks = []
 
+    def _queue_of(self, request: Request) -> QueuePolicy:
+        return self._arrivals if self._arrivals.owns(request) else self._groups
+
     def _add_prompts(self, batch: DecodeBatch) -> None:
-        """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
-        order, while slots, blocks and budget last."""
-        pending = self._unsubmitted + self._waiting.num_tokens
+        """Add chunks of prompts, class by class, while slots, blocks and budget last."""
         others = batch.num_tokens
+        pending = self.queued_tokens()
         budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)
-        for request in list(self._prompts):
+        for queue in self._queues:
+            if not self._add_prompts_of(queue, batch, budget):
+                return
+
+    def _add_prompts_of(self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget) -> bool:
+        """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
+        order. False if one of them has to wait."""
+        prompts = [request for request in self._running.prompts if queue.owns(request)]
+        if not prompts and not queue:
+            return True
+        budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
+        for request in prompts:
             if not budget.chunk(request.submitted, len(request.tokens)):
-                return
-            self._add_chunk(batch, request, budget)
-        while self._waiting and self._free_slots:
-            request = next(iter(self._waiting))
-            fits = budget.chunk(0, len(request.tokens)) > 0
-            if not fits or request.in_flight or not self._claim(batch, request):
-                return
-            self._leave_queue(request)
-            self._add_chunk(batch, request, budget)
-
-    def _claim(self, batch: DecodeBatch, request: Request) -> bool:
-        """Give a waiting request a slot and the blocks of all its known tokens.
-
-        The longest cached prefix is shared; the last known token is always computed, because the
-        next token is sampled from its logits. False if too few blocks are free.
-        """
-        kv, known = self.kv, len(request.tokens)
-        request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
-        shareable = 0 if request.awaits_scores else (known - 1) // kv.block_size
-        shared = kv.match(request.hashes[:shareable])
-        kv.touch(shared)
-        fresh = kv.allocate(kv.blocks_for(known) - len(shared))
-        if fresh is None:
-            kv.release(shared)
-            return False
-        request.slot = self._free_slots.pop()
-        request.status = Status.RUNNING
-        self._running[request] = self._prompts[request] = None
-        batch.inits.append(request.slot_init())
-        batch.assign_blocks(request, shared + fresh)
-        request.begin(len(shared), kv.block_size)
-        batch.begun.append(request.job)
-        self._unsubmitted += known - request.submitted
-        if not request.announced:
-            self._cached_tokens += request.cached
-            self._queried_tokens += known
+                return False
+            self._add_chunk(queue, batch, request, budget)
+        while queue:
+            request = queue.next(batch.step) if self._running.free_slots else None
+            if request is None or not budget.chunk(0, len(request.tokens)):
+                return False
+            if not self._begin(queue, batch, request):
+                return False
+            self._add_chunk(queue, batch, request, budget)
         return True
 
-    def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
+    def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
+        """Give a waiting request a slot and the blocks of all its known tokens. False if too few
+        are free."""
+        if (claim := queue.claim(request)) is None:
+            return False
+        self._running.begin(request, claim.start)
+        batch.inits.append(request.slot_init())
+        batch.assign_blocks(request, claim.blocks)
+        batch.copies += claim.copy
+        batch.begun.append(request.job)
+        request.begin(claim.start, claim.shared)
+        queue.begun(request)
+        if not request.announced:
+            self._cached_tokens += request.cached
+            self._queried_tokens += len(request.tokens)
+        return True
+
+    def _add_chunk(
+        self, queue: QueuePolicy, batch: DecodeBatch, request: Request, budget: PromptBudget
+    ) -> None:
         """Add the next chunk of the request's known tokens.
 
         Its full blocks are registered now: any later request, even in the same step, may read them,
@@ -290,11 +294,7 @@ class DecoderScheduler:
         start = request.submitted
         length = budget.chunk(start, len(request.tokens))
         budget.take(start, length)
-        stop = start + length
-        samples = stop == len(request.tokens)
-        batch.add(request, start, length, samples)
-        self._unsubmitted -= length
-        if samples:
-            del self._prompts[request]
-            self._contexts += stop
-        request.register_blocks(self.kv, stop)
+        batch.add(request, start, length, start + length == len(request.tokens))
+        self._running.chunk_submitted(request, length)
+        request.register_blocks(self.kv, start + length)
+        queue.computed(request, batch.step)

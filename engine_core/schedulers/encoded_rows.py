@@ -16,7 +16,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
-from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.requests.request import Request, Status
 from workers.contract.messages import ClassifyOutput, EmbedOutput, EmbedSparseOutput
 
 EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput

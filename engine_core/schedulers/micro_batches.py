@@ -4,7 +4,7 @@ in flight."""
 from itertools import accumulate
 
 from engine_core.schedulers.prompt_budget import StepTime
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from workers.contract.config import ExecutionConfig, max_micro_batches
 
 _UNEVEN = 0.02

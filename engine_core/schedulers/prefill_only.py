@@ -22,8 +22,8 @@ from engine_core.schedulers.encoded_rows import (
     requests_token_states,
 )
 from engine_core.schedulers.prompt_budget import StepTime
+from engine_core.schedulers.requests.waiting import WaitingQueue
 from engine_core.schedulers.step_builder import build_encode_step
-from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 

@@ -29,6 +29,11 @@ _LAST_CHUNK = _MIN_CHUNK // 2
 """So few tokens at a prompt's end join the chunk before them."""
 
 
+def efficient_tokens(config: ExecutionConfig) -> int:
+    """So many tokens of a step are worth its fixed cost."""
+    return min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
+
+
 class StepTime:
     """The common time of a pipeline's steps, in seconds above a step's fixed cost."""
 
@@ -41,7 +46,7 @@ class StepTime:
         self._decodes = config.model.has_kv_cache
         parts = max(2, config.num_stages / 2) if self._decodes else 1
         self._most_tokens = config.max_step_tokens / parts
-        self._least_tokens = min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
+        self._least_tokens = efficient_tokens(config)
         self._multiple = _MULTIPLE[config.device_type]
 
     def of(self, work: float) -> float:
@@ -84,6 +89,10 @@ class PromptBudget:
         self._spent = 0.0
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
+
+    def limit(self, tokens: float) -> None:
+        """At most so many tokens more."""
+        self._tokens = int(min(self._tokens, tokens))
 
     def chunk(self, start: int, stop: int) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes.

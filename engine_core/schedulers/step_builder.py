@@ -27,6 +27,7 @@ def build_decode_step(batch: DecodeBatch, masked: bytes = b"") -> DecodeStep:
         starts=_int32(batch.starts),
         sample=bytes(batch.samples),
         block_updates=_int32(batch.updates),
+        block_copies=_int32(batch.copies),
         inits=batch.inits,
         after=batch.after,
         targets=_targets(batch),

@@ -13,7 +13,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.encoded_rows import confirm_encoded_rows
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for

@@ -9,7 +9,7 @@ from array import array
 from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.request import Request, row_seed
+from engine_core.schedulers.requests.request import Request, row_seed
 from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher

@@ -5,12 +5,12 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.job import Job
+from engine_core.job import Job, PrefixGroup
 from engine_core.messages import GenerateJob, RowOutput, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from tests.engine_core.configs import execution_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 
@@ -50,14 +50,21 @@ class Driver:
         max_tokens: int,
         salt: bytes = b"",
         priority: int = 0,
+        group: PrefixGroup | None = None,
         **params,
     ) -> Job:
         sampling = SamplingParams(max_tokens=max_tokens, **params)
-        job = Job(b"client", GenerateJob(job_id, params=sampling), 1, 0)
-        tokens = array("i", prompt)
-        limit = len(prompt) + max_tokens
+        job = Job(b"client", GenerateJob(job_id, params=sampling), 1, 0, group)
         request = Request(
-            job, 0, sampling, tokens, max_len=limit, seed=0, salt=salt, priority=priority
+            job,
+            0,
+            sampling,
+            array("i", prompt),
+            max_len=len(prompt) + max_tokens,
+            seed=0,
+            salt=salt,
+            priority=priority,
+            group=group,
         )
         self.scheduler.add(job, [request])
         return job
@@ -94,27 +101,31 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._waiting)
+        requests = (*self.scheduler._running, *self.scheduler._arrivals.waiting)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        scheduler, waiting = self.scheduler, self.scheduler._waiting
-        left = [len(request.tokens) - request.submitted for request in scheduler._prompts]
-        assert scheduler._unsubmitted == sum(left)
-        generating = [r.submitted for r in scheduler._running if r not in scheduler._prompts]
-        assert scheduler._contexts == sum(generating)
+        running, arrivals = self.scheduler._running, self.scheduler._arrivals
+        waiting = arrivals.waiting
+        left = [len(request.tokens) - request.submitted for request in running.prompts]
+        assert running.unsubmitted == sum(left)
+        generating = [r.submitted for r in running if r not in running.prompts]
+        assert running.contexts == sum(generating)
         counted = [waiting._groups[waiting._priority_of[request]][request] for request in waiting]
         assert waiting.num_tokens == sum(counted)
-        assert scheduler._waiting_blocks == sum(map(scheduler.kv.blocks_for, counted))
+        assert arrivals._blocks == sum(map(self.scheduler.kv.blocks_for, counted))
         for request, tokens in zip(waiting, counted, strict=True):
             assert 0 <= len(request.tokens) - tokens <= 2
 
     def assert_idle(self) -> None:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+        groups = self.scheduler._groups
+        assert (groups.num_tokens, groups._growth, len(groups._groups)) == (0, 0, 0)
+        assert [*groups._open, *groups._fresh, *groups.running] == []
         self.assert_sums()
         self.scheduler.kv.check_integrity()
 

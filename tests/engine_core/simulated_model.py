@@ -49,6 +49,8 @@ class SimulatedModel:
     def run(self, step: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:
         for slot, index, block in np.frombuffer(step.block_updates, np.int32).reshape(-1, 3):
             self._tables[slot, index] = block
+        for source, target in np.frombuffer(step.block_copies, np.int32).reshape(-1, 2):
+            self._store[target] = self._store[source]
         rows = self._rows(step)
         for slot, start, tokens, _ in rows:
             self._write(step, slot, start, tokens)

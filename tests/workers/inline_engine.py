@@ -16,7 +16,7 @@ from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.requests.request import Request, Status
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor

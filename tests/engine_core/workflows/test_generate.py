@@ -7,7 +7,7 @@ import pytest
 
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor

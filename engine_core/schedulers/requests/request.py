@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine_core.job import Job, PrefixGroup
 from engine_core.messages import SamplingParams
-from engine_core.schedulers.kv_cache_manager import BlockHash, KVCacheManager
+from engine_core.schedulers.requests.kv_cache_manager import BlockHash, KVCacheManager
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 
@@ -102,9 +102,10 @@ class Request:
             return _NOTHING
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
 
-    def begin(self, shared_blocks: int, block_size: int) -> None:
-        """It runs from now on, with the positions of its first blocks in the cache."""
-        self.submitted = shared_blocks * block_size
+    def begin(self, start: int, shared_blocks: int) -> None:
+        """It runs from now on, with its first `start` positions in the cache, of which whole blocks
+        are shared."""
+        self.submitted = start
         self.registered = shared_blocks
         self.resident_from = len(self.tokens)
         self.scores_from = self.scored

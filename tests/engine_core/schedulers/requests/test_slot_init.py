@@ -7,7 +7,7 @@ import numpy as np
 
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.requests.request import Request
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import TokenBias, TokenSampling
 

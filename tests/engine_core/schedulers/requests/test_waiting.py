@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.schedulers.waiting import WaitingQueue
+from engine_core.schedulers.requests.waiting import WaitingQueue
 
 Entry = tuple[tuple[float, int], int]
 """((priority, arrival), number of tokens); the arrival is the item."""

@@ -1,0 +1,75 @@
+"""The queue of all requests that came alone."""
+
+import math
+
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.queue_policy import Claim, claim_from_cache
+from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.waiting import WaitingQueue
+
+
+class ArrivalQueue:
+    """First come, first served, priority by priority. Implements `QueuePolicy`."""
+
+    def __init__(self, kv: KVCacheManager) -> None:
+        self.waiting: WaitingQueue[Request] = WaitingQueue()
+        self._kv = kv
+        self._blocks = 0  # what those that wait need, cached ones included
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.waiting.num_tokens
+
+    def fits(self, slots: int, tokens: int) -> bool:
+        """All could begin, and leave one of so many slots, a block, and one of so many tokens."""
+        return (
+            len(self.waiting) < slots
+            and self._blocks < self._kv.num_free
+            and self.waiting.num_tokens < tokens
+        )
+
+    def owns(self, request: Request) -> bool:
+        return request.group is None
+
+    def add(self, request: Request) -> None:
+        tokens = len(request.tokens)
+        self.waiting.add(request, request.priority, tokens)
+        self._blocks += self._kv.blocks_for(tokens)
+
+    def put_back(self, request: Request) -> None:
+        tokens = len(request.tokens)
+        self.waiting.put_back(request, tokens)
+        self._blocks += self._kv.blocks_for(tokens)
+
+    def remove(self, request: Request) -> None:
+        self._blocks -= self._kv.blocks_for(self.waiting.remove(request))
+
+    def next(self, step: int) -> Request | None:
+        del step
+        request = next(iter(self.waiting), None)
+        return None if request is None or request.in_flight else request
+
+    def quota(self, decode_rows: int, micro_batches: int) -> float:
+        del decode_rows, micro_batches
+        return math.inf
+
+    def claim(self, request: Request) -> Claim | None:
+        return claim_from_cache(self._kv, request)
+
+    def begun(self, request: Request) -> None:
+        self.remove(request)
+
+    def computed(self, request: Request, step: int) -> None:
+        """Nobody waits for it."""
+
+    def grown(self, request: Request) -> None:
+        """Nothing is reserved."""
+
+    def left(self, request: Request) -> None:
+        """Nothing is held for it."""
+
+    def finished(self, request: Request) -> None:
+        """Nothing is learnt from it."""
