@@ -49,7 +49,7 @@ async def create_completion(request: Request) -> Response:
     body = await _body.read(request, service.limits.max_body_bytes)
     model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
-    plan = _plan(body, model, service.limits)
+    plan = completion_plan(body, model, service.limits)
     answer = _Answer(service, model, CompletionFormat(body, model))
     with CancelOnDisconnect(request.receive):
         generating = generate(service, record, model, plan)
@@ -92,7 +92,7 @@ class _Answer:
         )
 
 
-def _plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
+def completion_plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises APIError."""
     best_of = _best_of(body, limits)
     if body.stream and body.prompt_logprobs is not None:

@@ -164,7 +164,7 @@ async def generate(
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
         if plan.timeout is None:
-            deadline, stream = None, await _submitted(model, plan)
+            deadline, stream = None, await submitted(model, plan)
         else:
             deadline = asyncio.get_running_loop().time() + plan.timeout
             stream = await _submitted_by(deadline, model, plan)
@@ -181,7 +181,7 @@ async def generate(
             generation.record()
 
 
-async def _submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
+async def submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
     """The job, once the engine has accepted it."""
     return await model.client.generate(
         plan.params,
@@ -200,7 +200,7 @@ async def _submitted_by(
     """None if the engine has not accepted the job by `deadline` (loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
-            return await _submitted(model, plan)
+            return await submitted(model, plan)
     except TimeoutError:
         return None
 

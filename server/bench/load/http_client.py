@@ -21,10 +21,12 @@ _MAX_WAIT_SECONDS = 600.0
 
 
 class Answer(msgspec.Struct):
-    """A complete answer. `pieces` are the parts of its body as they arrived; times in seconds."""
+    """A complete answer. `pieces` are the parts of its body as they arrived; times in seconds.
+    `retry_after` is what a server that refuses asks to wait."""
 
     sent: float
     status: int = 0
+    retry_after: float | None = None
     pieces: list[tuple[float, bytes]] = []
     ended: float = 0.0
 
@@ -113,6 +115,10 @@ class _Connection(asyncio.Protocol):
             self._complete.set_exception(error)
 
     # httptools calls these while it parses.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after" and value.isdigit() and self._answer is not None:
+            self._answer.retry_after = float(value)
 
     def on_headers_complete(self) -> None:
         if self._answer is not None:

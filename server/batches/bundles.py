@@ -1,0 +1,93 @@
+"""The prompts of a job in the groups that they are submitted in."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine_core.prefix_groups.find_groups import find_groups
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.generation.plan import GenerationPlan
+from server.schemas.completions import CompletionRequest
+
+_ID_BYTES = 4
+_UNSHARED_AT_ONCE = 64
+"""Prompts that share nothing, in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request of a job: its number, and its prompt's ids (int32 bytes). The ids are empty where
+    the engine is to make them, or where there are none."""
+
+    index: int
+    body: CompletionRequest
+    plan: GenerationPlan
+    ids: bytes
+
+    @property
+    def tokens(self) -> int:
+        """The most that the engine may count for it; a text's tokens are at most its bytes."""
+        size = len(self.ids) // _ID_BYTES if self.ids else self.plan.prompts.size
+        return size * self.plan.width
+
+
+class Bundle(NamedTuple):
+    """Rows whose prompts begin with the same `prefix_len` tokens."""
+
+    prefix_len: int
+    rows: Sequence[Row]
+
+
+def with_ids(
+    tokenizer: Tokenizer, planned: Sequence[tuple[int, CompletionRequest, GenerationPlan]]
+) -> list[Row]:
+    """The rows of plans of one prompt each. Texts are tokenized together, but for those that are to
+    be truncated, which the engine does."""
+    texts: defaultdict[bool, list[int]] = defaultdict(list)
+    ids = [b"".join(plan.prompts.ids) for _, _, plan in planned]
+    for position, (_, _, plan) in enumerate(planned):
+        if plan.prompts.texts and plan.tokenization.truncate_to is None:
+            texts[plan.tokenization.add_special_tokens].append(position)
+    for special, positions in texts.items():
+        encoded = tokenizer.encode(
+            [planned[position][2].prompts.texts[0] for position in positions],
+            add_special_tokens=special,
+        )
+        for position, tokens in zip(positions, encoded, strict=True):
+            ids[position] = tokens
+    return [Row(*each, own) for each, own in zip(planned, ids, strict=True)]
+
+
+def may_share(row: Row) -> bool:
+    """Whether a row can be in a group: its ids are known and complete."""
+    return bool(row.ids) and row.plan.tokenization.truncate_to is None
+
+
+def bundles(rows: Sequence[Row]) -> Iterator[Bundle]:
+    """The groups of rows that may share, those with a shared prefix first. Prompts of different
+    cache salts, or numbers of choices, are not in one."""
+    alike: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        alike[row.plan.cache_salt, row.plan.width].append(row)
+    for own in alike.values():
+        for prefix_len, members in find_groups([row.ids for row in own]):
+            grouped = [own[int(member)] for member in members]
+            if prefix_len:
+                yield Bundle(prefix_len, grouped)
+                continue
+            for start in range(0, len(grouped), _UNSHARED_AT_ONCE):
+                yield Bundle(0, grouped[start : start + _UNSHARED_AT_ONCE])
+
+
+def cut(bundle: Bundle, rows: int, tokens: int) -> Iterator[Bundle]:
+    """Parts of at most so many sequences and tokens (but one row at least)."""
+    part: list[Row] = []
+    sequences = size = 0
+    for row in bundle.rows:
+        sequences, size = sequences + row.plan.width, size + row.tokens
+        if part and (sequences > rows or size > tokens):
+            yield Bundle(bundle.prefix_len, part)
+            part, sequences, size = [], row.plan.width, row.tokens
+        part.append(row)
+    yield Bundle(bundle.prefix_len, part)

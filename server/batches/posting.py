@@ -1,0 +1,64 @@
+"""Requests of the HTTP API: tried again where the server is full, and how they fail."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from server.batches.results import JobStoppedError, RequestError
+from server.errors import ErrorBody, ErrorDetail
+
+_OK = 200
+_OF_ONE_REQUEST = frozenset(
+    {"invalid_request", "context_length_exceeded", "too_large", "body_too_large", "row_failed"}
+)
+_WAIT = frozenset({"overloaded", "not_ready"})
+_TOO_MANY = 429
+_SECONDS = 1.0
+
+
+class Reply(NamedTuple):
+    """An answer; `retry_after` in seconds, if the server said so."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+Exchange = Callable[[str, bytes], Awaitable[Reply]]
+"""Posts a body of JSON to a path."""
+
+
+async def post(exchange: Exchange, path: str, body: Mapping[str, object]) -> bytes:
+    """The body of a 200; a server that is full, or still loads, is asked again.
+
+    Raises RequestError for what is wrong with this request alone, else JobStoppedError.
+    """
+    try:
+        data = msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise RequestError("invalid_request", f"not text: {error}") from None
+    while True:
+        reply = await exchange(path, data)
+        if reply.status == _OK:
+            return reply.body
+        error = _error(reply)
+        if error.code not in _WAIT and reply.status != _TOO_MANY:
+            raise failure(error.code, error.message, error.param)
+        await asyncio.sleep(reply.retry_after or _SECONDS)
+
+
+def failure(code: str, message: str, param: str | None) -> RequestError | JobStoppedError:
+    """That of one request, or else of every other one, too."""
+    if code in _OF_ONE_REQUEST:
+        return RequestError(code, message, param)
+    return JobStoppedError(f"{message} ({code})")
+
+
+def _error(reply: Reply) -> ErrorDetail:
+    try:
+        return msgspec.json.decode(reply.body, type=ErrorBody).error
+    except msgspec.DecodeError:
+        text = reply.body[:200].decode(errors="replace")
+        return ErrorDetail(f"status {reply.status}: {text}", "", None, "internal_error")

@@ -1,0 +1,137 @@
+"""Jobs from Python: on an engine of one's own, and on a running daemon."""
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+
+from server.batches import BatchLLM
+from server.batches.results import Generated, GenerateResult, RequestError
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Daemon
+
+SYSTEM = "Gate: water falls from the gate into the turbine below, and the turbine turns. " * 8
+PROMPTS = [f"{SYSTEM}Question {number}: why?" for number in range(12)]
+TOO_LONG = "water " * 3_000
+
+
+@pytest.fixture(scope="module")
+def generator() -> Generator[BatchLLM]:
+    folder = demo_models()[GENERATOR_NAME]
+    with BatchLLM(str(folder), threads=1, block_size=32, progress=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Generator[BatchLLM]:
+    with BatchLLM(str(demo_models()[EMBEDDER_NAME]), threads=1, progress=False) as llm:
+        yield llm
+
+
+def good(result: GenerateResult) -> Generated:
+    assert isinstance(result, Generated)
+    return result
+
+
+def test_shared_prefixes_are_computed_once_to_the_token(generator: BatchLLM) -> None:
+    results = generator.generate(PROMPTS, max_tokens=4, temperature=0, cache_salt="by token")
+    cached = [good(result).cached_tokens for result in results]
+    assert sum(count == 0 for count in cached) == 1, "the first of the group"
+    shared = max(cached)
+    assert shared % 32, "not by whole blocks"
+    assert cached.count(shared) == len(PROMPTS) - 1
+    assert generator.summary.sharing == "by token"
+    assert generator.summary.saved_tokens == sum(cached)
+    assert generator.summary.saved_share > 0.8
+
+
+def test_results_are_in_order_and_like_those_of_single_jobs(generator: BatchLLM) -> None:
+    prompts = [*PROMPTS, "a", [10, 20, 30], "The dam", PROMPTS[3]]
+    together = generator.generate(prompts, max_tokens=6, temperature=0)
+    for prompt, result in zip(prompts, together, strict=True):
+        (alone,) = generator.generate([prompt], max_tokens=6, temperature=0)
+        assert good(result).token_ids == good(alone).token_ids
+        assert good(result).text == good(alone).text
+        assert 1 <= len(good(result).token_ids) <= 6
+
+
+def test_a_bad_prompt_has_its_error_in_its_place(generator: BatchLLM) -> None:
+    prompts = ["one", TOO_LONG, [], [10**7], "\ud800", "two"]
+    results = generator.generate(prompts, max_tokens=2, ignore_eos=True)
+    codes = [each.code if isinstance(each, RequestError) else None for each in results]
+    bad = "invalid_request"
+    assert codes == [None, "context_length_exceeded", bad, bad, bad, None]
+    assert sorted(generator.errors) == [1, 2, 3, 4]
+    assert (generator.summary.requests, generator.summary.failed) == (6, 4)
+
+
+def test_sampling_may_differ_for_each_prompt(generator: BatchLLM) -> None:
+    each = [{"max_tokens": 1}, {"max_tokens": 5, "n": 2}, {"max_tokens": 2, "logprobs": 1}]
+    one, two, scored = map(good, generator.generate(["a"] * 3, each, ignore_eos=True, seed=1))
+    assert len(one.token_ids) == 1
+    assert [choice.index for choice in two.choices] == [0, 1]
+    assert two.usage.completion_tokens == 10
+    assert one.logprobs is None
+    assert scored.logprobs is not None
+    assert len(scored.logprobs.token_logprobs) == 2
+
+
+def test_truncation_and_stop_strings_are_those_of_the_api(generator: BatchLLM) -> None:
+    (cut,) = generator.generate([TOO_LONG], max_tokens=3, truncate_prompt_tokens=20)
+    assert good(cut).usage.prompt_tokens == 20
+    (long,) = generator.generate(["The"], max_tokens=12, temperature=0)
+    stop = good(long).text[4:6]
+    (short,) = generator.generate(["The"], max_tokens=12, temperature=0, stop=stop)
+    assert good(short).finish_reason == "stop"
+    assert good(long).text.startswith(good(short).text + stop)
+
+
+def test_an_empty_job_and_the_wrong_model_are_refused(
+    generator: BatchLLM, embedder: BatchLLM
+) -> None:
+    for empty in (generator.generate, generator.embed):
+        with pytest.raises(ValueError, match="is empty"):
+            empty([])
+    with pytest.raises(RuntimeError, match="does not generate"):
+        embedder.generate(["a"])
+    with pytest.raises(RuntimeError, match="no model of this daemon serves /v1/embeddings"):
+        generator.embed(["a"])
+
+
+def test_vectors_come_in_order_and_a_bad_text_is_nan(embedder: BatchLLM) -> None:
+    texts = [f"text number {number}" for number in range(150)]
+    texts[70] = ""
+    vectors = embedder.embed(texts)
+    assert vectors.shape == (150, 384)
+    assert np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist() == [70] == list(embedder.errors)
+    np.testing.assert_allclose(embedder.embed([texts[149]])[0], vectors[149], atol=1e-5)
+    assert embedder.embed(texts[:2], normalize=False).shape == (2, 384)
+
+
+def test_documents_are_ranked(embedder: BatchLLM) -> None:
+    documents = ["Paris is the capital of France.", "The giant panda lives on bamboo."]
+    best, other = embedder.rerank("What do pandas eat?", documents)
+    assert (best.index, other.index) == (1, 0)
+    many = embedder.rerank_each(["What do pandas eat?", "", "France"], [documents] * 3)
+    assert isinstance(many[1], RequestError)
+    assert many[0] == [best, other]
+    assert isinstance(many[2], list)
+    assert many[2][0].index == 0
+    with pytest.raises(RequestError):
+        embedder.rerank("", documents)
+
+
+def test_a_daemon_gives_the_same(generator: BatchLLM, embedder: BatchLLM, demo: Daemon) -> None:
+    prompts = [*PROMPTS, TOO_LONG, "\ud800"]
+    with BatchLLM(GENERATOR_NAME, url=demo.url, progress=False) as remote:
+        theirs = remote.generate(prompts, max_tokens=4, temperature=0)
+        assert remote.summary.sharing == "by whole blocks"
+        assert remote.summary.failed == 2
+        assert remote.summary.saved_share > 0.3
+    ours = generator.generate(prompts, max_tokens=4, temperature=0)
+    for one, other in zip(ours[:-2], theirs[:-2], strict=True):
+        assert good(one).token_ids == good(other).token_ids
+    with BatchLLM(EMBEDDER_NAME, url=demo.url, progress=False) as remote:
+        np.testing.assert_allclose(
+            remote.embed(["a", "b c"]), embedder.embed(["a", "b c"]), atol=1e-5
+        )

@@ -1,0 +1,67 @@
+import asyncio
+
+import msgspec
+import pytest
+
+from server.batches.base import all_of
+from server.batches.posting import Exchange, Reply, post
+from server.batches.results import JobStoppedError, RequestError
+from server.errors import APIError
+
+OVERLOADED = Reply(429, APIError("overloaded", "full").body(), 0.001)
+
+
+def answering(*replies: Reply, seen: list[bytes] | None = None) -> Exchange:
+    left = list(replies)
+
+    async def exchange(path: str, data: bytes) -> Reply:
+        if seen is not None:
+            seen.append(path.encode() + data)
+        return left.pop(0)
+
+    return exchange
+
+
+async def test_a_full_server_is_asked_again() -> None:
+    seen: list[bytes] = []
+    exchange = answering(OVERLOADED, OVERLOADED, Reply(200, b"yes", None), seen=seen)
+    assert await post(exchange, "/x", {"a": 1}) == b"yes"
+    assert seen == [b'/x{"a":1}'] * 3
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "too_large"])
+async def test_what_is_wrong_with_one_request_is_its_own(code: str) -> None:
+    error = msgspec.json.decode(APIError("invalid_request", "no", "prompt").body())
+    error["error"]["code"] = code
+    with pytest.raises(RequestError) as raised:
+        await post(answering(Reply(400, msgspec.json.encode(error), None)), "/x", {})
+    assert (raised.value.code, raised.value.param) == (code, "prompt")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(401, APIError("invalid_api_key", "no key").body(), None),
+        Reply(404, APIError("model_not_found", "no such model").body(), None),
+        Reply(500, APIError("engine_dead", "the engine has stopped").body(), None),
+        Reply(502, b"<html>Bad Gateway</html>", None),
+    ],
+)
+async def test_what_all_requests_would_get_stops_the_job(reply: Reply) -> None:
+    with pytest.raises(JobStoppedError):
+        await post(answering(reply), "/x", {})
+
+
+async def test_the_first_failure_ends_the_rest() -> None:
+    done: list[int] = []
+
+    async def good() -> None:
+        await asyncio.sleep(0.05)
+        done.append(1)
+
+    async def lost() -> None:
+        raise JobStoppedError("gone")
+
+    with pytest.raises(JobStoppedError, match="gone"):
+        await all_of([good, lost, good, good, good], at_once=2)
+    assert not done

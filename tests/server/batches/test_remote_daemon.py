@@ -1,0 +1,67 @@
+import msgspec
+import pytest
+
+from server.batches import BatchLLM
+from server.batches.results import JobStoppedError, RequestError
+from server.errors import APIError, ErrorCode
+from server.schemas.common import CompletionUsage, PromptTokensDetails
+from server.schemas.completions import Completion, CompletionChoice
+from tests.server.canned_server import CannedServer, answer
+
+REFUSED = "400 Bad Request"
+
+
+def refusal(code: ErrorCode, status: str = REFUSED) -> bytes:
+    return answer(APIError(code, "no").body(), status)
+
+
+def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:
+    with (
+        CannedServer([b"HTTP/1.1 200 OK\r\n"], cut=True) as server,
+        BatchLLM(url=server.url, progress=False) as llm,
+        pytest.raises(JobStoppedError, match="does not answer") as raised,
+    ):
+        llm.generate(["a", "b", [{}]])  # pyright: ignore[reportArgumentType]
+    *lost, refused = raised.value.results
+    assert lost == [None, None]
+    assert isinstance(refused, RequestError)
+
+
+def test_a_wrong_key_stops_the_job() -> None:
+    with (
+        CannedServer([refusal("invalid_api_key", "401 Unauthorized")]) as server,
+        BatchLLM(url=server.url, api_key="wrong", progress=False) as llm,
+        pytest.raises(JobStoppedError, match="invalid_api_key"),
+    ):
+        llm.embed(["a"])
+
+
+def test_a_refused_text_is_told_from_its_neighbours() -> None:
+    with (
+        CannedServer([refusal("context_length_exceeded")]) as server,
+        BatchLLM("m", url=server.url, progress=False) as llm,
+    ):
+        assert llm.embed(["a", "b"]).shape == (2, 0)
+        assert [error.code for error in llm.errors.values()] == ["context_length_exceeded"] * 2
+        assert len(server.requests) == 3, "both, then each"
+
+
+def test_a_daemon_gets_ordinary_requests_and_results_are_in_order() -> None:
+    choice = CompletionChoice(index=0, text="!", logprobs=None, finish_reason="stop")
+    usage = CompletionUsage(5, 1, 6, PromptTokensDetails(4))
+    completion = Completion(id="", created=0, model="m", choices=[choice], usage=usage)
+    prompts = [f"{number:03}" for number in reversed(range(200))]
+    with (
+        CannedServer([answer(msgspec.json.encode(completion))]) as server,
+        BatchLLM("m", url=server.url, progress=False) as llm,
+    ):
+        llm.generate(prompts, max_tokens=3)
+        bodies = [msgspec.json.decode(body) for body in server.requests]
+    assert bodies[0].keys() == {"model", "prompt", "max_tokens", "return_token_ids"}
+    sent = [body["prompt"] for body in bodies]
+    assert sorted(sent) == sorted(prompts)
+    # 64 are under way at once: the first 32 to come are among the first 95 that were sent.
+    assert max(map(int, sent[:32])) < 95
+    summary = llm.summary
+    assert (summary.saved_tokens, summary.saved_share) == (800, 0.8)
+    assert summary.sharing == "by whole blocks"
