@@ -45,8 +45,7 @@ class DecoderScheduler:
         self._micro_batches = MicroBatches(config, self._step_time)
         self._ahead = config.steps_ahead > 0
         self.kv = KVCacheManager(num_blocks, config.block_size)
-        self._preemptions = self._generated_tokens = 0
-        self._queried_tokens = self._cached_tokens = 0
+        self._preemptions = self._generated_tokens = self._queried_tokens = self._cached_tokens = 0
         self._max_tokens = config.max_step_tokens
         self._running = RunningRequests(config.max_running)
         self._arrivals = ArrivalQueue(self.kv)
@@ -78,7 +77,7 @@ class DecoderScheduler:
     def queued_tokens(self, priority: int | None = None) -> int:
         unsubmitted = self._running.unsubmitted
         if priority is None:
-            return unsubmitted + sum([queue.num_tokens for queue in self._queues])
+            return unsubmitted + self._arrivals.num_tokens + self._groups.num_tokens
         return unsubmitted + self._arrivals.waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
@@ -126,7 +125,7 @@ class DecoderScheduler:
         return not self._groups and self._arrivals.fits(len(running.free_slots), budget)
 
     def has_prompts(self) -> bool:
-        return any(self._queues) or self._running.unsubmitted > 0
+        return self._running.unsubmitted > 0 or any(map(len, self._queues))
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         return build_decode_step(batch, self._masks.owe(batch) if self._constrained else b"")
@@ -182,12 +181,11 @@ class DecoderScheduler:
         """Free blocks for a running request: of prefixes of which no row runs, then of the youngest
         row of the batch class, or else of the youngest. False if that is the request itself, or if
         a token of it is unresolved: it may be about to end."""
-        groups = self._groups
-        if groups.unpin_idle():
+        if self._groups.unpin_idle():
             return True
-        youngest = groups.youngest or self._running.youngest
+        youngest = self._groups.youngest or self._running.youngest
         if request.unresolved or youngest is request:
-            return groups.unpin_any()
+            return self._groups.unpin_any()
         self._preempt(youngest)
         return True
 
@@ -239,6 +237,8 @@ class DecoderScheduler:
 
     def _add_prompts(self, batch: DecodeBatch) -> None:
         """Add chunks of prompts, class by class, while slots, blocks and budget last."""
+        if not self.has_prompts():
+            return
         others = batch.num_tokens
         pending = self.queued_tokens()
         budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
-from engine_core.job import Job
+from engine_core.job import Job, PrefixGroup
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
@@ -124,14 +124,19 @@ class InlineEngine:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], params: SamplingParams, judge: Judge
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        judge: Judge,
+        group: PrefixGroup | None = None,
     ) -> None:
-        """Bring every prompt to its end. `judge` may change tokens at depth 1 only."""
+        """Bring every prompt, all of `group`, to its end. `judge` may change tokens at depth 1
+        only."""
         waiting = deque(enumerate(prompts))
         in_flight: deque[_Launched] = deque()
         while waiting or self._open_jobs:
             for _ in range(min(self.way.arrivals, len(waiting))):
-                self._admit(*waiting.popleft(), params)
+                self._admit(*waiting.popleft(), params, group)
             while len(in_flight) < min(self.way.depth, self.scheduler.depth()):
                 launched = self._launch(in_flight[0].batch if in_flight else None)
                 if launched is None:
@@ -142,8 +147,10 @@ class InlineEngine:
         for wasted in in_flight:
             self._finish(wasted, judge)
 
-    def _admit(self, number: int, prompt: Sequence[int], params: SamplingParams) -> None:
-        job = Job(b"test", GenerateJob(number, params=params), num_rows=1, cost=0)
+    def _admit(
+        self, number: int, prompt: Sequence[int], params: SamplingParams, group: PrefixGroup | None
+    ) -> None:
+        job = Job(b"test", GenerateJob(number, params=params), num_rows=1, cost=0, group=group)
         inputs = CompiledJob(job, [Tokenized(array("i", prompt).tobytes())])
         _, requests = self._processor.prepare(inputs)
         self._open_jobs += 1

@@ -1,0 +1,81 @@
+"""Groups on whole pipelines: tokens and log-probabilities are those of prompts that come alone."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_core.job import PrefixGroup
+from engine_core.messages import SamplingParams
+from tests.workers.checkpoints import LLAMA, save_llama
+from tests.workers.inline_engine import InlineEngine, Sampled, Way
+from workers.contract.token_sampling import GREEDY
+
+_PARAMS = SamplingParams(sampling=GREEDY, max_tokens=8, logprobs=2)
+
+Texts = dict[tuple[int, int], tuple[list[int], np.ndarray]]
+"""By prompt and index: the ids that were reported, the token first, and their log-probabilities."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_llama(folder)
+    return folder
+
+
+def prompts(prefix_len: int) -> list[list[int]]:
+    draw = random.Random(prefix_len)
+    tokens = range(3, LLAMA["vocab_size"])
+    prefix = draw.choices(tokens, k=prefix_len)
+    owns = [draw.choices(tokens, k=k) for k in (9, 1, 1, 7, 16, 2)]
+    return [prefix + own for own in [*owns, owns[1]]]
+
+
+def texts(folder: Path, way: Way, rows: list[list[int]], group: PrefixGroup | None) -> Texts:
+    found: Texts = {}
+
+    def judge(sampled: Sampled) -> int:
+        found[sampled.prompt, sampled.index] = (sampled.ids.tolist(), sampled.logprobs)
+        return sampled.token
+
+    engine = InlineEngine(folder, way)
+    engine.generate(rows, _PARAMS, judge, group)
+    usage = engine.scheduler.usage()
+    assert usage.kv_blocks_used == 0
+    engine.scheduler.kv.check_integrity()
+    if group is not None:
+        assert usage.preemptions or usage.cached_tokens == group.prefix_len * (len(rows) - 1)
+    return found
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize(("prefix_len", "num_blocks"), [(1, 99), (13, 9), (16, 99), (37, 99)])
+def test_each_row_gets_what_it_gets_alone(
+    folder: Path, stages: int, prefix_len: int, num_blocks: int
+) -> None:
+    rows = prompts(prefix_len)
+    alone = texts(folder, Way(backend="naive"), rows, None)
+    way = Way(
+        backend="naive",
+        stages=stages,
+        depth=stages + 1,
+        num_blocks=num_blocks,
+        max_step_tokens=24,
+        block_size=8,
+    )
+    grouped = texts(folder, way, rows, PrefixGroup(prefix_len))
+    assert grouped.keys() == alone.keys()
+    for key, (ids, logprobs) in alone.items():
+        assert grouped[key][0] == ids, key
+        assert np.array_equal(grouped[key][1], logprobs), key
+
+
+def test_log_probabilities_are_equal_with_the_default_backend(folder: Path) -> None:
+    rows = prompts(21)
+    way = Way(block_size=8, max_step_tokens=24)
+    alone, grouped = (texts(folder, way, rows, group) for group in (None, PrefixGroup(21)))
+    for number in range(len(rows)):
+        (_, expected), (_, found) = alone[number, 0], grouped[number, 0]
+        assert np.allclose(found, expected, atol=1e-4)
