@@ -239,8 +239,10 @@ class DecoderScheduler:
         """Add chunks of prompts, class by class, while slots, blocks and budget last."""
         if not self.has_prompts():
             return
-        others = batch.num_tokens
         pending = self.queued_tokens()
+        if not pending:
+            return
+        others = batch.num_tokens
         budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)
         for queue in self._queues:
             if not self._add_prompts_of(queue, batch, budget):
