@@ -76,6 +76,28 @@ def test_sampling_may_differ_for_each_prompt(generator: BatchLLM) -> None:
     assert len(scored.logprobs.token_logprobs) == 2
 
 
+def test_members_of_a_group_may_ask_for_different_things(generator: BatchLLM) -> None:
+    each = [
+        {"n": 2, "temperature": 1.0, "seed": 3},
+        {"n": 2, "temperature": 1.0, "seed": 4},
+        {"structured_outputs": {"choice": ["because", "why not"]}},
+        {"max_tokens": 0, "echo": True},
+        {"prompt_logprobs": 0},
+        {"temperature": 0, "repetition_penalty": 1.3},
+    ]
+    options: list[dict[str, object]] = [{"max_tokens": 5, "temperature": 0, **one} for one in each]
+    prompts = PROMPTS[: len(options)]
+    together = list(map(good, generator.generate(prompts, options, cache_salt="group")))
+    for prompt, own, result in zip(prompts, options, together, strict=True):
+        (alone,) = generator.generate([prompt], own, cache_salt="alone")
+        texts = [choice.text for choice in good(alone).choices]
+        assert [choice.text for choice in result.choices] == texts
+        assert result.usage.prompt_tokens == good(alone).usage.prompt_tokens
+    assert together[2].text in ("because", "why not")
+    assert together[3].text == prompts[3]
+    assert generator.summary.failed == 0
+
+
 def test_truncation_and_stop_strings_are_those_of_the_api(generator: BatchLLM) -> None:
     (cut,) = generator.generate([TOO_LONG], max_tokens=3, truncate_prompt_tokens=20)
     assert good(cut).usage.prompt_tokens == 20
