@@ -77,7 +77,7 @@ class EncodeJob:
         put: Callable[[int, Vector], None],
     ) -> None:
         try:
-            items = [text if isinstance(text := texts[i], str) else plain_ids(text) for i in chunk]
+            items = [_item(texts[index]) for index in chunk]
             body = {**self._options, "input": items, "encoding_format": "base64"}
             data = await backend.post("/v1/embeddings", body)
         except RequestError as error:
@@ -93,6 +93,14 @@ class EncodeJob:
         for index, entry in zip(chunk, answer.data, strict=True):
             vector = base64.b64decode(msgspec.json.decode(entry.embedding, type=str))
             put(index, np.frombuffer(vector, np.float32))
+
+
+def _item(text: Prompt) -> str | list[int]:
+    """Raises RequestError for what is neither a text nor token ids."""
+    try:
+        return text if isinstance(text, str) else plain_ids(text)
+    except TypeError:
+        raise RequestError("invalid_request", "input: a text or token ids", "input") from None
 
 
 def _chunks(texts: Sequence[Prompt]) -> Iterator[list[int]]:

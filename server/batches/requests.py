@@ -1,5 +1,6 @@
 """The requests of a job, checked as the HTTP API checks them, and their results."""
 
+import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -24,11 +25,14 @@ SAMPLING_OPTIONS = frozenset(CompletionRequest.__struct_fields__) - _OWN - _ONLI
 def completion_request(prompt: Prompt, options: Options) -> CompletionRequest:
     """Raises RequestError."""
     check_options(options, SAMPLING_OPTIONS)
-    fields = {**options, "prompt": _prompt(prompt), "return_token_ids": True}
+    checked = _prompt(prompt)
     try:
-        return msgspec.convert(fields, CompletionRequest)
-    except msgspec.ValidationError as error:
+        # As JSON, because schemas stay undecoded. The prompt is long, and need not be.
+        fields = json.dumps({**options, "prompt": "", "return_token_ids": True}, allow_nan=False)
+        request = msgspec.json.decode(fields, type=CompletionRequest)
+    except (TypeError, ValueError) as error:  # ValueError: also msgspec's, for a wrong value
         raise RequestError("invalid_request", str(error)) from None
+    return msgspec.structs.replace(request, prompt=checked)
 
 
 def check_options(options: Options, known: frozenset[str]) -> None:

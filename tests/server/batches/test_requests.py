@@ -3,6 +3,7 @@ import pytest
 
 from server.batches.requests import Prompt, completion_requests
 from server.batches.results import RequestError
+from server.generation.requested_grammar import grammar_of
 from server.schemas.completions import CompletionRequest
 
 
@@ -20,6 +21,34 @@ def test_ids_may_come_in_an_array() -> None:
     (request,) = completion_requests([ids], {}, {})
     assert isinstance(request, CompletionRequest)
     assert request.prompt == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json_schema": {"type": "object"}},
+        {"guided_json": '{"type": "object"}'},
+        {"structured_outputs": {"json": {"type": "object"}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"type": "object"}},
+            }
+        },
+    ],
+)
+def test_a_schema_is_given_as_in_a_body(options: dict[str, object]) -> None:
+    (request,) = completion_requests(["a"], options, {})
+    assert isinstance(request, CompletionRequest)
+    grammar = grammar_of(request)
+    assert grammar is not None
+    assert "object" in grammar.source
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), object()])
+def test_what_is_no_json_is_refused(number: object) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        completion_requests(["a"], {"top_p": number}, {})
 
 
 @pytest.mark.parametrize(
