@@ -240,8 +240,6 @@ class DecoderScheduler:
         if not self.has_prompts():
             return
         pending = self.queued_tokens()
-        if not pending:
-            return
         others = batch.num_tokens
         budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)
         for queue in self._queues:
