@@ -1,12 +1,15 @@
 """What a client learns of the time that its job took before its first answer."""
 
+import threading
 from array import array
+from typing import Any
 
 import pytest
 
 from engine_core.job_timing import JobTiming
 from engine_core.messages import Abort, EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import _Lane
 from tests.engine_core.fake_transport import Engine
 
 A = b"client"
@@ -84,9 +87,21 @@ def test_an_encode_job_is_told_with_its_last_row(word_tokenizer: Tokenizer) -> N
     assert timings(engine)[7].cached == 0
 
 
-def test_tokenizing_is_part_of_it(word_tokenizer: Tokenizer) -> None:
+def test_tokenizing_is_part_of_it(
+    word_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, may_end = _Lane._encode, threading.Event()
+
+    def held(lane: _Lane, jobs: Any, slices: Any) -> None:
+        assert may_end.wait(10)
+        encode(lane, jobs, slices)
+
+    monkeypatch.setattr(_Lane, "_encode", held)
     engine = Engine(word_tokenizer, "LlamaForCausalLM", 24, max_model_len=64)
     params = SamplingParams(max_tokens=1)
     engine.clients.put(A, GenerateJob(1, params=params, texts=["a b c"]))
+    for _ in range(3):
+        engine.iterate()
+    may_end.set()
     engine.iterate_until(lambda: timings(engine))
-    assert timings(engine)[1].tokenize > 0.0
+    assert timings(engine)[1].tokenize >= 2 * ITERATION
