@@ -72,6 +72,9 @@ PREFILL_TILE_LARGE_HEADS = PrefillTile(64, 32, warps=4, stages=2)
 PREFILL_TILE_FLOAT32 = PrefillTile(16, 16, warps=4, stages=2)
 """No tensor core multiplies in float32: what a thread holds must fit in its registers."""
 
+SHARED_PREFIX_TILE = PrefillTile(64, 64, warps=4, stages=3)
+"""For a prefix that several rows share: 16 rows of 4 query heads a KV head fill it. Not measured."""
+
 # Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
 
 

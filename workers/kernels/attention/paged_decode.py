@@ -6,6 +6,9 @@ programs to fill the GPU, each context is split among several programs, and thei
 by log-sum-exp (Flash-Decoding, Dao et al. 2023). The number of splits does not depend on lengths,
 which each program reads on the device, so a CUDA graph of a launch is right for any lengths. A
 caller that knows of a far longer context may request more splits.
+
+A row whose first tokens are a prefix that it shares with others may leave these out: attention over
+them is computed once for all rows (`shared_prefix`), and folded in at the end.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -26,18 +29,24 @@ from workers.device.tuning import (
 from workers.kernels.attention.merge import MAX_SPLITS, merge
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
+from workers.kernels.attention.prefix_parts import PrefixParts, fold_parts
 from workers.kernels.launch import pdl, processors
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 class Launch(NamedTuple):
-    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, splits a context."""
+    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, splits a context.
+
+    With `overlap`, programs read their own tokens while the launch before, which attends over the
+    prefixes, still runs: right only if that is the launch before in the stream.
+    """
 
     tile: int
     warps: int
     stages: int
     splits: int
+    overlap: bool = False
 
 
 class Score(NamedTuple):
@@ -61,6 +70,7 @@ def attend(
     min_splits: int = 1,
     window: int | None = None,
     softcap: float | None = None,
+    prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
     """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot,
     or over the last `window` of them; with a `softcap` c, scores are c * tanh(score / c).
@@ -70,6 +80,7 @@ def attend(
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
     min_splits   the fewest programs among which a context is split
+    prefix       the first tokens of some rows, attended already (T = R); not with a window
     Returns [R, H, D], contiguous: `out` if given. Nothing is written for a row without tokens.
     """
     rows, heads, head_dim = queries.shape
@@ -79,7 +90,8 @@ def attend(
     seen = longest if window is None else min(longest, window)
     launch = _launch(queries, keys, seen, min_splits)
     score = Score(scale, window, softcap)
-    _attend_with(launch, queries, keys, values, block_tables, slots, context_lens, score, out)
+    paged = keys, values, block_tables, slots, context_lens
+    _attend_with(launch, queries, *paged, score, out, prefix)
     return out
 
 
@@ -113,6 +125,7 @@ def _attend_with(
     context_lens: torch.Tensor,
     score: Score,
     out: torch.Tensor,
+    prefix: PrefixParts | None = None,
 ) -> None:
     """`attend` with a given launch."""
     rows, heads, head_dim = queries.shape
@@ -124,6 +137,7 @@ def _attend_with(
         sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
     _attend[(kv_heads, launch.splits, rows)](
         *(queries, keys, values, block_tables, slots, context_lens, partial, sums),
+        *(prefix or (out, out, slots, slots)),
         score.scale,
         score.softcap or 0.0,
         queries.stride(0),
@@ -134,6 +148,8 @@ def _attend_with(
         PAGE=page,
         TILE=launch.tile,
         SPLIT=launch.splits > 1,
+        PREFIX=prefix is not None,
+        OVERLAP=prefix is not None and launch.overlap,
         WINDOW=score.window or 0,
         SOFTCAP=score.softcap is not None,
         GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
@@ -146,32 +162,42 @@ def _attend_with(
         merge(partial, sums, out)
 
 
-@triton.jit(do_not_specialize=["block_tables", "slots", "context_lens", "table_stride"])
+_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts", "table_stride"]
+"""Arguments that may be views at any offset, which must not cause another compilation."""
+
+
+@triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, scale, softcap,
-    query_stride, table_stride,
+    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, prefix_outputs,
+    prefix_sums, starts, parts, scale, softcap, query_stride, table_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr, OVERLAP: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
-        gdc_wait()
+        # Programs of the launch before that have all started have waited for the cache's writer.
+        if not OVERLAP:
+            gdc_wait()
         gdc_launch_dependents()
     # KV heads are neighbours in the grid, because they are in memory.
     kv_head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    rows, splits = tl.num_programs(2), tl.num_programs(1)
     table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
     context = tl.load(context_lens + row)
-    seen_from = tl.maximum(context - WINDOW, 0) if WINDOW else 0
-    first, splits = seen_from // TILE, tl.num_programs(1)
+    seen_from = tl.load(starts + row) if PREFIX else tl.maximum(context - (WINDOW or context), 0)
+    first = seen_from // TILE
     tiles = tl.cdiv(context, TILE) - first
     start = (first + tiles * split // splits) * TILE
     end = tl.minimum((first + tiles * (split + 1) // splits) * TILE, context)
-    here = (split.to(tl.int64) * tl.num_programs(2) + row) * HEADS
+    here = (split.to(tl.int64) * rows + row) * HEADS
 
     members, dims = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM_BLOCK)
     heads = kv_head * (HEADS // KV_HEADS) + members
     present = members < HEADS // KV_HEADS
     if SPLIT and start >= end:
+        if PDL and OVERLAP:
+            gdc_wait()
         tl.store(log_sum_exps + here + heads, float("-inf"), mask=present)
         return
     inside = present[:, None] & (dims < HEAD_DIM)[None, :]
@@ -181,20 +207,17 @@ def _attend(
     peak = tl.full((GROUP_BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((GROUP_BLOCK,), tl.float32)
     attended = tl.zeros((GROUP_BLOCK, DIM_BLOCK), tl.float32)
-    # Block ids are read a tile ahead, so that no load of keys waits for them.
-    kv_indices = tile_kv_indices(table, start, end, PAGE, TILE)
-    for tile in range(start, end, TILE):
-        offsets = (kv_indices * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
-        tokens = tile + tl.arange(0, TILE)
-        visible = (tokens < end) & (tokens >= seen_from) if WINDOW else tokens < end
-        # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
-        known = visible[:, None] & (dims < HEAD_DIM)[None, :]
-        key = tl.load(keys + offsets, mask=known, other=0.0)
-        value = tl.load(values + offsets, mask=known, other=0.0)
-        kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
-        peak, total, attended = fold_tile(
-            query, key, value, visible[None, :], scale, softcap, 0.0, peak, total, attended,
-            True, SOFTCAP, False, False,
+    peak, total, attended = _fold_tokens(
+        query, keys, values, table, start, end, seen_from, kv_head, scale, softcap, peak, total,
+        attended, KV_HEADS, HEAD_DIM, PAGE, TILE, PREFIX or WINDOW > 0, SOFTCAP, DIM_BLOCK,
+    )  # fmt: skip
+    if PDL and OVERLAP:
+        gdc_wait()
+    if PREFIX:  # The last split always has tokens.
+        count = tl.where(split == splits - 1, tl.load(parts + row), 0)
+        peak, total, attended = fold_parts(
+            prefix_outputs, prefix_sums, count, rows.to(tl.int64) * HEADS, row * HEADS + heads,
+            dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
 
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
@@ -204,3 +227,30 @@ def _attend(
     if SPLIT:
         sums = (peak + tl.log2(total)) / _LOG2_E
         tl.store(log_sum_exps + here + heads, sums, mask=present)
+
+
+@triton.jit
+def _fold_tokens(
+    query, keys, values, table, start, end, seen_from, kv_head, scale, softcap, peak, total,
+    attended, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    TILE: tl.constexpr, FROM: tl.constexpr, SOFTCAP: tl.constexpr, DIM_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fold the tokens [start, end) into a running softmax, without those before `seen_from` if
+    FROM. `start` is a multiple of TILE."""
+    dims = tl.arange(0, DIM_BLOCK)
+    # Block ids are read a tile ahead, so that no load of keys waits for them.
+    kv_indices = tile_kv_indices(table, start, end, PAGE, TILE)
+    for tile in range(start, end, TILE):
+        offsets = (kv_indices * KV_HEADS + kv_head)[:, None] * HEAD_DIM + dims[None, :]
+        tokens = tile + tl.arange(0, TILE)
+        visible = (tokens < end) & (tokens >= seen_from) if FROM else tokens < end
+        # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
+        known = visible[:, None] & (dims < HEAD_DIM)[None, :]
+        key = tl.load(keys + offsets, mask=known, other=0.0)
+        value = tl.load(values + offsets, mask=known, other=0.0)
+        kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
+        peak, total, attended = fold_tile(
+            query, key, value, visible[None, :], scale, softcap, 0.0, peak, total, attended,
+            True, SOFTCAP, False, False,
+        )  # fmt: skip
+    return peak, total, attended

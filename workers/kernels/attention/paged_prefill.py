@@ -22,6 +22,7 @@ from workers.device.tuning import (
 )
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
+from workers.kernels.attention.prefix_parts import PrefixParts, fold_parts
 from workers.kernels.launch import pdl
 
 
@@ -48,6 +49,7 @@ def attend(
     *,
     window: int | None = None,
     softcap: float | None = None,
+    prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
     """Causal attention of each row's queries, the last tokens of its context, to themselves and to
     the tokens less than `window` before them; with a `softcap` c, scores are c * tanh(score / c).
@@ -56,13 +58,15 @@ def attend(
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[r] holds row r's block ids; contiguous
     slots, context_lens  int32[R]; query_starts int32[R + 1]; max_query_len >= any row's queries
+    prefix       the first tokens of some rows' contexts, which precede their queries and which
+                 these have attended to already; not with a window
     Returns [T, H, D], contiguous: `out` if given, where tokens outside all rows are left alone.
     """
     if out is None:
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     _attend_with(
         _tile(queries), queries, keys, values, query_starts, max_query_len,
-        Score(scale, window, softcap, None), out, (block_tables, slots, context_lens),
+        Score(scale, window, softcap, None), out, (block_tables, slots, context_lens), prefix,
     )  # fmt: skip
     return out
 
@@ -111,23 +115,25 @@ def _attend_with(
     score: Score,
     out: torch.Tensor,
     paging: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
+    prefix: PrefixParts | None = None,
 ) -> None:
     """Launch with a given tile: over a cache by `paging` (block tables, slots, context lengths), or
     without one."""
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
-    tables, slots, context_lens = paging or (query_starts,) * 3
     bias = score.position_bias
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
+    paged = paging or (query_starts,) * 3
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
-        *(queries, keys, values, query_starts, tables, slots, context_lens, out),
-        queries if bias is None else bias,
+        *(queries, keys, values, query_starts, *paged, out, queries if bias is None else bias),
+        *(prefix or (out, out, query_starts, query_starts)),
         score.scale,
         score.softcap or 0.0,
         queries.stride(0),
         keys.stride(-3),
-        tables.stride(0),
+        paged[0].stride(0),
         0 if bias is None else bias.shape[1],
+        len(queries),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -138,6 +144,7 @@ def _attend_with(
         FIRST_PART=_first_part(score.window, 2 * tile.query_tile // (heads // kv_heads)),
         SOFTCAP=score.softcap is not None,
         BIASED=bias is not None,
+        PREFIX=prefix is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -156,17 +163,19 @@ def _first_part(window: int | None, wide: int) -> int:
     return 0 if window > wide else 2
 
 
-_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "table_stride", "distances"]
+_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "prefix_starts", "parts"]
+_UNALIGNED += ["table_stride", "distances", "step_tokens"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, query_starts, block_tables, slots, context_lens, out, bias,
-    scale, softcap, query_stride, key_stride, table_stride, distances, HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr,
-    KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride, key_stride,
+    table_stride, distances, step_tokens, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
+    FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
+    PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -180,13 +189,13 @@ def _attend(
     if first >= count * GROUP:
         return
     packed, dims = first + tl.arange(0, QUERY_TILE), tl.arange(0, DIM_BLOCK)
-    inside = (packed < count * GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    present = packed < count * GROUP
+    inside = present[:, None] & (dims < HEAD_DIM)[None, :]
     tokens, heads = start + packed // GROUP, kv_head * GROUP + packed % GROUP
     query = tl.load(
         queries + (tokens * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :],
         mask=inside, other=0.0,
     )  # fmt: skip
-    # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
     if PAGE:
         table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
         cached = tl.load(context_lens + row) - count
@@ -198,25 +207,20 @@ def _attend(
         base = start * key_stride + kv_head * HEAD_DIM
     positions, earliest = cached + packed // GROUP, cached + first // GROUP
     latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
-    seen = tl.minimum(positions + after, limit)
-    common = tl.minimum(earliest + after, limit) // KEY_TILE * KEY_TILE
-    end = tl.minimum(latest + after, limit)
-    begin, full = 0, 0
-    if WINDOW:  # Some see [begin, full), all see [full, common).
-        begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
-        full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
-        common = begin if FIRST_PART == 2 else common
+    own_from = tl.load(prefix_starts + row) if PREFIX else 0
     peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
     total = tl.zeros((QUERY_TILE,), tl.float32)
     attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
-    own_bias = bias + (heads * distances + distances // 2 - positions)[:, None]
-    for part in tl.static_range(FIRST_PART, 3):
-        peak, total, attended = _fold_tiles(
-            query, keys + base, values + base, key_stride, table,
-            begin if part == 0 else (full if part == 1 else common),
-            full if part == 0 else (common if part == 1 else end),
-            positions, seen, own_bias, scale, softcap, peak, total, attended,
-            part != 1, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+    peak, total, attended = _fold_ranges(
+        query, keys + base, values + base, key_stride, table, own_from, positions, earliest, latest,
+        limit, after, bias + (heads * distances + distances // 2 - positions)[:, None], scale,
+        softcap, peak, total, attended,
+        HEAD_DIM, PAGE, KEY_TILE, FIRST_PART, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+    )  # fmt: skip
+    if PREFIX:
+        peak, total, attended = fold_parts(
+            prefix_outputs, prefix_sums, tl.load(parts + row), step_tokens.to(tl.int64) * HEADS,
+            tokens * HEADS + heads, dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
     attended /= total[:, None]
     offsets = (tokens * HEADS + heads)[:, None] * HEAD_DIM + dims[None, :]
@@ -224,7 +228,36 @@ def _attend(
 
 
 @triton.jit
-def _fold_tiles(
+def _fold_ranges(
+    query, keys, values, key_stride, table, own_from, positions, earliest, latest, limit, after,
+    own_bias, scale, softcap, peak, total, attended,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fold the keys from `own_from` on that queries at the `positions` from `earliest` to `latest`
+    see: each those less than `after` behind it, before `limit`."""
+    # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
+    seen = tl.minimum(positions + after, limit)
+    all_see = tl.minimum(earliest + after, limit) - own_from
+    begin, full, common = 0, own_from, own_from + all_see // KEY_TILE * KEY_TILE
+    end = tl.minimum(latest + after, limit)
+    if WINDOW:  # Some see [begin, full), all see [full, common).
+        begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
+        full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
+        common = begin if FIRST_PART == 2 else common
+    for part in tl.static_range(FIRST_PART, 3):
+        peak, total, attended = fold_tiles(
+            query, keys, values, key_stride, table,
+            begin if part == 0 else (full if part == 1 else common),
+            full if part == 0 else (common if part == 1 else end),
+            positions, seen, own_bias, scale, softcap, peak, total, attended,
+            part != 1, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+        )  # fmt: skip
+    return peak, total, attended
+
+
+@triton.jit
+def fold_tiles(
     query, keys, values, key_stride, table, start, end, positions, seen, own_bias, scale, softcap,
     peak, total, attended,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,

@@ -1,0 +1,148 @@
+"""Attention over prefixes that several rows share: keys and values are read once for all of them.
+
+All tokens of a group see the whole prefix, so its tokens' query heads that share a KV head are
+packed into one product, however few queries each row has (Ye et al. 2024, ChunkAttention,
+arXiv:2402.15220; Juravsky et al. 2024, Hydragen, arXiv:2402.05099). A table on the device says what
+each program does, so a CUDA graph of a launch is right for any groups.
+"""
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from workers.device.tuning import (
+    PREFILL_TILE_FLOAT32,
+    PREFILL_TILE_LARGE_HEADS,
+    SHARED_PREFIX_TILE,
+    PrefillTile,
+)
+from workers.kernels.attention.paged_prefill import fold_tiles
+from workers.kernels.attention.prefix_parts import PrefixParts
+from workers.kernels.launch import pdl
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+def tokens_a_tile(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """The most tokens that an entry of `attend`'s table may have."""
+    return max(_tile(head_dim, dtype).query_tile // (heads // kv_heads), 1)
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    tiles: torch.Tensor,
+    parts: PrefixParts,
+    scale: float,
+    softcap: float | None = None,
+) -> None:
+    """softmax(q K^T * scale) V over parts of prefixes, and its log-sum-exp, into `parts`.
+
+    queries      [T, H, D], dense within a token
+    keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
+    block_tables int32[S, max_blocks]; contiguous
+    tiles        int32[N, 6]: (first token, tokens, slot, start, end, part): all these tokens see
+                 the positions [start, end) of the slot, which are whole blocks; at most
+                 `tokens_a_tile`. An entry of no tokens does nothing
+    softcap      c: scores are c * tanh(score / c)
+    """
+    _attend_with(
+        _tile(queries.shape[2], queries.dtype),
+        *(queries, keys, values, block_tables, tiles, parts, scale, softcap),
+    )
+
+
+def _tile(head_dim: int, dtype: torch.dtype) -> PrefillTile:
+    """Chosen by head size and dtype only, so that one compiled variant serves every step."""
+    if dtype == torch.float32:
+        return PREFILL_TILE_FLOAT32
+    return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else SHARED_PREFIX_TILE
+
+
+def _attend_with(
+    tile: PrefillTile,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    block_tables: torch.Tensor,
+    tiles: torch.Tensor,
+    parts: PrefixParts,
+    scale: float,
+    softcap: float | None,
+) -> None:
+    """`attend` with a given tile."""
+    tokens, heads, head_dim = queries.shape
+    page, kv_heads = keys.shape[1:3]
+    # A tile of fewer queries than heads share a KV head would not hold one token.
+    query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
+    _attend[(kv_heads, len(tiles))](
+        *(queries, keys, values, block_tables, tiles, parts.outputs, parts.log_sum_exps),
+        scale,
+        softcap or 0.0,
+        queries.stride(0),
+        block_tables.stride(0),
+        tokens,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        PAGE=page,
+        QUERY_TILE=query_tile,
+        KEY_TILE=tile.key_tile,
+        SOFTCAP=softcap is not None,
+        DIM_BLOCK=triton.next_power_of_2(head_dim),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **pdl(queries),
+    )
+
+
+@triton.jit(do_not_specialize=["block_tables", "tiles", "table_stride", "step_tokens"])
+def _attend(
+    queries, keys, values, block_tables, tiles, outputs, log_sum_exps, scale, softcap,
+    query_stride, table_stride, step_tokens,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, SOFTCAP: tl.constexpr,
+    DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    # KV heads are neighbours in the grid, because they are in memory.
+    kv_head, tile = tl.program_id(0), tiles + tl.program_id(1) * 6
+    count = tl.load(tile + 1) * GROUP
+    if count == 0:
+        return
+    first, slot = tl.load(tile).to(tl.int64), tl.load(tile + 2).to(tl.int64)
+    start, end, part = tl.load(tile + 3), tl.load(tile + 4), tl.load(tile + 5).to(tl.int64)
+    packed, dims = tl.arange(0, QUERY_TILE), tl.arange(0, DIM_BLOCK)
+    present = packed < count
+    inside = present[:, None] & (dims < HEAD_DIM)[None, :]
+    tokens, heads = first + packed // GROUP, kv_head * GROUP + packed % GROUP
+    query = tl.load(
+        queries + (tokens * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :],
+        mask=inside, other=0.0,
+    )  # fmt: skip
+    table, base = block_tables + slot * table_stride, kv_head.to(tl.int64) * HEAD_DIM
+    peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERY_TILE,), tl.float32)
+    attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
+    # Whole tiles, then what is left, if blocks are smaller than a tile.
+    whole = start + (end - start) // KEY_TILE * KEY_TILE
+    for masked in tl.static_range(2):
+        peak, total, attended = fold_tiles(
+            query, keys + base, values + base, KV_HEADS * HEAD_DIM, table,
+            whole if masked else start, end if masked else whole,
+            packed, packed * 0 + end, 0, scale, softcap, peak, total, attended,
+            masked == 1, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, False, DIM_BLOCK,
+        )  # fmt: skip
+    here = (part * step_tokens + tokens) * HEADS + heads
+    out = (attended / total[:, None]).to(outputs.dtype.element_ty)
+    tl.store(outputs + here[:, None] * HEAD_DIM + dims[None, :], out, mask=inside)
+    tl.store(log_sum_exps + here, (peak + tl.log2(total)) / _LOG2_E, mask=present)
