@@ -73,7 +73,21 @@ PREFILL_TILE_FLOAT32 = PrefillTile(16, 16, warps=4, stages=2)
 """No tensor core multiplies in float32: what a thread holds must fit in its registers."""
 
 SHARED_PREFIX_TILE = PrefillTile(64, 64, warps=4, stages=3)
-"""For a prefix that several rows share: 16 rows of 4 query heads a KV head fill it. Not measured."""
+"""For a prefix that rows share: 16 rows of 4 query heads a KV head fill it. Not measured yet."""
+
+PREFIX_PROGRAMS_PER_PROCESSOR = 2
+"""Programs a streaming multiprocessor that attention over shared prefixes aims at."""
+
+PREFIX_MIN_PART = 256
+"""Tokens of a prefix below which it is not divided further."""
+
+PREFIX_MAX_PARTS, PREFIX_PART_TOKENS = 16, 4096
+"""The most parts of a prefix, and the most tokens times parts, each of which has a result in memory
+(16 KiB for 32 heads of 128 dimensions)."""
+
+PREFIX_MIN_SAVED = 1 << 14
+"""Tokens of keys and values, each for one tile of queries, that a step must save before prefixes
+are attended apart: what is read in the time of a launch. None of these is measured yet."""
 
 # Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
 

@@ -69,11 +69,11 @@ class GroupedRows(PagedRows):
         starts = self.query_starts.tolist()
         tiles: list[list[int]] = [[0] * 6] * spare
         for group, row in zip(self.groups, self.first_rows, strict=True):
-            slot, stop = int(self.slots[row]), starts[row + len(group.rows)]
+            stop = starts[row + len(group.rows)]
             cuts = _cuts(group.prefix, most_parts, self.keys.shape[1])
             for first in range(starts[row], stop, most_tokens):
                 count = min(most_tokens, stop - first)
-                tiles += [[first, count, slot, *cut, part] for part, cut in enumerate(cuts)]
+                tiles += [[first, count, row, *cut, part] for part, cut in enumerate(cuts)]
         return torch.tensor(tiles, dtype=torch.int32, device=self.queries.device)
 
 

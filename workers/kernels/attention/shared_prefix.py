@@ -37,6 +37,7 @@ def attend(
     keys: torch.Tensor,
     values: torch.Tensor,
     block_tables: torch.Tensor,
+    slots: torch.Tensor,
     tiles: torch.Tensor,
     parts: PrefixParts,
     scale: float,
@@ -46,15 +47,16 @@ def attend(
 
     queries      [T, H, D], dense within a token
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
-    block_tables int32[S, max_blocks]; contiguous
-    tiles        int32[N, 6]: (first token, tokens, slot, start, end, part): all these tokens see
-                 the positions [start, end) of the slot, which are whole blocks; at most
+    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
+    slots        int32[R]
+    tiles        int32[N, 6]: (first token, tokens, row, start, end, part): all these tokens see
+                 the positions [start, end) of the row, which are whole blocks; at most
                  `tokens_a_tile`. An entry of no tokens does nothing
     softcap      c: scores are c * tanh(score / c)
     """
     _attend_with(
         _tile(queries.shape[2], queries.dtype),
-        *(queries, keys, values, block_tables, tiles, parts, scale, softcap),
+        *(queries, keys, values, block_tables, slots, tiles, parts, scale, softcap),
     )
 
 
@@ -71,6 +73,7 @@ def _attend_with(
     keys: torch.Tensor,
     values: torch.Tensor,
     block_tables: torch.Tensor,
+    slots: torch.Tensor,
     tiles: torch.Tensor,
     parts: PrefixParts,
     scale: float,
@@ -82,7 +85,7 @@ def _attend_with(
     # A tile of fewer queries than heads share a KV head would not hold one token.
     query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
     _attend[(kv_heads, len(tiles))](
-        *(queries, keys, values, block_tables, tiles, parts.outputs, parts.log_sum_exps),
+        *(queries, keys, values, block_tables, slots, tiles, parts.outputs, parts.log_sum_exps),
         scale,
         softcap or 0.0,
         queries.stride(0),
@@ -102,9 +105,9 @@ def _attend_with(
     )
 
 
-@triton.jit(do_not_specialize=["block_tables", "tiles", "table_stride", "step_tokens"])
+@triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "step_tokens"])
 def _attend(
-    queries, keys, values, block_tables, tiles, outputs, log_sum_exps, scale, softcap,
+    queries, keys, values, block_tables, slots, tiles, outputs, log_sum_exps, scale, softcap,
     query_stride, table_stride, step_tokens,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -119,7 +122,7 @@ def _attend(
     count = tl.load(tile + 1) * GROUP
     if count == 0:
         return
-    first, slot = tl.load(tile).to(tl.int64), tl.load(tile + 2).to(tl.int64)
+    first, slot = tl.load(tile).to(tl.int64), tl.load(slots + tl.load(tile + 2)).to(tl.int64)
     start, end, part = tl.load(tile + 3), tl.load(tile + 4), tl.load(tile + 5).to(tl.int64)
     packed, dims = tl.arange(0, QUERY_TILE), tl.arange(0, DIM_BLOCK)
     present = packed < count

@@ -27,7 +27,7 @@ def computed(rows: GroupedRows, most_parts: int, dtype: torch.dtype) -> PrefixPa
     most = shared_prefix.tokens_a_tile(heads.queries, heads.keys, heads.size, rows.queries.dtype)
     tiles = rows.tiles(most, most_parts)
     shared_prefix.attend(
-        *(rows.queries, rows.keys, rows.values, rows.block_tables, tiles, parts),
+        *(rows.queries, rows.keys, rows.values, rows.block_tables, rows.slots, tiles, parts),
         heads.size**-0.5,
     )
     return parts
