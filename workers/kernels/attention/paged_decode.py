@@ -80,7 +80,8 @@ def attend(
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
     min_splits   the fewest programs among which a context is split
-    prefix       the first tokens of some rows, attended already (T = R); not with a window
+    prefix       the first tokens of some rows, attended already: row r is token r of its T >= R;
+                 not with a window
     Returns [R, H, D], contiguous: `out` if given. Nothing is written for a row without tokens.
     """
     rows, heads, head_dim = queries.shape
@@ -128,8 +129,7 @@ def _attend_with(
     prefix: PrefixParts | None = None,
 ) -> None:
     """`attend` with a given launch."""
-    rows, heads, head_dim = queries.shape
-    page, kv_heads = keys.shape[1:3]
+    (rows, heads, head_dim), (page, kv_heads) = queries.shape, keys.shape[1:3]
     partial, sums = out, out
     if launch.splits > 1:
         shape = (launch.splits, rows, heads, head_dim)
@@ -142,6 +142,7 @@ def _attend_with(
         score.softcap or 0.0,
         queries.stride(0),
         block_tables.stride(0),
+        prefix.stride if prefix else 0,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -162,14 +163,15 @@ def _attend_with(
         merge(partial, sums, out)
 
 
-_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts", "table_stride"]
+_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
+_UNALIGNED += ["table_stride", "part_stride"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, prefix_outputs,
-    prefix_sums, starts, parts, scale, softcap, query_stride, table_stride,
+    prefix_sums, starts, parts, scale, softcap, query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr, OVERLAP: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr,
@@ -216,7 +218,7 @@ def _attend(
     if PREFIX:  # The last split always has tokens.
         count = tl.where(split == splits - 1, tl.load(parts + row), 0)
         peak, total, attended = fold_parts(
-            prefix_outputs, prefix_sums, count, rows.to(tl.int64) * HEADS, row * HEADS + heads,
+            prefix_outputs, prefix_sums, count, part_stride, row * HEADS + heads,
             dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
 

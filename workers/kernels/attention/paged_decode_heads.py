@@ -56,6 +56,7 @@ def attend(
         scale,
         queries.stride(0),
         block_tables.stride(0),
+        prefix.stride if prefix else 0,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -73,14 +74,15 @@ def attend(
     )
 
 
-_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts", "table_stride"]
+_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
+_UNALIGNED += ["table_stride", "part_stride"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, block_tables, slots, context_lens, out, prefix_outputs, prefix_sums,
-    starts, parts, scale, query_stride, table_stride,
+    starts, parts, scale, query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, BATCH: tl.constexpr, PREFIX: tl.constexpr, OVERLAP: tl.constexpr,
     EVICT: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -127,7 +129,7 @@ def _attend(
     if PREFIX:
         peak, total, attended = fold_parts(
             prefix_outputs, prefix_sums, tl.load(parts + row),
-            tl.num_programs(1).to(tl.int64) * HEADS, row * HEADS + heads, dims, present,
+            part_stride, row * HEADS + heads, dims, present,
             peak, total, attended, HEAD_DIM,
         )  # fmt: skip
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]

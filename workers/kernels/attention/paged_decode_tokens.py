@@ -60,7 +60,7 @@ def attend(
     kernel, own = _attend, {"OVERLAP": int(prefix is not None and launch.overlap)}
     if launch.programs:
         most = triton.next_power_of_2(triton.cdiv(items, programs))
-        kernel, own = _attend_stream, {"ITEMS": most}
+        kernel, own = _attend_stream, {"ITEMS": most, "rows": rows}
     dim_block = triton.next_power_of_2(head_dim)
     assert not launch.tma or (page % launch.tile == 0 and head_dim == dim_block)
     kernel[(programs,)](
@@ -68,9 +68,9 @@ def attend(
         *(block_tables, slots, context_lens, out),
         *(prefix or (out, out, slots, slots)),
         scale,
-        rows,
         queries.stride(0),
         block_tables.stride(0),
+        prefix.stride if prefix else 0,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -96,14 +96,15 @@ def _source(cache: torch.Tensor, launch: Launch) -> Any:
     )
 
 
-_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts", "table_stride", "rows"]
+_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
+_UNALIGNED += ["table_stride", "part_stride", "rows"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, block_tables, slots, context_lens, out, prefix_outputs, prefix_sums,
-    starts, parts, scale, rows, query_stride, table_stride,
+    starts, parts, scale, query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, TMA: tl.constexpr, PREFIX: tl.constexpr,
     OVERLAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -136,15 +137,15 @@ def _attend(
     if PDL and OVERLAP:
         gdc_wait()
     _finish(
-        out, prefix_outputs, prefix_sums, parts, row, kv_head, rows, context, dims, peak, total,
-        attended, HEADS, KV_HEADS, HEAD_DIM, PREFIX, GROUP_BLOCK,
+        out, prefix_outputs, prefix_sums, parts, row, kv_head, part_stride, context, dims, peak,
+        total, attended, HEADS, KV_HEADS, HEAD_DIM, PREFIX, GROUP_BLOCK,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend_stream(
     queries, keys, values, block_tables, slots, context_lens, out, prefix_outputs, prefix_sums,
-    starts, parts, scale, rows, query_stride, table_stride,
+    starts, parts, scale, query_stride, table_stride, part_stride, rows,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, TMA: tl.constexpr, ITEMS: tl.constexpr, PREFIX: tl.constexpr,
     GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -186,8 +187,9 @@ def _attend_stream(
         last = tile + TILE >= context
         if last:
             _finish(
-                out, prefix_outputs, prefix_sums, parts, row.to(tl.int64), kv_head, rows, context,
-                dims, peak, total, attended, HEADS, KV_HEADS, HEAD_DIM, PREFIX, GROUP_BLOCK,
+                out, prefix_outputs, prefix_sums, parts, row.to(tl.int64), kv_head, part_stride,
+                context, dims, peak, total, attended, HEADS, KV_HEADS, HEAD_DIM, PREFIX,
+                GROUP_BLOCK,
             )  # fmt: skip
         peak, total = tl.where(last, float("-inf"), peak), tl.where(last, 0.0, total)
         attended = tl.where(last, 0.0, attended)
@@ -230,7 +232,7 @@ def _fold_tile(query, key, value, visible, scale, peak, total, attended):
 
 @triton.jit
 def _finish(
-    out, prefix_outputs, prefix_sums, parts, row, kv_head, rows, context, dims, peak, total,
+    out, prefix_outputs, prefix_sums, parts, row, kv_head, part_stride, context, dims, peak, total,
     attended, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     PREFIX: tl.constexpr, GROUP_BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -240,7 +242,7 @@ def _finish(
     heads, result = kv_head * (HEADS // KV_HEADS) + members, tl.trans(attended)
     if PREFIX:
         peak, total, result = fold_parts(
-            prefix_outputs, prefix_sums, tl.load(parts + row), rows.to(tl.int64) * HEADS,
+            prefix_outputs, prefix_sums, tl.load(parts + row), part_stride,
             row * HEADS + heads, dims, present, peak, total, result, HEAD_DIM,
         )  # fmt: skip
     result /= tl.where(total == 0.0, 1.0, total)[:, None]

@@ -133,7 +133,7 @@ def _attend_with(
         keys.stride(-3),
         paged[0].stride(0),
         0 if bias is None else bias.shape[1],
-        len(queries),
+        prefix.stride if prefix else 0,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -164,7 +164,7 @@ def _first_part(window: int | None, wide: int) -> int:
 
 
 _UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "prefix_starts", "parts"]
-_UNALIGNED += ["table_stride", "distances", "step_tokens"]
+_UNALIGNED += ["table_stride", "distances", "part_stride"]
 """Arguments that may be views at any offset, which must not cause another compilation."""
 
 
@@ -172,7 +172,7 @@ _UNALIGNED += ["table_stride", "distances", "step_tokens"]
 def _attend(
     queries, keys, values, query_starts, block_tables, slots, context_lens, out, bias,
     prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride, key_stride,
-    table_stride, distances, step_tokens, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    table_stride, distances, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
     FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
     PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -219,7 +219,7 @@ def _attend(
     )  # fmt: skip
     if PREFIX:
         peak, total, attended = fold_parts(
-            prefix_outputs, prefix_sums, tl.load(parts + row), step_tokens.to(tl.int64) * HEADS,
+            prefix_outputs, prefix_sums, tl.load(parts + row), part_stride,
             tokens * HEADS + heads, dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
     attended /= total[:, None]

@@ -27,6 +27,11 @@ class PrefixParts(NamedTuple):
     starts: torch.Tensor
     counts: torch.Tensor
 
+    @property
+    def stride(self) -> int:
+        """T * H: from a part to the next, in heads."""
+        return self.log_sum_exps.stride(0)
+
 
 @triton.jit
 def fold_parts(
@@ -35,8 +40,8 @@ def fold_parts(
 ):  # fmt: skip
     """Fold `count` parts of a prefix into a running softmax (see `fold_tile`).
 
-    `offsets` int64[M] are the queries' indices among the T * H = int64 `stride` of a part; they are
-    read where `present`.
+    `offsets` int64[M] are the queries' indices among the T * H = `stride` of a part; they
+    are read where `present`.
     """
     for part in range(count):
         here = part * stride + offsets

@@ -80,7 +80,7 @@ def _attend_with(
     softcap: float | None,
 ) -> None:
     """`attend` with a given tile."""
-    tokens, heads, head_dim = queries.shape
+    heads, head_dim = queries.shape[1:]
     page, kv_heads = keys.shape[1:3]
     # A tile of fewer queries than heads share a KV head would not hold one token.
     query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
@@ -90,7 +90,7 @@ def _attend_with(
         softcap or 0.0,
         queries.stride(0),
         block_tables.stride(0),
-        tokens,
+        parts.stride,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -105,10 +105,10 @@ def _attend_with(
     )
 
 
-@triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "step_tokens"])
+@triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "part_stride"])
 def _attend(
     queries, keys, values, block_tables, slots, tiles, outputs, log_sum_exps, scale, softcap,
-    query_stride, table_stride, step_tokens,
+    query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, SOFTCAP: tl.constexpr,
     DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -145,7 +145,7 @@ def _attend(
             packed, packed * 0 + end, 0, scale, softcap, peak, total, attended,
             masked == 1, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, False, DIM_BLOCK,
         )  # fmt: skip
-    here = (part * step_tokens + tokens) * HEADS + heads
+    here = part * part_stride + tokens * HEADS + heads
     out = (attended / total[:, None]).to(outputs.dtype.element_ty)
     tl.store(outputs + here[:, None] * HEAD_DIM + dims[None, :], out, mask=inside)
     tl.store(log_sum_exps + here, (peak + tl.log2(total)) / _LOG2_E, mask=present)
