@@ -37,6 +37,7 @@ class Capabilities:
                        of tokens, decode rows and chunks, and the same maximum lengths. The backend
                        then writes only to the tokens of its rows, and not to the token of a decode
                        row whose context is empty.
+    prefix_groups      Prefixes that rows share are attended once, where that pays
     """
 
     causal_paged: bool
@@ -51,6 +52,7 @@ class Capabilities:
     head_dims: Sequence[int] | None = None
     page_multiple: int = 1
     chunks_graph_safe: bool = False
+    prefix_groups: bool = False
     compute_majors: tuple[int, ...] | None = None
     requires: Package | None = None
 

@@ -1,6 +1,6 @@
 """A decode step as a stage's layers see it: rows in a paged KV cache, as tensors on its device."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -9,7 +9,8 @@ import torch
 
 from workers.device.transfer import to_device
 from workers.step.padding import lengthened, padded_count
-from workers.step.rows import IntArray, StepRows, leading_decode_rows
+from workers.step.prefixes import PrefixTensors
+from workers.step.rows import NO_GROUPS, IntArray, StepRows, leading_decode_rows
 from workers.step.slot_table import SlotTable
 
 
@@ -35,6 +36,8 @@ class PagedStep:
     query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
     token_slots    int32[T]   each token's slot, if some of them are -1 and must be looked up; else
                    None
+    groups         int32[G, 3]  rows that share a prefix: `DecodeStep.groups`
+    prefixes       in place of `groups`, if the step is to be captured with room for any groups
     """
 
     tokens: torch.Tensor
@@ -47,6 +50,8 @@ class PagedStep:
     query_lens: IntArray
     contexts: IntArray
     token_slots: torch.Tensor | None = None
+    groups: IntArray = field(default_factory=lambda: NO_GROUPS)
+    prefixes: PrefixTensors | None = None
 
     @classmethod
     def of(
@@ -68,8 +73,8 @@ class PagedStep:
             arrays.append(rows.token_slots)
         ids, positions, kv_indices, slots, starts, lens, *token_slots = to_device(arrays, device)
         tables = table.device_tables
-        own = rows.query_lens, rows.contexts
-        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own, *token_slots)
+        own = rows.query_lens, rows.contexts, next(iter(token_slots), None), rows.groups
+        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own)
 
     def resolve(self, table: SlotTable) -> None:
         """Look up the tokens that are -1."""
@@ -84,7 +89,7 @@ class PagedStep:
         slots, starts, lens = to_device(arrays, table.device)
         tokens, positions, kv_indices = (part[: rows.total] for part in inputs)
         tables = table.device_tables
-        own = rows.query_lens, rows.contexts
+        own = rows.query_lens, rows.contexts, None, rows.groups
         return cls(tokens, positions, kv_indices, tables, slots, starts, lens, *own)
 
     @property
@@ -128,5 +133,7 @@ class LastTokens:
             context_lens=lens,
             query_lens=np.ones(count, np.int32),
             contexts=contexts,
+            groups=rows.groups_among(subset) if len(rows.groups) else rows.groups,
+            prefixes=None,
         )
         return cls(indices, alone)

@@ -11,9 +11,13 @@ IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
 
 
+NO_GROUPS: IntArray = np.zeros((0, 3), np.int32)
+
+
 class StepRows(NamedTuple):
     """R rows: slots, query_lens, contexts int32[R], starts int32[R + 1] among the step's T tokens;
-    token_slots int32[T] and positions int64[T] are each token's slot and position in its row."""
+    token_slots int32[T] and positions int64[T] are each token's slot and position in its row.
+    `groups` int32[G, 3] are those of `DecodeStep`."""
 
     slots: IntArray
     query_lens: IntArray
@@ -21,13 +25,17 @@ class StepRows(NamedTuple):
     starts: IntArray
     token_slots: IntArray
     positions: LongArray
+    groups: IntArray = NO_GROUPS
 
     @classmethod
     def of(cls, message: DecodeStep) -> Self:
         """The rows of a message."""
         slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
         query_lens = np.frombuffer(message.query_lens, np.int32)
-        return cls.over(slots, query_lens, np.frombuffer(message.starts, np.int32))
+        rows = cls.over(slots, query_lens, np.frombuffer(message.starts, np.int32))
+        if not message.groups:
+            return rows
+        return rows._replace(groups=np.frombuffer(message.groups, np.int32).reshape(-1, 3))
 
     @classmethod
     def over(cls, slots: IntArray, query_lens: IntArray, cached: IntArray) -> Self:
@@ -43,6 +51,14 @@ class StepRows(NamedTuple):
         """A step without rows."""
         nothing = np.zeros(0, np.int32)
         return cls.over(nothing, nothing, nothing)
+
+    def groups_among(self, subset: npt.NDArray[np.intp]) -> IntArray:
+        """The groups of the rows `subset`, rising, which are counted anew."""
+        firsts, counts = self.groups[:, 0], self.groups[:, 1]
+        begin, end = np.searchsorted(subset, firsts), np.searchsorted(subset, firsts + counts)
+        groups = self.groups.copy()
+        groups[:, 0], groups[:, 1] = begin, end - begin
+        return groups[groups[:, 1] > 1]
 
     @property
     def total(self) -> int:

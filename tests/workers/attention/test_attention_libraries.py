@@ -167,9 +167,11 @@ def paged_decode(
     min_splits: int,
     window: int | None,
     softcap: float | None,
+    prefix: None,
 ) -> None:
     kind = AttentionKind(causal=True, scale=scale, window=window, softcap=softcap)
     assert min_splits == 1, "contexts are short"
+    assert prefix is None, "no rows share one"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
     table = block_tables[slots]
     out.copy_(paged(queries, keys, values, starts, context_lens, table, kind))
@@ -292,6 +294,7 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "xformers.ops": {"memory_efficient_attention_forward": memory_efficient_attention_forward},
     "xformers.ops.fmha.attn_bias": {"BlockDiagonalMask": BlockDiagonalMask},
     "workers.kernels.attention.paged_decode": {"attend": paged_decode},
+    "workers.kernels.attention.shared_prefix": {"attend": None, "tokens_a_tile": lambda *_: 16},
 }
 
 PAGED = [

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tests.workers.kernels.paged_rows import Heads, PagedRows
-from workers.kernels.attention.prefix_parts import PrefixParts
+from workers.step.prefixes import PrefixParts
 
 
 class Group(NamedTuple):

@@ -15,6 +15,7 @@ from workers.attention.backends.optional import imported
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
 from workers.attention.context_splits import min_splits
+from workers.attention.shared_prefixes import SharedPrefixes, StepPrefixes
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -22,15 +23,15 @@ from workers.step.paged_step import PagedStep
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
     """The step's R leading rows of one query each, tokens [0, R); their contexts are divided into
-    at least `min_splits` splits."""
+    at least `min_splits` splits. `prefixes` are those that are attended once."""
 
-    block_tables: torch.Tensor
-    slots: torch.Tensor
-    context_lens: torch.Tensor
+    step: PagedStep
+    count: int
     min_splits: int
+    prefixes: StepPrefixes | None
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class FlashAttentionBackend(ABC):
         self._window = needs.kind.window
         # How far a query sees to either side; the library's causal attention ignores the right one.
         self._reach = None if self._window is None else self._window - 1
+        self.shared_prefixes = None
+        if needs.paged and self._window is None:
+            self.shared_prefixes = SharedPrefixes(needs)
         if needs.paged:
             self._decode = imported("workers.kernels.attention.paged_decode", "attend")
 
@@ -91,12 +95,16 @@ class FlashAttentionBackend(ABC):
         first = step.leading_decode_rows
         decodes = chunks = None
         if first:
-            lens = step.context_lens[:first]
-            splits = min_splits(step.contexts[:first], self._window)
-            decodes = DecodeRows(step.block_tables, step.slots[:first], lens, splits)
+            decodes = self._plan_decodes(step, first)
         if first < len(step.query_lens):
             chunks = self._plan_chunks(step, first)
         return FlashPlan(step.kv_indices, decodes, chunks)
+
+    def _plan_decodes(self, step: PagedStep, count: int) -> DecodeRows:
+        # A chunk's queries fill a tile by themselves: only decode rows gain by sharing.
+        prefixes = self.shared_prefixes.plan(step, count) if self.shared_prefixes else None
+        contexts = prefixes.contexts if prefixes else step.contexts[:count]
+        return DecodeRows(step, count, min_splits(contexts, self._window), prefixes)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashPlan
@@ -134,19 +142,22 @@ class FlashAttentionBackend(ABC):
     def _attend_decodes(
         self, queries: torch.Tensor, cache: LayerCache, rows: DecodeRows, out: torch.Tensor
     ) -> None:
-        count = len(rows)
+        step, count, prefixes = rows.step, len(rows), rows.prefixes
+        if self.shared_prefixes and prefixes:
+            self.shared_prefixes.attend(queries, cache, step, prefixes)
         self._decode(
             queries[:count],
             cache.keys,
             cache.values,
-            rows.block_tables,
-            rows.slots,
-            rows.context_lens,
+            step.block_tables,
+            step.slots[:count],
+            step.context_lens[:count],
             self._scale,
             out=out[:count],
             min_splits=rows.min_splits,
             window=self._window,
             softcap=self._softcap,
+            prefix=prefixes.of_rows(slice(count)) if prefixes else None,
         )
 
     def _plan_chunks(self, step: PagedStep, first: int) -> Chunks:

@@ -17,6 +17,7 @@ class FlashAttention3Backend(FlashAttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         graph_safe=True,
+        prefix_groups=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(8, 257, 8),

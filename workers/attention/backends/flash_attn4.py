@@ -26,6 +26,7 @@ class FlashAttention4Backend(FlashAttentionBackend):
         softcap=True,
         graph_safe=True,
         chunks_graph_safe=True,
+        prefix_groups=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),

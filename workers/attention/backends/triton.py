@@ -13,6 +13,7 @@ import torch
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
 from workers.attention.context_splits import min_splits
+from workers.attention.shared_prefixes import SharedPrefixes, StepPrefixes
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -20,12 +21,14 @@ from workers.step.paged_step import PagedStep
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
     """A step whose first `decode_rows` rows have one query each; their contexts are divided into at
-    least `min_splits` splits. `longest` is the most queries of any other row."""
+    least `min_splits` splits. `longest` is the most queries of any other row. `prefixes` are those
+    that are attended once."""
 
     step: PagedStep
     decode_rows: int
     longest: int
     min_splits: int
+    prefixes: StepPrefixes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class TritonBackend:
         position_bias=True,
         graph_safe=True,
         chunks_graph_safe=True,
+        prefix_groups=True,
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
@@ -64,12 +68,16 @@ class TritonBackend:
         self._decode, self._prefill = paged_decode, paged_prefill
         self._write = rotate_and_cache.write_kv
         self._kind = needs.kind
+        whole = needs.paged and needs.kind.window is None
+        self.shared_prefixes = SharedPrefixes(needs) if whole else None
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
         longest = int(step.query_lens[decode_rows:].max(initial=0))
-        splits = min_splits(step.contexts[:decode_rows], self._kind.window)
-        return PagedPlan(step, decode_rows, longest, splits)
+        prefixes = self.shared_prefixes.plan(step) if self.shared_prefixes else None
+        contexts = prefixes.contexts if prefixes else step.contexts
+        splits = min_splits(contexts[:decode_rows], self._kind.window)
+        return PagedPlan(step, decode_rows, longest, splits, prefixes)
 
     def write_kv(
         self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
@@ -87,6 +95,8 @@ class TritonBackend:
     ) -> torch.Tensor:
         if out is None:
             out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        if self.shared_prefixes and plan.prefixes:
+            self.shared_prefixes.attend(queries, cache, plan.step, plan.prefixes)
         concurrently(self._launches(queries, cache, plan, out))
         return out
 
@@ -114,7 +124,7 @@ class TritonBackend:
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> list[Callable[[], object]]:
         """One launch for the decode rows, and one for the others, if there are any."""
-        step, decode_rows = plan.step, plan.decode_rows
+        step, decode_rows, prefixes = plan.step, plan.decode_rows, plan.prefixes
         paged = cache.keys, cache.values, step.block_tables
         launches: list[Callable[[], object]] = []
         if decode_rows:
@@ -129,6 +139,7 @@ class TritonBackend:
                 min_splits=plan.min_splits,
                 window=self._kind.window,
                 softcap=self._kind.softcap,
+                prefix=prefixes.of_rows(slice(decode_rows)) if prefixes else None,
             )
             launches.append(decode)
         if plan.longest:
@@ -144,6 +155,7 @@ class TritonBackend:
                 out,
                 window=self._kind.window,
                 softcap=self._kind.softcap,
+                prefix=prefixes.of_rows(slice(decode_rows, None)) if prefixes else None,
             )
             launches.append(prefill)
         return launches

@@ -29,8 +29,9 @@ from workers.device.tuning import (
 from workers.kernels.attention.merge import MAX_SPLITS, merge
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
-from workers.kernels.attention.prefix_parts import PrefixParts, fold_parts
+from workers.kernels.attention.prefix_parts import fold_parts
 from workers.kernels.launch import pdl, processors
+from workers.step.prefixes import PrefixParts
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -21,8 +21,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.kernels.attention.paging import tile_kv_indices
-from workers.kernels.attention.prefix_parts import PrefixParts, fold_parts
+from workers.kernels.attention.prefix_parts import fold_parts
 from workers.kernels.launch import pdl, processors
+from workers.step.prefixes import PrefixParts
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

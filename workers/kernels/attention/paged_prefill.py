@@ -22,8 +22,9 @@ from workers.device.tuning import (
 )
 from workers.kernels.attention.online_softmax import fold_tile
 from workers.kernels.attention.paging import tile_kv_indices
-from workers.kernels.attention.prefix_parts import PrefixParts, fold_parts
+from workers.kernels.attention.prefix_parts import fold_parts
 from workers.kernels.launch import pdl
+from workers.step.prefixes import PrefixParts
 
 
 class Score(NamedTuple):

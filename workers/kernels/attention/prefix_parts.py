@@ -1,36 +1,13 @@
-"""Attention over a shared prefix, computed once a group, as rows take it up: the part that is to be
-folded into each row's attention over its own tokens."""
+"""Folds attention over a shared prefix, computed once for all rows, into a row's attention over its
+own tokens."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from typing import NamedTuple
-
-import torch
 import triton
 import triton.language as tl
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-class PrefixParts(NamedTuple):
-    """What R rows of T tokens know of their prefixes, each divided into at most P parts.
-
-    outputs       [P, T, H, D], log_sum_exps float32[P, T, H] (natural logarithm), contiguous; not
-                  written for a token's unused parts
-    starts        int32[R]  tokens of the row's prefix, whole blocks; 0 without a prefix
-    counts        int32[R]  parts of the row's prefix; 0 without a prefix
-    """
-
-    outputs: torch.Tensor
-    log_sum_exps: torch.Tensor
-    starts: torch.Tensor
-    counts: torch.Tensor
-
-    @property
-    def stride(self) -> int:
-        """T * H: from a part to the next, in heads."""
-        return self.log_sum_exps.stride(0)
 
 
 @triton.jit

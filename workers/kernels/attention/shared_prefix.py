@@ -21,8 +21,8 @@ from workers.device.tuning import (
     PrefillTile,
 )
 from workers.kernels.attention.paged_prefill import fold_tiles
-from workers.kernels.attention.prefix_parts import PrefixParts
 from workers.kernels.launch import pdl
+from workers.step.prefixes import PrefixParts
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

@@ -7,7 +7,7 @@ from tests.workers.kernels.attention.test_shared_prefix import computed
 from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads, assert_attended
 from workers.kernels.attention import paged_decode_heads, paged_decode_tokens
-from workers.kernels.attention.prefix_parts import PrefixParts
+from workers.step.prefixes import PrefixParts
 
 LAUNCHES = [
     paged_decode_heads.Launch(heads=1, tile=32, warps=1, stages=3),

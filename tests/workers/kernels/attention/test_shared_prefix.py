@@ -7,7 +7,7 @@ from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads, assert_attended
 from workers.kernels.attention import paged_decode, paged_prefill, shared_prefix
 from workers.kernels.attention.paged_decode import Launch
-from workers.kernels.attention.prefix_parts import PrefixParts
+from workers.step.prefixes import PrefixParts
 
 HEADS = [Heads(4, 4, 64), Heads(8, 2, 96), Heads(8, 1, 128), Heads(7, 1, 24)]
 """1, 4, 8 and 7 query heads a KV head."""
