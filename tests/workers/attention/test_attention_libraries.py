@@ -361,5 +361,5 @@ def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
         plan = backend.plan_paged(problem.step)
         assert plan.chunks is None
         assert plan.decodes is not None
-        assert plan.decodes.block_tables is problem.step.block_tables
+        assert plan.decodes.step.block_tables is problem.step.block_tables
         assert len(plan.decodes) == 3

@@ -10,10 +10,10 @@ from functools import partial
 
 import torch
 
+from workers.attention.backends.shared_prefixes import SharedPrefixes, StepPrefixes
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.attention.concurrent_kernels import concurrently
 from workers.attention.context_splits import min_splits
-from workers.attention.shared_prefixes import SharedPrefixes, StepPrefixes
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
