@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.attention_kind import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -137,3 +138,11 @@ class AttentionBackend(Protocol):
     ) -> torch.Tensor:
         """Each token attends to all of its row. Returns [T, num_heads, head_dim]."""
         ...
+
+
+@runtime_checkable
+class SharesPrefixes(Protocol):
+    """A backend with `prefix_groups`. Its tiler, None for layers with windows, says what a captured
+    step holds."""
+
+    prefix_tiler: PrefixTiler | None

@@ -42,9 +42,12 @@ class PrefixTiler:
     block_size: int
     processors: int
 
-    def tables(self, groups: IntArray, query_lens: IntArray) -> PrefixTables | None:
+    def tables(
+        self, groups: IntArray, query_lens: IntArray, most_parts: int | None = None
+    ) -> PrefixTables | None:
         """For rows of `query_lens` int32[R] tokens in `groups` int32[G, 3] (`DecodeStep.groups`);
-        None if no prefix is worth it."""
+        None if no prefix is worth it. No prefix has more than `most_parts` parts, or than memory
+        for so many tokens allows."""
         starts = offsets(query_lens)
         rows, counts, prefixes = groups.T
         firsts = starts[rows]
@@ -54,9 +57,9 @@ class PrefixTiler:
         if not paying.any():
             return None
         rows, counts, prefixes = groups[paying].T
-        return self._tables(
-            rows, counts, prefixes, firsts[paying], tokens[paying], len(query_lens), int(starts[-1])
-        )
+        most = most_parts or self.most_parts(int(starts[-1]))
+        own = rows, counts, prefixes, firsts[paying], tokens[paying]
+        return self._tables(*own, len(query_lens), most)
 
     def most_tiles(self, rows: int) -> int:
         """The most entries of a table for `rows` rows of one token."""
@@ -98,10 +101,10 @@ class PrefixTiler:
         firsts: IntArray,
         tokens: IntArray,
         step_rows: int,
-        step_tokens: int,
+        most_parts: int,
     ) -> PrefixTables:
         tiles = -(-tokens // self.tile_tokens)
-        parts = self._parts(prefixes, tiles, self.most_parts(step_tokens))
+        parts = self._parts(prefixes, tiles, most_parts)
         starts, own_parts = np.zeros((2, step_rows), np.int32)
         members = _within(counts) + np.repeat(rows, counts)
         starts[members], own_parts[members] = np.repeat(prefixes, counts), np.repeat(parts, counts)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from workers.attention.base import AttentionBackend, LayerCache
+from workers.attention.base import AttentionBackend, LayerCache, SharesPrefixes
+from workers.attention.prefix_tiles import PrefixTiler
 from workers.layers.norm import QKNorm, rms_norm
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
 from workers.step.packed_step import PackedStep
@@ -93,6 +94,14 @@ class StageAttention:
     def chunks_graph_safe(self) -> bool:
         """Likewise for steps with prompts."""
         return all(kind.backend.capabilities.chunks_graph_safe for kind in self.kinds)
+
+    @property
+    def prefix_tiler(self) -> PrefixTiler | None:
+        """How backends that attend shared prefixes once divide them, the same for all kinds."""
+        backends = [kind.backend for kind in self.kinds]
+        sharing = [backend for backend in backends if isinstance(backend, SharesPrefixes)]
+        tilers = [backend.prefix_tiler for backend in sharing]
+        return next((tiler for tiler in tilers if tiler is not None), None)
 
 
 class StepAttention(ABC):

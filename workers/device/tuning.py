@@ -15,6 +15,10 @@ DECODE_GRAPH_ROWS = (1, 2, 3, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 513, 16
 DECODE_GRAPH_STRIDE = 64
 """Rows between one captured decode step and the next beyond those above."""
 
+GROUPED_GRAPH_ROWS = (16, 32)
+"""Rows of the decode steps that are captured with shared prefixes, besides every stride. Not
+measured yet."""
+
 PROMPT_GRAPH_TOKENS = (*range(16, 641, 16), *range(672, 1025, 32))
 """Tokens of the steps with prompts that are captured. Larger steps keep the GPU busy for longer
 than it takes to launch their kernels one by one."""

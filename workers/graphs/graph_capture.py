@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 
+from workers.attention.prefix_tiles import PrefixTiler
 from workers.attention.stage_attention import StageAttention
 from workers.device.timing import least_milliseconds
 from workers.device.tuning import (
@@ -16,8 +17,10 @@ from workers.device.tuning import (
 from workers.graphs.full_graph import FullGraph, capture_full_graph
 from workers.graphs.graph_pool import GraphPool
 from workers.graphs.graph_selection import StageGraphs
+from workers.graphs.graph_sizes import grouped_graph_sizes
 from workers.graphs.partial_graph import AttentionBuffers, PartialCapture, PartialGraph
 from workers.graphs.static_inputs import StaticInputs, StaticRows
+from workers.graphs.static_prefixes import StaticPrefixes
 from workers.models.base import StageModel
 from workers.progress_bar import ProgressBar
 from workers.step.slot_table import SlotTable
@@ -46,8 +49,9 @@ class GraphCapture:
         graphs = StageGraphs()
         hidden = _widened(hidden_like, max([*rows, *tokens], default=0))
         buffers = self._buffers(max(tokens, default=0))
-        mixed = self._attention.chunks_graph_safe
-        count = len(rows) + len(tokens) * (1 + mixed)
+        mixed, tiler = self._attention.chunks_graph_safe, self._attention.prefix_tiler
+        grouped = grouped_graph_sizes(sorted(rows)) if tiler else []
+        count = len(rows) + len(grouped) + len(tokens) * (1 + mixed)
         with ProgressBar("capturing CUDA graphs", count) as progress:
             for size in sorted(tokens, reverse=True):
                 hidden_in, own = _first(hidden, size), buffers.first(size)
@@ -60,15 +64,23 @@ class GraphCapture:
                     )
                     progress.advance()
             for size in sorted(rows, reverse=True):
-                graphs.decode.insert(0, self._capture_decode(size, _first(hidden, size)))
+                graphs.decode.insert(0, self._capture_decode(size, None, _first(hidden, size)))
                 progress.advance()
+            for size in reversed(grouped):
+                graph = self._capture_decode(size, tiler, _first(hidden, size))
+                graphs.grouped.insert(0, graph)
+                progress.advance()
+        graphs.grouped = drop_slow_graphs(graphs.grouped, _milliseconds)
         graphs.decode = drop_slow_graphs(graphs.decode, _milliseconds)
         graphs.mixed = drop_slow_graphs(graphs.mixed, _milliseconds)
         graphs.piecewise = drop_slow_graphs(graphs.piecewise, _milliseconds)
         return graphs
 
-    def _capture_decode(self, size: int, hidden_in: torch.Tensor | None) -> FullGraph:
-        inputs = StaticInputs(size, self._slots, self._scratch_kv_index)
+    def _capture_decode(
+        self, size: int, tiler: PrefixTiler | None, hidden_in: torch.Tensor | None
+    ) -> FullGraph:
+        prefixes = StaticPrefixes(size, tiler) if tiler else None
+        inputs = StaticInputs(size, self._slots, self._scratch_kv_index, prefixes=prefixes)
         return capture_full_graph(inputs, self._model, self._attention, hidden_in, self._pool)
 
     def _capture_prompts(

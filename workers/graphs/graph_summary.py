@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from workers.graphs.graph_selection import StageGraphs
+from workers.graphs.graph_sizes import grouped_graph_sizes
 
 
 def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> str:
@@ -10,6 +11,7 @@ def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> 
     with prompts."""
     kinds = (
         ("decode", graphs.decode, rows, "rows"),
+        ("grouped", graphs.grouped, grouped_graph_sizes(rows), "rows"),
         ("mixed", graphs.mixed, tokens, "tokens"),
         ("piecewise", graphs.piecewise, tokens, "tokens"),
     )

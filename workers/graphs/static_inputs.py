@@ -8,6 +8,7 @@ import torch
 
 from workers.device.transfer import pin
 from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
+from workers.graphs.static_prefixes import StaticPrefixes
 from workers.step.paged_step import PagedStep, TokenInputs
 from workers.step.rows import IntArray, StepRows
 from workers.step.slot_table import SlotTable
@@ -23,6 +24,7 @@ class StaticInputs:
     slots, context_lens            int32[size]; a token's context includes itself
 
     rows      the rows of a step that is captured with its attention, else None
+    prefixes  what rows of one token share, in a captured step that has room for it, else None
     resolved  int64[size]: the tokens, with each -1 looked up; filled within the captured step
 
     Entries that a step does not fill have the padding slot, and write their keys and values to a KV
@@ -30,21 +32,28 @@ class StaticInputs:
     """
 
     def __init__(
-        self, size: int, slots: SlotTable, scratch_kv_index: int, rows: "StaticRows | None" = None
+        self,
+        size: int,
+        slots: SlotTable,
+        scratch_kv_index: int,
+        rows: "StaticRows | None" = None,
+        prefixes: StaticPrefixes | None = None,
     ) -> None:
-        """`scratch_kv_index` is the KV index for padding. `rows` belong to these inputs alone."""
-        self.size, self.rows = size, rows
+        """`scratch_kv_index` is the KV index for padding. `rows` or `prefixes` belong to these
+        inputs alone."""
+        self.size, self.rows, self.prefixes = size, rows, prefixes
         self._table = slots
         self._scratch_kv_index = scratch_kv_index
         device = slots.last_tokens.device
-        total = size * _BYTES + (rows.nbytes if rows else 0)
+        more = rows or prefixes
+        total = size * _BYTES + (more.nbytes if more else 0)
         self._buffer = torch.zeros(total, dtype=torch.uint8, device=device)
         wide = self._buffer[: size * 24].view(torch.int64).view(3, size)
         narrow = self._buffer[size * 24 : size * _BYTES].view(torch.int32).view(2, size)
         self.tokens, self.positions, self.kv_indices = wide
         self.slots, self.context_lens = narrow
-        if rows:
-            rows.use(self._buffer[size * _BYTES :])
+        if more:
+            more.use(self._buffer[size * _BYTES :])
         self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
         self.load(nothing, nothing, StepRows.none())
@@ -63,6 +72,8 @@ class StaticInputs:
         arrays = [wide, narrow]
         if self.rows:
             arrays.append(self.rows.packed(rows, self._table.padding_slot))
+        if self.prefixes:
+            arrays.append(self.prefixes.packed(rows))
         self._buffer.copy_(pin(arrays), non_blocking=True)
 
     def has_room_for(self, rows: StepRows) -> bool:
@@ -86,6 +97,7 @@ class StaticInputs:
             context_lens=self.context_lens,
             query_lens=np.ones(self.size, np.int32),
             contexts=np.ones(self.size, np.int32),
+            prefixes=self.prefixes.tensors if self.prefixes else None,
         )
 
     def as_step(self, rows: StepRows) -> PagedStep:

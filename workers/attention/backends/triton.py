@@ -70,6 +70,7 @@ class TritonBackend:
         self._kind = needs.kind
         whole = needs.paged and needs.kind.window is None
         self.shared_prefixes = SharedPrefixes(needs) if whole else None
+        self.prefix_tiler = self.shared_prefixes.tiler if self.shared_prefixes else None
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
