@@ -5,6 +5,7 @@ import torch
 
 from workers.attention.base import LayerCache
 from workers.contract.model_config import ModelConfig
+from workers.device.transfer import to_device
 
 
 def kv_block_bytes(config: ModelConfig, layers: int, block_size: int, dtype: torch.dtype) -> int:
@@ -37,12 +38,16 @@ class KVCache:
         self.layers = [LayerCache(*layer) for layer in self._cached]
 
     def copy_blocks(self, copies: bytes) -> None:
-        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`.
+        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`. No block is copied
+        to twice, or both copied from and to."""
+        pairs = np.frombuffer(bytearray(copies), np.int32).reshape(-1, 2)  # torch wants it writable
+        if self._cached.is_cuda:
+            # Imported here, because a machine without a GPU may have no Triton.
+            from workers.kernels.attention.copy_blocks import copy_blocks  # noqa: PLC0415
 
-        A launch each: gathering them first would take memory that no measurement has counted.
-        """
-        pairs: list[list[int]] = np.frombuffer(copies, np.int32).reshape(-1, 2).tolist()
-        for source, target in pairs:
+            copy_blocks(self._cached, *to_device([pairs], self._cached.device))
+            return
+        for source, target in pairs.tolist():
             self._cached[:, :, target] = self._cached[:, :, source]
 
     @property

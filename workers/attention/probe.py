@@ -1,7 +1,7 @@
 """Tries a backend out before it is used: times small steps of the model's own shape."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import shorten
 
@@ -24,6 +24,10 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
 """A decoder's steps: rows of (cached tokens, queries), each step about as much work as on a busy
 server. flash-attn-4 compiles another variant for more than 256 rows, which takes seconds: it must
 happen here, and not during a request."""
+
+_GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
+"""Rows that share prefixes, the first 64 one and the others one. Run, so that it is compiled, and
+not timed: few steps are like it."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -72,6 +76,8 @@ class Probe:
                 if not bool(attend().isfinite().all()):
                     raise ProbeError(f"{kind}: not finite")
                 times[kind] = queued_milliseconds(attend, self._device)
+            if self._needs.paged and backend.capabilities.prefix_groups:
+                self.attend(backend, self._grouped_step())()
         except ProbeError:
             raise
         except Exception as error:
@@ -102,7 +108,9 @@ class Probe:
         """Filled, and large enough for the largest paged step."""
         needs, size = self._needs, self._needs.block_size
         steps = [step for step in self.steps.values() if isinstance(step, PagedStep)]
-        blocks = max(int(_pages(step.contexts, size).sum()) for step in steps)
+        contexts = [step.contexts for step in steps]
+        contexts.append(np.array(_GROUPED, np.int32).sum(axis=1, dtype=np.int32))
+        blocks = max(int(_pages(each, size).sum()) for each in contexts)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
@@ -116,6 +124,15 @@ class Probe:
         slots = np.arange(len(rows), dtype=np.int32)
         step_rows = StepRows.over(slots, lens, cached)
         return PagedStep.of(step_rows, tokens, self._slot_table(step_rows))
+
+    def _grouped_step(self) -> PagedStep:
+        """A step of `_GROUPED`; what its groups share are in truth the first row's blocks."""
+        size = self._needs.block_size
+        prefix = 1023 // size * size
+        groups = [(0, 64, prefix), (64, 16, prefix)]
+        step = self._step(_GROUPED)
+        assert isinstance(step, PagedStep), "of a decoder"
+        return replace(step, groups=np.array(groups, np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
         size = self._needs.block_size

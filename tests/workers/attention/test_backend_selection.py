@@ -338,5 +338,6 @@ def test_only_the_chosen_backend_is_imported() -> None:
         "workers.attention.backends.naive",
         "workers.attention.base",
         "workers.attention.capability_check",
+        "workers.attention.prefix_tiles",
         "workers.attention.probe",
     ]
