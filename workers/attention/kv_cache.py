@@ -38,8 +38,8 @@ class KVCache:
         self.layers = [LayerCache(*layer) for layer in self._cached]
 
     def copy_blocks(self, copies: bytes) -> None:
-        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`. No block is copied
-        to twice, or both copied from and to."""
+        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`. No block is
+        copied to twice, or both copied from and to."""
         pairs = np.frombuffer(bytearray(copies), np.int32).reshape(-1, 2)  # torch wants it writable
         if self._cached.is_cuda:
             # Imported here, because a machine without a GPU may have no Triton.
