@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from workers.attention.backends.optional import imported
@@ -52,8 +53,11 @@ class SharedPrefixes:
         if there are none."""
         if step.prefixes is not None:
             return self._planned(step.prefixes, len(step.query_lens), step)
-        query_lens, groups = step.query_lens[:rows], step.groups
-        groups = groups[groups[:, 0] < len(query_lens)]
+        query_lens = step.query_lens[:rows]
+        count = len(query_lens)
+        groups = step.groups[step.groups[:, 0] < count]
+        # The last of these may have rows beyond.
+        groups[:, 1] = np.minimum(groups[:, 1], count - groups[:, 0])
         tables = self.tiler.tables(groups, query_lens) if len(groups) else None
         if tables is None:
             return None

@@ -82,6 +82,21 @@ def test_decode_rows_of_flash_attention(
     assert_attended(out, rows.by_definition(), torch.float16)
 
 
+def test_a_group_that_begins_with_single_tokens(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of own parts, the first of which look like decode rows: these alone share."""
+    library = ModuleType("flash_attn.cute.interface")
+    vars(library)["_flash_attn_fwd"] = None
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    groups = [Group(48, [(0, 1), (2, 1), (5, 1), (1, 4), (0, 9)])]
+    rows = GroupedRows(groups, Heads(4, 2, 64), PAGE, torch.float16, device)
+    plan = FlashAttention4Backend(needs(rows, paged=True)).plan_paged(grouped_step(rows))
+    assert plan.decodes is not None
+    assert plan.decodes.prefixes is not None
+    assert plan.decodes.prefixes.parts.starts.tolist() == [48, 48, 48]
+
+
 def test_windows_know_no_groups(device: torch.device) -> None:
     rows = GroupedRows(DECODES, Heads(2, 1, 32), PAGE, torch.float16, device)
     want = needs(rows, paged=True)
