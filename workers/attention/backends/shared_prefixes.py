@@ -63,7 +63,9 @@ class SharedPrefixes:
             return None
         tiles, starts, counts = to_device(list(tables), step.slots.device)
         tensors = PrefixTensors(tiles, starts, counts, int(tables.counts.max()))
-        own = self._planned(tensors, int(query_lens.sum()), step)
+        # Decode rows come first: memory behind the last grouped token is not needed.
+        tokens = int((tables.tiles[:, 0] + tables.tiles[:, 1]).max())
+        own = self._planned(tensors, tokens, step)
         return replace(own, contexts=step.contexts[:rows] - tables.starts)
 
     def attend(
