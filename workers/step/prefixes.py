@@ -16,8 +16,8 @@ class PrefixTensors(NamedTuple):
 
 
 class PrefixParts(NamedTuple):
-    """What R rows know of their prefixes, each divided into at most P parts, in a step of at least T
-    tokens: those behind T have no prefix.
+    """What R rows know of their prefixes, each divided into at most P parts. Tokens of the step
+    behind the first T have no prefix.
 
     outputs       [P, T, H, D], log_sum_exps float32[P, T, H] (natural logarithm), contiguous; not
                   written for a token's unused parts

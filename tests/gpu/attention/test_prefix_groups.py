@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu.test_attention import IMPLEMENTATIONS
+from tests.gpu.attention.test_attention import IMPLEMENTATIONS
 from tests.workers.attention_problems import attention_needs
 from tests.workers.kernels.attention.test_grouped_steps import grouped_step
 from tests.workers.kernels.attention.test_static_rows import host_rows
