@@ -1,11 +1,14 @@
 """The paged key-value cache of one stage."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
 from workers.attention.base import LayerCache
 from workers.contract.model_config import ModelConfig
 from workers.device.transfer import to_device
+from workers.step.rows import IntArray
 
 
 def kv_block_bytes(config: ModelConfig, layers: int, block_size: int, dtype: torch.dtype) -> int:
@@ -38,14 +41,14 @@ class KVCache:
         self.layers = [LayerCache(*layer) for layer in self._cached]
 
     def copy_blocks(self, copies: bytes) -> None:
-        """Copy blocks in every layer, in stream order: `DecodeStep.block_copies`. No block is
-        copied to twice, or both copied from and to."""
+        """Copy blocks in every layer, in this order: `DecodeStep.block_copies`."""
         pairs = np.frombuffer(bytearray(copies), np.int32).reshape(-1, 2)  # torch wants it writable
         if self._cached.is_cuda:
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.copy_blocks import copy_blocks  # noqa: PLC0415
 
-            copy_blocks(self._cached, *to_device([pairs], self._cached.device))
+            for independent in _independent(pairs):
+                copy_blocks(self._cached, *to_device([independent], self._cached.device))
             return
         for source, target in pairs.tolist():
             self._cached[:, :, target] = self._cached[:, :, source]
@@ -54,3 +57,16 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of all layers, including the block for padding."""
         return self._cached.nbytes
+
+
+def _independent(pairs: IntArray) -> Iterator[IntArray]:
+    """`pairs` int32[N, 2] (from, to) in runs within which any order gives the same. A block that is
+    freed and taken again within a step may be copied from and then to."""
+    first, sources, targets = 0, set[int](), set[int]()
+    for index, (source, target) in enumerate(pairs.tolist()):
+        if source in targets or target in targets or target in sources:
+            yield pairs[first:index]
+            first, sources, targets = index, set[int](), set[int]()
+        sources.add(source)
+        targets.add(target)
+    yield pairs[first:]

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.workers.checkpoints import save_llama
+from workers.attention import kv_cache
 from workers.attention.kv_cache import KVCache, kv_block_bytes
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
@@ -26,3 +28,15 @@ def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, dtype: torch.dtyp
         == sum(tensor.nbytes for tensor in tensors)
         == 6 * kv_block_bytes(config, 3, 16, dtype)
     )
+
+
+def test_copies_that_may_run_at_once() -> None:
+    pairs = np.array([[5, 1], [5, 2], [7, 3], [8, 7], [9, 8], [4, 9], [9, 4], [0, 0]], np.int32)
+    runs = [run.tolist() for run in kv_cache._independent(pairs)]
+    assert runs == [
+        [[5, 1], [5, 2], [7, 3]],
+        [[8, 7]],
+        [[9, 8]],
+        [[4, 9]],
+        [[9, 4], [0, 0]],
+    ]

@@ -16,7 +16,7 @@ _NUMBERS = 8192
 
 def copy_blocks(cache: torch.Tensor, copies: torch.Tensor) -> None:
     """Copy blocks of `cache` [layers, 2, blocks, ...], contiguous, by `copies` int32[N, 2]: (from,
-    to), N > 0. No block is copied to twice, or both copied from and to."""
+    to), N > 0. No block is copied to twice, or to by one copy and from by another."""
     numbers = cache[0, 0, 0].numel()
     assert cache.is_contiguous()
     _copy_blocks[(triton.cdiv(numbers, _NUMBERS), len(copies), cache.shape[0] * cache.shape[1])](
