@@ -132,33 +132,33 @@ def test_one_graph_for_any_groups(name: str) -> None:
             close(out[:total], rows.by_definition())
 
 
-def test_a_launch_that_overlaps_the_prefixes_gives_the_same() -> None:
+def test_own_parts_that_overlap_the_prefixes_are_the_same() -> None:
     """Layer after layer, each of which writes the cache that the next launches read."""
     heads = Heads(32, 8, 128)
     rows = rows_of([Group(1920, [(250 + row, 1) for row in range(16)])] * 40, heads, 128)
     most = shared_prefix.tokens_a_tile(32, 8, 128, torch.bfloat16)
     tiles, parts = rows.tiles(most, 1), rows.parts(1)
     cache = rows.keys, rows.values, rows.block_tables, rows.slots
-    score, layers = paged_decode.Score(128**-0.5, None, None), 24
+    scale, lens = 128**-0.5, rows.context_lens
     keys, values = rows.keys.clone(), rows.values.clone()
-    outs: list[list[torch.Tensor]] = []
-    for overlap in (False, True):
-        how = paged_decode.Launch(64, 4, 3, 1, overlap)
-        own = [torch.empty_like(rows.queries.contiguous()) for _ in range(layers)]
 
-        def launch(how: paged_decode.Launch = how, own: list[torch.Tensor] = own) -> None:
-            rows.keys.copy_(keys)
-            rows.values.copy_(values)
-            for out in own:
-                rows.keys.mul_(0.99)
-                rows.values.mul_(1.01)
-                shared_prefix.attend(rows.queries, *cache, tiles, parts, score.scale)
-                lens = rows.context_lens
-                paged_decode._attend_with(how, rows.queries, *cache, lens, score, out, parts)
+    def layers(outs: list[torch.Tensor], between: Callable[[], object]) -> None:
+        rows.keys.copy_(keys)
+        rows.values.copy_(values)
+        for out in outs:
+            rows.keys.mul_(0.99)
+            rows.values.mul_(1.01)
+            between()
+            shared_prefix.attend(rows.queries, *cache, tiles, parts, scale)
+            between()
+            paged_decode.attend(rows.queries, *cache, lens, scale, out, prefix=parts)
 
-        graph = replayed(launch)
-        for _ in range(20):
-            graph.replay()
-        outs.append(own)
-    for plain, overlapping in zip(*outs, strict=True):
-        assert torch.equal(plain, overlapping)
+    alone, overlapping = (
+        [torch.empty_like(rows.queries.contiguous()) for _ in range(24)] for _ in range(2)
+    )
+    layers(alone, torch.cuda.synchronize)
+    graph = replayed(lambda: layers(overlapping, lambda: None))
+    for _ in range(20):
+        graph.replay()
+    for one, other in zip(alone, overlapping, strict=True):
+        assert torch.equal(one, other)

@@ -37,17 +37,12 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 class Launch(NamedTuple):
-    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, splits a context.
-
-    With `overlap`, programs read their own tokens while the launch before, which attends over the
-    prefixes, still runs: right only if that is the launch before in the stream.
-    """
+    """Tokens a tile (a power of two, at least 16), warps, pipeline stages, splits a context."""
 
     tile: int
     warps: int
     stages: int
     splits: int
-    overlap: bool = False
 
 
 class Score(NamedTuple):
@@ -81,8 +76,8 @@ def attend(
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
     min_splits   the fewest programs among which a context is split
-    prefix       the first tokens of some rows, attended already: row r is token r of its T >= R;
-                 not with a window
+    prefix       the first tokens of some rows, attended by the launch before, with which this one
+                 overlaps: row r is token r of its T >= R; not with a window
     Returns [R, H, D], contiguous: `out` if given. Nothing is written for a row without tokens.
     """
     rows, heads, head_dim = queries.shape
@@ -91,6 +86,8 @@ def attend(
     longest = block_tables.shape[1] * keys.shape[1]
     seen = longest if window is None else min(longest, window)
     launch = _launch(queries, keys, seen, min_splits)
+    if prefix is not None:
+        launch = launch._replace(stages=2)  # own parts are short
     score = Score(scale, window, softcap)
     paged = keys, values, block_tables, slots, context_lens
     _attend_with(launch, queries, *paged, score, out, prefix)
@@ -151,7 +148,6 @@ def _attend_with(
         TILE=launch.tile,
         SPLIT=launch.splits > 1,
         PREFIX=prefix is not None,
-        OVERLAP=prefix is not None and launch.overlap,
         WINDOW=score.window or 0,
         SOFTCAP=score.softcap is not None,
         GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
@@ -174,13 +170,13 @@ def _attend(
     queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, prefix_outputs,
     prefix_sums, starts, parts, scale, softcap, query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr, OVERLAP: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
-        # Programs of the launch before that have all started have waited for the cache's writer.
-        if not OVERLAP:
+        # All programs over the prefixes have waited for the cache's writer when this launch begins:
+        # only what they write is waited for, at the end.
+        if not PREFIX:
             gdc_wait()
         gdc_launch_dependents()
     # KV heads are neighbours in the grid, because they are in memory.
@@ -199,7 +195,7 @@ def _attend(
     heads = kv_head * (HEADS // KV_HEADS) + members
     present = members < HEADS // KV_HEADS
     if SPLIT and start >= end:
-        if PDL and OVERLAP:
+        if PDL and PREFIX:
             gdc_wait()
         tl.store(log_sum_exps + here + heads, float("-inf"), mask=present)
         return
@@ -214,7 +210,7 @@ def _attend(
         query, keys, values, table, start, end, seen_from, kv_head, scale, softcap, peak, total,
         attended, KV_HEADS, HEAD_DIM, PAGE, TILE, PREFIX or WINDOW > 0, SOFTCAP, DIM_BLOCK,
     )  # fmt: skip
-    if PDL and OVERLAP:
+    if PDL and PREFIX:
         gdc_wait()
     if PREFIX:  # The last split always has tokens.
         count = tl.where(split == splits - 1, tl.load(parts + row), 0)
