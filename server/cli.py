@@ -1,4 +1,5 @@
-"""The command line: `penstock serve`, `config`, `inspect`, `trace` and `bench`."""
+"""The command line: `penstock serve`, `batch`, `config`, `inspect`, `trace` and
+`bench`."""
 
 import argparse
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from server import __version__
+from server.batch_files.command.batch_flags import add_batch
 from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, serve
@@ -20,6 +22,7 @@ from server.demo import demo_models
 from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.engine_settings import EngineSettings, ModelSettings
+from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
 from server.settings.setting_names import SettingNames, flag_name
@@ -142,12 +145,10 @@ def _models(
 
 def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     """The flags of `penstock bench` only `with_bench`: no other command imports `server.bench`."""
-    parser = argparse.ArgumentParser(
-        prog="penstock",
-        description="One daemon for language models, embedding models and rerankers.",
-    )
-    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    about = "One daemon for language models, embedding models and rerankers."
+    parser = argparse.ArgumentParser(prog="penstock", description=about)
     parser.set_defaults(parser=parser)
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(
         commands.add_parser(
@@ -170,6 +171,8 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
             formatter_class=_HelpFormatter,
         )
     )
+    batch = "answer a file of requests"
+    _add_batch(commands.add_parser("batch", help=batch, formatter_class=_HelpFormatter))
     inspect = "show what a model is and needs, and whether it would be refused"
     add_inspect(commands.add_parser("inspect", help=inspect, formatter_class=_HelpFormatter))
     trace = "write what the stages of a running daemon do to a file that Perfetto shows"
@@ -193,6 +196,11 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    add_batch(parser, lambda options: _command(parser, vars(options)))
+    _add_models(parser, (FlagGroup.MODELS, *ENGINE_FLAGS))
+
+
 def _add_config(parser: argparse.ArgumentParser) -> None:
     _add_serve(parser)
     parser.set_defaults(run=_config)
@@ -203,6 +211,11 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_serve, parser=parser)
+    _add_models(parser, tuple(FlagGroup))
+
+
+def _add_models(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> None:
+    """The models, and the flags of `groups`."""
     parser.add_argument(
         "models",
         nargs="*",
@@ -217,4 +230,4 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="a configuration file in YAML; flags of the daemon override it, but models and their "
         "engines come only from the file (default: none)",
     )
-    add_flags(parser)
+    add_flags(parser, groups)

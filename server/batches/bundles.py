@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from engine_core.prefix_groups.find_groups import find_groups
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -13,6 +13,28 @@ from server.schemas.completions import CompletionRequest
 _ID_BYTES = 4
 _UNSHARED_AT_ONCE = 64
 """Prompts that share nothing, in one message."""
+
+
+class PromptRow(Protocol):
+    """A prompt of which `width` sequences are generated. `tokens` is the most that the engine may
+    count for all of them."""
+
+    @property
+    def ids(self) -> bytes:
+        """The whole prompt, int32."""
+        ...
+
+    @property
+    def cache_salt(self) -> str: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+RowT = TypeVar("RowT", bound=PromptRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +48,25 @@ class Row:
     ids: bytes
 
     @property
+    def cache_salt(self) -> str:
+        return self.plan.cache_salt
+
+    @property
+    def width(self) -> int:
+        return self.plan.width
+
+    @property
     def tokens(self) -> int:
-        """The most that the engine may count for it; a text's tokens are at most its bytes."""
+        """A text's tokens are at most its bytes."""
         size = len(self.ids) // _ID_BYTES if self.ids else self.plan.prompts.size
         return size * self.plan.width
 
 
-class Bundle(NamedTuple):
+class Bundle(NamedTuple, Generic[RowT]):
     """Rows whose prompts begin with the same `prefix_len` tokens."""
 
     prefix_len: int
-    rows: Sequence[Row]
+    rows: Sequence[RowT]
 
 
 def with_ids(
@@ -44,19 +74,26 @@ def with_ids(
 ) -> list[Row]:
     """The rows of plans of one prompt each. Texts are tokenized together, but for those that are to
     be truncated, which the engine does."""
-    texts: defaultdict[bool, list[int]] = defaultdict(list)
     ids = [b"".join(plan.prompts.ids) for _, _, plan in planned]
-    for position, (_, _, plan) in enumerate(planned):
-        if plan.prompts.texts and plan.tokenization.truncate_to is None:
-            texts[plan.tokenization.add_special_tokens].append(position)
-    for special, positions in texts.items():
-        encoded = tokenizer.encode(
-            [planned[position][2].prompts.texts[0] for position in positions],
-            add_special_tokens=special,
-        )
-        for position, tokens in zip(positions, encoded, strict=True):
-            ids[position] = tokens
+    texts = {
+        position: (plan.prompts.texts[0], plan.tokenization.add_special_tokens)
+        for position, (_, _, plan) in enumerate(planned)
+        if plan.prompts.texts and plan.tokenization.truncate_to is None
+    }
+    for position, tokens in zip(texts, ids_of(tokenizer, list(texts.values())), strict=True):
+        ids[position] = tokens
     return [Row(*each, own) for each, own in zip(planned, ids, strict=True)]
+
+
+def ids_of(tokenizer: Tokenizer, texts: Sequence[tuple[str, bool]]) -> list[bytes]:
+    """The ids (int32 bytes) of each text, with special tokens added or not."""
+    ids = [b""] * len(texts)
+    for special in {special for _, special in texts}:
+        own = [at for at, (_, each) in enumerate(texts) if each == special]
+        encoded = tokenizer.encode([texts[at][0] for at in own], add_special_tokens=special)
+        for at, tokens in zip(own, encoded, strict=True):
+            ids[at] = tokens
+    return ids
 
 
 def may_share(row: Row) -> bool:
@@ -64,12 +101,12 @@ def may_share(row: Row) -> bool:
     return bool(row.ids) and row.plan.tokenization.truncate_to is None
 
 
-def bundles(rows: Sequence[Row]) -> Iterator[Bundle]:
+def bundles(rows: Sequence[RowT]) -> Iterator[Bundle[RowT]]:
     """The groups of rows that may share, those with a shared prefix first. Prompts of different
     cache salts, or numbers of choices, are not in one."""
-    alike: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
+    alike: defaultdict[tuple[str, int], list[RowT]] = defaultdict(list)
     for row in rows:
-        alike[row.plan.cache_salt, row.plan.width].append(row)
+        alike[row.cache_salt, row.width].append(row)
     for own in alike.values():
         for prefix_len, members in find_groups([row.ids for row in own]):
             grouped = [own[int(member)] for member in members]
@@ -80,14 +117,14 @@ def bundles(rows: Sequence[Row]) -> Iterator[Bundle]:
                 yield Bundle(0, grouped[start : start + _UNSHARED_AT_ONCE])
 
 
-def cut(bundle: Bundle, rows: int, tokens: int) -> Iterator[Bundle]:
+def cut(bundle: Bundle[RowT], rows: int, tokens: int) -> Iterator[Bundle[RowT]]:
     """Parts of at most so many sequences and tokens (but one row at least)."""
-    part: list[Row] = []
+    part: list[RowT] = []
     sequences = size = 0
     for row in bundle.rows:
-        sequences, size = sequences + row.plan.width, size + row.tokens
+        sequences, size = sequences + row.width, size + row.tokens
         if part and (sequences > rows or size > tokens):
             yield Bundle(bundle.prefix_len, part)
-            part, sequences, size = [], row.plan.width, row.tokens
+            part, sequences, size = [], row.width, row.tokens
         part.append(row)
     yield Bundle(bundle.prefix_len, part)

@@ -73,7 +73,7 @@ class EngineRun:
         except* JobStoppedError as errors:
             raise first_of(errors) from None
 
-    async def _submit(self, bundle: Bundle, tasks: asyncio.TaskGroup) -> None:
+    async def _submit(self, bundle: Bundle[Row], tasks: asyncio.TaskGroup) -> None:
         """Once there is room for it."""
         rows = [row for row in bundle.rows if await self._has_room(row)]
         if not rows:

@@ -32,7 +32,8 @@ class InProcess:
         headers = dict(start["headers"])
         wait = headers.get(b"retry-after")
         body = b"".join(part.get("body", b"") for part in parts)
-        return Reply(start["status"], body, None if wait is None else float(wait))
+        request_id = headers[b"x-request-id"].decode()
+        return Reply(start["status"], body, None if wait is None else float(wait), request_id)
 
 
 def _scope(path: str, size: int) -> dict[str, object]:

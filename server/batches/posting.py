@@ -24,6 +24,7 @@ class Reply(NamedTuple):
     status: int
     body: bytes
     retry_after: float | None
+    request_id: str = ""
 
 
 Exchange = Callable[[str, bytes], Awaitable[Reply]]

@@ -40,7 +40,7 @@ class Daemon:
     async def post(self, path: str, body: Mapping[str, object]) -> bytes:
         """As `Backend` says."""
         named = body if self._model is None else {**body, "model": self._model}
-        return await post(self._exchange, path, named)
+        return await post(self.exchange, path, named)
 
     async def _generated(self, request: CompletionRequest) -> GenerateResult:
         fields = msgspec.structs.asdict(request)
@@ -58,14 +58,15 @@ class Daemon:
             raise JobStoppedError("the server's answer has no usage: it is no penstock")
         return generated(answer.choices, answer.usage)
 
-    async def _exchange(self, path: str, data: bytes) -> Reply:
+    async def exchange(self, path: str, data: bytes) -> Reply:
+        """As `posting.Exchange` says. Raises JobStoppedError if there is no answer."""
         address = self._client.address
         try:
             answer = await self._client.exchange(address.request("POST", path, msgspec.Raw(data)))
         except OSError as error:
             where = f"http://{address.host}:{address.port}"
             raise JobStoppedError(f"{where} does not answer: {error!r}") from None
-        return Reply(answer.status, answer.body, answer.retry_after)
+        return Reply(answer.status, answer.body, answer.retry_after, answer.request_id)
 
 
 def _prompt_order(request: CompletionRequest) -> tuple[str, list[str | int | list[int]]]:

@@ -22,11 +22,13 @@ _MAX_WAIT_SECONDS = 600.0
 
 class Answer(msgspec.Struct):
     """A complete answer. `pieces` are the parts of its body as they arrived; times in seconds.
-    `retry_after` is what a server that refuses asks to wait."""
+    `retry_after` is what a server that refuses asks to wait; `request_id` its name of the
+    request."""
 
     sent: float
     status: int = 0
     retry_after: float | None = None
+    request_id: str = ""
     pieces: list[tuple[float, bytes]] = []
     ended: float = 0.0
 
@@ -117,8 +119,12 @@ class _Connection(asyncio.Protocol):
     # httptools calls these while it parses.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after" and value.isdigit() and self._answer is not None:
+        if self._answer is None:
+            return
+        if name.lower() == b"retry-after" and value.isdigit():
             self._answer.retry_after = float(value)
+        elif name.lower() == b"x-request-id":
+            self._answer.request_id = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         if self._answer is not None:

@@ -55,22 +55,25 @@ def milliseconds(name: str, seconds: npt.ArrayLike) -> Figures:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A line with the rate and the time to go; `done` returns how many of `total` are done now."""
+    """A line with the rate and the time to go; `done` returns how many of `total` are done now,
+    `note` what else there is to say."""
 
     title: str
     unit: str
     total: int
     done: Callable[[], int]
+    note: Callable[[], str] = str
 
     def line(self, elapsed: float) -> str:
         """The state `elapsed` seconds after the start."""
         done = self.done()
         rate = done / elapsed if elapsed else 0.0
         left = f"{(self.total - done) / rate:,.0f} s to go" if rate else "no estimate yet"
-        return (
+        line = (
             f"{self.title}: {done:,} of {self.total:,} {self.unit}, {rate:,.1f}/s, "
             f"{elapsed:,.0f} s, {left}"
         )
+        return f"{line}, {note}" if (note := self.note()) else line
 
     @asynccontextmanager
     async def shown(self, to: TextIO | None = None) -> AsyncGenerator[None]:

@@ -26,7 +26,7 @@ def row(index: int, ids: list[int], salt: str = "", n: int = 1, cut_to: int | No
     return Row(index, CompletionRequest(prompt=""), plan, data)
 
 
-def numbers(bundle: Bundle) -> list[int]:
+def numbers(bundle: Bundle[Row]) -> list[int]:
     return sorted(row.index for row in bundle.rows)
 
 

@@ -1,0 +1,1 @@
+"""Who answers the lines of a job: engines within reach, or a daemon that runs elsewhere."""

@@ -1,0 +1,117 @@
+"""Lines answered by engines within reach: through the HTTP API's own handlers, in groups."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+
+import msgspec
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.app.application import create_app
+from server.app.endpoints import all_endpoints
+from server.batch_files.answering.arrivals import Arrivals
+from server.batch_files.answering.asking import answered
+from server.batch_files.answering.grouping_client import GroupingClient
+from server.batch_files.base import Put
+from server.batch_files.batch_lines import Line
+from server.batches.base import first_of
+from server.batches.in_process import InProcess
+from server.batches.results import JobStoppedError, Sharing
+from server.service.registry import Model, Registry
+from server.service.service import Service
+from server.settings.server_config import ServerConfig
+
+_AT_ONCE = 256
+"""Lines that are begun together: their texts are tokenized together."""
+_FIRST_WINDOW, _LARGEST_WINDOW = 1 / 32, 1 / 2
+"""Parts of what an engine takes at once. The first ones are small: the engine has nothing to do
+before them. While one window is computed, there is room for the next."""
+_OPEN_LINES, _OPEN_BYTES = 16_384, 256 << 20
+_UNLIMITED = 1 << 62
+
+
+class GroupedLines:
+    """Begins lines in the order in which they come. Each is held where its handler submits its
+    prompt, until there is a window of them: then their groups are found, and submitted."""
+
+    sharing: Sharing = "by token"
+
+    def __init__(
+        self, service: Service, clients: Sequence[GroupingClient], arrivals: Arrivals
+    ) -> None:
+        """`clients` are those of the models of `service`."""
+        self._in_process = InProcess(create_app(service))
+        self._clients, self._arrivals = clients, arrivals
+        self._open = {"lines": 0, "bytes": 0}
+        self._ended = asyncio.Event()
+
+    async def answer(self, lines: Iterator[Line], put: Put) -> None:
+        """As `LineBackend` says."""
+        window = _FIRST_WINDOW
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while chunk := list(islice(lines, _AT_ONCE)):
+                    for line in chunk:
+                        self._arrivals.expect(tasks.create_task(self._answer(line, put)))
+                    await self._arrivals.all()
+                    await asyncio.gather(*[client.tokenize() for client in self._clients])
+                    full = max(client.held() for client in self._clients) >= window
+                    if full or self._is_full():
+                        await self._submit()
+                        window = min(2 * window, _LARGEST_WINDOW)
+                    await self._room()
+                await self._submit()
+        except* JobStoppedError as errors:
+            raise first_of(errors) from None
+
+    async def _submit(self) -> None:
+        await asyncio.gather(*[client.submit() for client in self._clients])
+
+    async def _answer(self, line: Line, put: Put) -> None:
+        size = len(line.body)
+        self._open["lines"] += 1
+        self._open["bytes"] += size
+        try:
+            put(line, await answered(self._in_process.exchange, line))
+        finally:
+            self._open["lines"] -= 1
+            self._open["bytes"] -= size
+            self._ended.set()
+
+    def _is_full(self) -> bool:
+        return self._open["lines"] >= _OPEN_LINES or self._open["bytes"] >= _OPEN_BYTES
+
+    async def _room(self) -> None:
+        """Wait until more lines may be open."""
+        while self._is_full():
+            self._ended.clear()
+            await self._ended.wait()
+
+
+@asynccontextmanager
+async def grouped_lines(config: ServerConfig) -> AsyncGenerator[GroupedLines]:
+    """Answers lines with the engines of `config`, which run or are about to, until the block ends.
+
+    Raises EngineError if an engine dies before it is ready.
+    """
+    arrivals = Arrivals()
+    models: list[Model] = []
+    clients: list[GroupingClient] = []
+    for served in config.models:
+        execution = served.execution
+        tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
+        clients.append(GroupingClient(served.engine, tokenizer, arrivals))
+        models.append(Model(served, tokenizer, clients[-1]))
+    # The clients keep to the engines' bounds: nothing is to be refused here.
+    limits = msgspec.structs.replace(
+        config.limits, max_requests=_UNLIMITED, max_rows=_UNLIMITED, max_tokens=_UNLIMITED
+    )
+    registry = Registry(models, all_endpoints())
+    service = Service(msgspec.structs.replace(config, limits=limits), registry)
+    await registry.start()
+    try:
+        await asyncio.gather(*[client.wait_ready() for client in clients])
+        yield GroupedLines(service, clients, arrivals)
+    finally:
+        await registry.close()

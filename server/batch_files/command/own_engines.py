@@ -1,0 +1,73 @@
+"""Engines that are started for a job, and what of them its results depend on."""
+
+import hashlib
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from server.batch_files.answering.grouped_lines import GroupedLines, grouped_lines
+from server.daemon.child_commands import engine_parts
+from server.daemon.run import START_SECONDS, running_parts
+from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.models.model_source import model_folder
+from server.models.served_models import build_served_models
+from server.settings.engine_settings import ModelSettings
+from server.settings.server_config import ServerConfig
+from server.settings.setting_names import flag_name
+from server.settings.settings import ServeCommand
+
+_OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+@asynccontextmanager
+async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
+    """An engine for each model of `command`, until the block ends.
+
+    Raises one of `server.daemon.daemon.START_ERRORS`.
+    """
+    # Whoever submits all work at once expects it to wait.
+    settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
+        folder = Path(directory)
+        models = build_served_models(settings, command.setting_names, folder)
+        config = ServerConfig(
+            host="",
+            port=0,
+            api_workers=1,
+            drain_timeout=0,
+            log_level=settings.log_level,
+            limits=settings.limits,
+            models=models,
+        )
+        async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
+            ready = stack.enter_async_context(grouped_lines(config))
+            backend = await parts.until(ready, START_SECONDS)
+            with announce(folder, models):
+                yield backend
+
+
+def result_options(command: ServeCommand) -> dict[str, str]:
+    """What results depend on besides the requests: the models, and those of their settings that
+    change results. Models of the hub are downloaded. Raises ModelSourceError."""
+    options: dict[str, str] = {}
+    for index, model in enumerate(command.settings.models):
+        suffix = f" of model {index + 1}" if index else ""
+        options[f"the model{suffix}"] = f"{model.model} ({_contents(model)})"
+        for key in _OF_RESULTS:
+            options[f"{flag_name(key)}{suffix}"] = str(getattr(model, key))
+    return options
+
+
+def _contents(model: ModelSettings) -> str:
+    """A digest of a checkpoint's configuration, and of the names and sizes of its weights."""
+    folder = model_folder(model.model, model.load_format)
+    digest = hashlib.blake2b(digest_size=6)
+    for file in sorted(folder.glob("*.json")):
+        digest.update(file.name.encode() + file.read_bytes())
+    for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+    return digest.hexdigest()

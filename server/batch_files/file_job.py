@@ -1,0 +1,171 @@
+"""One job: a file of requests in, their results out, in the same order."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from server.batch_files.base import LineBackend
+from server.batch_files.batch_lines import (
+    Answer,
+    Line,
+    LineError,
+    LineRules,
+    custom_id_of,
+    output_line,
+    read_line,
+    read_output,
+)
+from server.batch_files.counts import Counts
+from server.batch_files.line_index import LineIndex
+from server.batch_files.result_files import write_results
+from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
+
+_SYNC_SECONDS = 1.0
+
+
+class FileJob:
+    """Lines are read twice: once to find those that begin alike, then in that order.
+
+    `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
+    another time. `counts` is kept up to date meanwhile.
+    """
+
+    def __init__(
+        self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
+    ) -> None:
+        """`source` are the requests; `log` takes the results as they come. `options` are what the
+        results depend on besides, such as the model: a job goes on only with the same."""
+        self._source, self._log_path = source, log
+        self._rules, self._options = rules, dict(options)
+        self.counts = Counts()
+
+    async def open(self, *, resume: bool) -> None:
+        """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
+
+        Raises JobFileError.
+        """
+        await asyncio.to_thread(self._open, resume)
+
+    def _open(self, resume: bool) -> None:
+        try:
+            self._file = self._source.open("rb")
+        except OSError as error:
+            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+        try:
+            self._read_source()
+            self._open_log(resume)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_source(self) -> None:
+        try:
+            self._index = LineIndex(self._file, self._rules.max_line_bytes)
+        except OSError as error:
+            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+        self._order = self._index.order()
+        self.counts.total = len(self._index)
+
+    def _open_log(self, resume: bool) -> None:
+        index = self._index
+        identity = JobIdentity(
+            input_digest=index.digest,
+            input_bytes=index.num_bytes,
+            lines=len(index),
+            options=self._options,
+        )
+        if resume:
+            self._log = ResultLog.resumed(self._log_path, identity, self._recount)
+        else:
+            self._log = ResultLog.begun(self._log_path, identity)
+
+    async def run(self, backend: LineBackend) -> None:
+        """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
+        at the end.
+
+        Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
+        """
+        syncing = asyncio.create_task(self._keep_synced())
+        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
+        try:
+            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
+            (syncing if syncing.done() else answering).result()
+        finally:
+            for task in (syncing, answering):
+                task.cancel()
+            await asyncio.wait((syncing, answering))
+            self._log.sync()
+
+    def assemble(
+        self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
+    ) -> None:
+        """Write the results to `output` in the order of the lines; with `errors` those which failed
+        go there instead. Lines without a result have `unfinished` for one, or are left out.
+
+        Each file is there as a whole or not at all. Raises JobFileError.
+        """
+
+        def missing(index: int) -> bytes | None:
+            return None if unfinished is None else self._output(index, unfinished)
+
+        write_results(self._log, output, errors, missing)
+
+    def remove(self) -> None:
+        """Forget the log: the results are elsewhere."""
+        self._file.close()
+        self._log.remove()
+
+    def close(self) -> None:
+        """Leave the log for another time."""
+        self._file.close()
+        self._log.close()
+
+    async def _keep_synced(self) -> None:
+        while True:
+            await asyncio.sleep(_SYNC_SECONDS)
+            await asyncio.to_thread(self._log.sync)
+
+    def _lines(self) -> Iterator[Line]:
+        """The requests without a result; what is none gets its error on the way."""
+        for index in self._order.tolist():
+            if self._log.has(index):
+                continue
+            line = self._read(index)
+            if isinstance(line, Line):
+                yield line
+            else:
+                self._add(index, line, self._output(index, line))
+
+    def _read(self, index: int) -> Line | LineError:
+        number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
+        most = self._rules.max_line_bytes
+        if size > most:
+            message = f"line {number}: {size:,} bytes; a line has at most {most:,}"
+            return LineError("body_too_large", message)
+        text = self._text(index)
+        if self._index.repeated[index]:
+            message = f"line {number}: custom_id: {custom_id_of(text)!r} is that of an earlier line"
+            return LineError("duplicate_custom_id", message)
+        return read_line(index, number, text, self._rules)
+
+    def _text(self, index: int) -> bytes:
+        """A line, or the beginning of one that is too long."""
+        size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
+        return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
+
+    def _put(self, line: Line, answer: Answer) -> None:
+        self._add(line.index, answer, output_line(self._id(line.index), line.custom_id, answer))
+
+    def _output(self, index: int, error: LineError) -> bytes:
+        return output_line(self._id(index), custom_id_of(self._text(index)), error)
+
+    def _id(self, index: int) -> str:
+        return f"batch_req_{self._index.digest[:16]}{index:08x}"
+
+    def _add(self, index: int, outcome: Answer | LineError, output: bytes) -> None:
+        self._log.add(index, output)
+        self.counts.add(outcome)
+
+    def _recount(self, index: int, output: bytes) -> None:
+        self.counts.add(read_output(output))

@@ -1,0 +1,245 @@
+"""The results of a job as they come, in a file that a killed job goes on from."""
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+_NONE = -1
+
+
+class JobFileError(Exception):
+    """A file of the job cannot be used; one line says which, and why."""
+
+
+class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What results belong to: the input's digest, size in bytes and lines, and whatever else they
+    depend on, such as the model."""
+
+    input_digest: str
+    input_bytes: int
+    lines: int
+    options: dict[str, str]
+
+    def difference(self, other: "JobIdentity") -> str | None:
+        """How an earlier job, `other`, was another one than this. None: it was the same."""
+        if (self.input_digest, self.input_bytes) != (other.input_digest, other.input_bytes):
+            return (
+                f"the input has changed: it has {self.lines:,} lines ({self.input_bytes:,} bytes), "
+                f"and had {other.lines:,} ({other.input_bytes:,} bytes)"
+                if self.input_bytes != other.input_bytes
+                else "the input has changed, though not its size"
+            )
+        for name in sorted(self.options.keys() | other.options.keys()):
+            own, theirs = self.options.get(name, "not given"), other.options.get(name, "not given")
+            if own != theirs:
+                return f"{name} is {own}, and was {theirs}"
+        return None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    index: int
+    digest: str
+    result: Raw
+
+
+_encode = msgspec.json.Encoder().encode
+_identity = msgspec.json.Decoder(JobIdentity)
+_record = msgspec.json.Decoder(_Record)
+
+
+class ResultLog:
+    """A line with the job's identity, and then one for each result, with the index of its request
+    and a digest of both and of the identity.
+
+    Records are kept in memory until `sync`, so that a job that is killed loses what came since the
+    last one. A record that is torn ends what is read back.
+    """
+
+    def __init__(self, path: Path, identity: JobIdentity, file: FileIO) -> None:
+        """Use `begun` or `resumed`."""
+        self.path, self.identity = path, identity
+        self._file = file
+        self._seed = hashlib.blake2b(_encode(identity), digest_size=8)
+        self._offsets = np.full(identity.lines, _NONE, np.int64)  # of each result, in the file
+        self._sizes = np.zeros(identity.lines, np.int64)
+        self._unsynced: list[bytes] = []
+        self._syncing = threading.Lock()
+        self._end = self._synced = 0
+
+    @classmethod
+    def begun(cls, path: Path, identity: JobIdentity) -> Self:
+        """A new file. Raises JobFileError if there is one, or it cannot be written."""
+        try:
+            file = FileIO(path, "x+")
+        except FileExistsError:
+            raise JobFileError(
+                f"{path} has results of an earlier run: --resume goes on from there, or delete it"
+            ) from None
+        except OSError as error:
+            raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
+        log = cls(path, identity, file)
+        log._append(_encode(identity) + b"\n")
+        log.sync()
+        sync_folder(path.parent)
+        return log
+
+    @classmethod
+    def resumed(cls, path: Path, identity: JobIdentity, each: Callable[[int, bytes], None]) -> Self:
+        """Go on with a file, or begin it if there is none; `each` gets the index and the result of
+        every record in it. Raises JobFileError if it is another job's."""
+        try:
+            file = FileIO(path, "r+")
+        except FileNotFoundError:
+            return cls.begun(path, identity)
+        except OSError as error:
+            raise JobFileError(f"{path} cannot be read and written: {error.strerror}") from None
+        log = cls(path, identity, file)
+        try:
+            log._read_back(each)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def add(self, index: int, result: bytes) -> None:
+        """The result of a request (JSON in one line), which has none yet."""
+        prefix = b'{"index":%d,"digest":"%s","result":' % (index, self._digest(index, result))
+        self._note(index, len(prefix), result)
+        self._append(prefix + result + b"}\n")
+
+    def has(self, index: int) -> bool:
+        """Whether the request has its result."""
+        return bool(self._offsets[index] != _NONE)
+
+    def sync(self) -> None:
+        """Write what has come to the disk; may run in a thread beside `add`. Raises JobFileError if
+        there is no room."""
+        with self._syncing:
+            count = len(self._unsynced)
+            data = b"".join(self._unsynced[:count])
+            with explained(self.path, len(data)):
+                try:
+                    _write(self._file, data)
+                    os.fsync(self._file.fileno())
+                except OSError:
+                    self._file.truncate(self._synced)
+                    self._file.seek(self._synced)
+                    raise
+            self._synced += len(data)
+            del self._unsynced[:count]
+
+    def results(self) -> Iterator[tuple[int, bytes | None]]:
+        """The index and the result of every request, in order; None where there is none. All must
+        have been synced."""
+        descriptor = self._file.fileno()
+        for index, (offset, size) in enumerate(zip(self._offsets, self._sizes, strict=True)):
+            if offset == _NONE:
+                yield index, None
+            else:
+                yield index, os.pread(descriptor, int(size), int(offset))
+
+    def remove(self) -> None:
+        """The results are elsewhere now."""
+        self.close()
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Leave the file for later."""
+        self._file.close()
+
+    @property
+    def num_bytes(self) -> int:
+        """The results so far."""
+        return int(self._sizes.sum())
+
+    def _append(self, data: bytes) -> None:
+        self._unsynced.append(data)
+        self._end += len(data)
+
+    def _note(self, index: int, prefix: int, result: bytes | Raw) -> None:
+        """The result will be `prefix` bytes behind the present end."""
+        self._offsets[index], self._sizes[index] = self._end + prefix, len(memoryview(result))
+
+    def _digest(self, index: int, result: bytes | Raw) -> bytes:
+        digest = self._seed.copy()
+        digest.update(b"%d:" % index)
+        digest.update(result)
+        return digest.hexdigest().encode()
+
+    def _read_back(self, each: Callable[[int, bytes], None]) -> None:
+        with self.path.open("rb") as reading:
+            head = reading.readline()
+            if head.endswith(b"\n"):
+                self._check(head)
+                self._end = len(head)
+                for record in self._records(reading):
+                    each(record.index, bytes(record.result))
+        self._synced = self._end
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
+        if not self._end:  # killed before its first sync
+            self._append(_encode(self.identity) + b"\n")
+            self.sync()
+
+    def _check(self, head: bytes) -> None:
+        try:
+            difference = self.identity.difference(_identity.decode(head))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise JobFileError(f"{self.path} is no file of results of a batch") from None
+        if difference is not None:
+            raise JobFileError(f"{self.path} is of another job: {difference}")
+
+    def _records(self, reading: Iterable[bytes]) -> Iterator[_Record]:
+        """Up to the first that is torn; a request has one result, the first."""
+        for text in reading:
+            try:
+                record = _record.decode(text)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return
+            known = record.digest.encode() == self._digest(record.index, record.result)
+            if not known or not text.endswith(b"\n") or not 0 <= record.index < len(self._offsets):
+                return
+            if not self.has(record.index):
+                prefix = len(text) - 2 - len(memoryview(record.result))
+                self._note(record.index, prefix, record.result)
+                yield record
+            self._end += len(text)
+
+
+@contextmanager
+def explained(path: Path, num_bytes: int) -> Generator[None]:
+    """Failures to write so many bytes to `path` become JobFileError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
+        raise JobFileError(
+            f"{path}: the disk is full: {num_bytes:,} bytes more are needed at once; results up to "
+            "here are kept, and --resume goes on from there"
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in it are on the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]

@@ -1,0 +1,91 @@
+"""`penstock batch` with engines of its own, and with a daemon."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from tests.e2e.batch_files.batch_command import (
+    completion,
+    finished,
+    read_lines,
+    request,
+    write_lines,
+)
+from tests.e2e.daemon import Daemon
+
+CHAT, EMBEDDINGS, RERANK = "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"
+MESSAGES = [{"role": "user", "content": "Hello"}]
+LINES: list[object] = [
+    *[completion(number, model=GENERATOR_NAME) for number in range(30)],
+    request("chat", CHAT, model=GENERATOR_NAME, messages=MESSAGES, max_tokens=3),
+    request("vectors", EMBEDDINGS, model=EMBEDDER_NAME, input=["a", "b"]),
+    request("ranking", RERANK, query="panda", documents=["a panda", "a dam"]),
+    "nonsense",
+    completion(5),
+    request("other", "/v1/completions", model="gpt-5", prompt="a"),
+    request("wrong", EMBEDDINGS, model=GENERATOR_NAME, input="a"),
+    request("long", "/v1/completions", prompt="water " * 3_000),
+    request("field", CHAT, messages=MESSAGES, max_tokens="many"),
+    request("stream", CHAT, messages=MESSAGES, stream=True),
+    request("two", "/v1/completions", prompt=["a", "b"], n=2, max_tokens=2, seed=1),
+    request("cut", "/v1/completions", prompt="water " * 3_000, truncate_prompt_tokens=9),
+    request("echo", "/v1/completions", prompt="The dam", echo=True, max_tokens=0),
+    request("choice", CHAT, messages=MESSAGES, structured_outputs={"choice": ["yes", "no"]}),
+]
+
+
+def outcome(line: dict[str, Any]) -> object:
+    """Its status, with an error the code; or the code of a line that was no request."""
+    if line["error"] is not None:
+        return line["error"]["code"]
+    response = line["response"]
+    error = response["body"].get("error")
+    return response["status_code"] if error is None else (response["status_code"], error["code"])
+
+
+@pytest.mark.parametrize("where", ["own", "daemon"])
+def test_every_line_has_its_answer_in_its_place(where: str, tmp_path: Path, demo: Daemon) -> None:
+    source, output = write_lines(tmp_path / "in.jsonl", *LINES), tmp_path / "out.jsonl"
+    flags = ["--threads", "1"] if where == "own" else ["--url", demo.url]
+    code, said, complained = finished(source, output, *flags)
+    assert code == 0, complained
+    found = read_lines(output)
+    given = [line["custom_id"] if isinstance(line, dict) else None for line in LINES]
+    assert [line["custom_id"] for line in found] == given
+    assert list(map(outcome, found)) == [
+        *[200] * 33,
+        "invalid_json_line",
+        "duplicate_custom_id",
+        (404, "model_not_found"),
+        (400, "wrong_endpoint"),
+        (400, "context_length_exceeded"),
+        (400, "invalid_request"),
+        "invalid_request",
+        *[200] * 4,
+    ]
+    by_id: dict[Any, Any] = {line["custom_id"]: line["response"] for line in found}
+    assert by_id["c0"]["request_id"].startswith("req-")
+    assert by_id["chat"]["body"]["object"] == "chat.completion"
+    assert [len(each["embedding"]) for each in by_id["vectors"]["body"]["data"]] == [384, 384]
+    assert by_id["ranking"]["body"]["results"][0]["index"] == 0
+    assert by_id["field"]["body"]["error"]["param"] == "max_tokens"
+    assert len(by_id["two"]["body"]["choices"]) == 4
+    assert by_id["cut"]["body"]["usage"]["prompt_tokens"] == 9
+    assert by_id["echo"]["body"]["choices"][0]["text"] == "The dam"
+    assert by_id["choice"]["body"]["choices"][0]["message"]["content"] in ("yes", "no")
+    assert f"{len(LINES)} requests (7 failed) in " in said
+    assert ("by token" if where == "own" else "by whole blocks") in said
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_texts_are_those_of_the_daemon(tmp_path: Path, demo: Daemon) -> None:
+    source = write_lines(tmp_path / "in.jsonl", *LINES[:31])
+    texts: list[list[object]] = []
+    for name, flags in (("own", ["--threads", "1"]), ("url", ["--url", demo.url])):
+        code, _, complained = finished(source, tmp_path / name, *flags)
+        assert code == 0, complained
+        bodies: list[Any] = [line["response"] for line in read_lines(tmp_path / name)]
+        texts.append([body["body"]["choices"][0] for body in bodies[:30]])
+    assert texts[0] == texts[1]

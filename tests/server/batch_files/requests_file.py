@@ -1,0 +1,45 @@
+"""Files of requests, and a backend that answers them without a model."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from server.batch_files.base import Put
+from server.batch_files.batch_lines import Answer, Line, LineRules
+from server.batches.results import Sharing
+
+RULES = LineRules(max_line_bytes=1 << 20)
+
+
+def line(custom_id: str, prompt: str = "a", **others: object) -> bytes:
+    body = {"prompt": prompt, **others}
+    given = {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+    return json.dumps(given).encode() + b"\n"
+
+
+def write(folder: Path, *lines: bytes) -> Path:
+    file = folder / "in.jsonl"
+    file.write_bytes(b"".join(lines))
+    return file
+
+
+def outputs(file: Path) -> list[dict[str, object]]:
+    return [json.loads(text) for text in file.read_text().splitlines()]
+
+
+class Echo:
+    """Answers each line with its own body; `after` is called before each answer."""
+
+    sharing: Sharing = "by token"
+
+    def __init__(self, after: Callable[[int], None] = lambda _: None) -> None:
+        self.asked: list[str] = []
+        self._after = after
+
+    async def answer(self, lines: Iterator[Line], put: Put) -> None:
+        for each in lines:
+            await asyncio.sleep(0)
+            self._after(len(self.asked))
+            self.asked.append(each.custom_id)
+            put(each, Answer(200, f"req-{each.index}", each.body))
