@@ -21,7 +21,7 @@ from server.batch_files.line_index import LineIndex
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
 
-_SYNC_SECONDS = 1.0
+SYNC_SECONDS = 1.0
 
 
 class FileJob:
@@ -123,7 +123,7 @@ class FileJob:
 
     async def _keep_synced(self) -> None:
         while True:
-            await asyncio.sleep(_SYNC_SECONDS)
+            await asyncio.sleep(SYNC_SECONDS)
             await asyncio.to_thread(self._log.sync)
 
     def _lines(self) -> Iterator[Line]:

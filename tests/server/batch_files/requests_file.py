@@ -29,17 +29,18 @@ def outputs(file: Path) -> list[dict[str, object]]:
 
 
 class Echo:
-    """Answers each line with its own body; `after` is called before each answer."""
+    """Answers each line with its own body, after a `pause` in seconds; `before` is called with the
+    number of answers before each."""
 
     sharing: Sharing = "by token"
 
-    def __init__(self, after: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, before: Callable[[int], None] = lambda _: None, pause: float = 0.0) -> None:
         self.asked: list[str] = []
-        self._after = after
+        self._before, self._pause = before, pause
 
     async def answer(self, lines: Iterator[Line], put: Put) -> None:
         for each in lines:
-            await asyncio.sleep(0)
-            self._after(len(self.asked))
+            await asyncio.sleep(self._pause)
+            self._before(len(self.asked))
             self.asked.append(each.custom_id)
             put(each, Answer(200, f"req-{each.index}", each.body))
