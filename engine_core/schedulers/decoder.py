@@ -22,6 +22,7 @@ from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
@@ -48,6 +49,7 @@ class DecoderScheduler:
         self._preemptions = self._generated_tokens = self._queried_tokens = self._cached_tokens = 0
         self._max_tokens = config.max_step_tokens
         self._running = RunningRequests(config.max_running)
+        self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._arrivals = ArrivalQueue(self.kv)
         self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
         self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
@@ -75,10 +77,9 @@ class DecoderScheduler:
             self._queue_of(request).add(request)
 
     def queued_tokens(self, priority: int | None = None) -> int:
-        unsubmitted = self._running.unsubmitted
         if priority is None:
-            return unsubmitted + self._arrivals.num_tokens + self._groups.num_tokens
-        return unsubmitted + self._arrivals.waiting.tokens_before(priority)
+            return self._running.unsubmitted + sum(queue.num_tokens for queue in self._queues)
+        return self._running.unsubmitted + self._arrivals.waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         requests = self._jobs.get(job.key, [])
@@ -120,15 +121,15 @@ class DecoderScheduler:
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
-        running = self._running
-        budget = self._max_tokens - len(running) - running.unsubmitted
-        return not self._groups and self._arrivals.fits(len(running.free_slots), budget)
+        budget = self._max_tokens - len(self._running) - self._running.unsubmitted
+        return not self._groups and self._arrivals.fits(len(self._running.free_slots), budget)
 
     def has_prompts(self) -> bool:
         return self._running.unsubmitted > 0 or any(map(len, self._queues))
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
-        return build_decode_step(batch, self._masks.owe(batch) if self._constrained else b"")
+        masked = self._masks.owe(batch) if self._constrained else b""
+        return build_decode_step(batch, masked, self._shared.groups(batch))
 
     def masks(self, outbox: Outbox) -> Iterator[StepMask]:
         for mask, failed in self._masks.compute():
@@ -163,7 +164,7 @@ class DecoderScheduler:
             ready = [request for request in ready if request.status is Status.RUNNING]
         rows = self._micro_batches.share(ready, self._running.contexts)[: self._max_tokens]
         self._running.contexts += len(rows)
-        batch.add_decodes(rows)
+        batch.add_decodes(self._shared.adjacent(rows))
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step: no
@@ -220,15 +221,14 @@ class DecoderScheduler:
     def _preempt(self, request: Request) -> None:
         self._preemptions += 1
         self._release(request)
-        request.status = Status.WAITING
-        request.submitted = request.registered = 0
-        request.last_step = -1
+        request.wait_again()
         self._queue_of(request).put_back(request)
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""
         self._running.leave(request)
         self._queue_of(request).left(request)
+        self._shared.leave(request)
         self.kv.release(request.blocks)
         request.blocks = []
 
@@ -239,9 +239,8 @@ class DecoderScheduler:
         """Add chunks of prompts, class by class, while slots, blocks and budget last."""
         if not self.has_prompts():
             return
-        pending = self.queued_tokens()
-        others = batch.num_tokens
-        budget = PromptBudget(self._max_tokens - others, pending, self._step_time, others)
+        room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
+        budget = PromptBudget(room, self.queued_tokens(), self._step_time, others)
         for queue in self._queues:
             if not self._add_prompts_of(queue, batch, budget):
                 return
@@ -274,6 +273,7 @@ class DecoderScheduler:
         self._running.begin(request, claim.start)
         batch.inits.append(request.slot_init())
         batch.assign_blocks(request, claim.blocks)
+        self._shared.enter(request, claim.shared)
         batch.copies += claim.copy
         batch.begun.append(request.job)
         request.begin(claim.start, claim.shared)

@@ -4,6 +4,7 @@ Built once a step, on the CPU (vLLM PR 6164's idea).
 """
 
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,10 +15,12 @@ _FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
 
 
-def build_decode_step(batch: DecodeBatch, masked: bytes = b"") -> DecodeStep:
+def build_decode_step(
+    batch: DecodeBatch, masked: bytes = b"", groups: Sequence[int] = ()
+) -> DecodeStep:
     """Rows in batch order; positions whose token was sampled in this slot are sent as -1.
 
-    `masked` is `DecodeStep.masked`.
+    `masked` and `groups`, which are flat, are those of `DecodeStep`.
     """
     return DecodeStep(
         step=batch.step,
@@ -28,6 +31,7 @@ def build_decode_step(batch: DecodeBatch, masked: bytes = b"") -> DecodeStep:
         sample=bytes(batch.samples),
         block_updates=_int32(batch.updates),
         block_copies=_int32(batch.copies),
+        groups=_int32(groups),
         inits=batch.inits,
         after=batch.after,
         targets=_targets(batch),
@@ -47,7 +51,7 @@ def build_encode_step(batch: EncodeBatch) -> EncodeStep:
     )
 
 
-def _int32(values: list[int]) -> bytes:
+def _int32(values: Sequence[int]) -> bytes:
     return array("i", values).tobytes()
 
 

@@ -144,6 +144,7 @@ def execution_config(
         ),
         load_format=options.load_format,
         attention_backend=options.attention_backend,
+        disable_cascade_attn=options.disable_cascade_attn,
         threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),

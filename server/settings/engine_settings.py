@@ -140,6 +140,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             choices=tuple(name.value for name in AttentionBackendName),
         ),
     ] = AttentionBackendName.AUTO
+    disable_cascade_attn: Annotated[
+        bool,
+        Flag(
+            FlagGroup.ENGINES,
+            "attend to the whole context row by row, even where rows share a prefix (default: "
+            "prefixes are attended once for all rows that share them, where that is faster)",
+            action="store_true",
+        ),
+    ] = False
     max_running: Annotated[
         Positive | None,
         Flag(

@@ -126,6 +126,7 @@ class Driver:
         groups = self.scheduler._groups
         assert (groups.num_tokens, groups._growth, len(groups._groups)) == (0, 0, 0)
         assert [*groups._open, *groups._fresh, *groups.running] == []
+        assert not self.scheduler._shared._prefixes
         self.assert_sums()
         self.scheduler.kv.check_integrity()
 

@@ -54,6 +54,7 @@ class SimulatedModel:
         rows = self._rows(step)
         for slot, start, tokens, _ in rows:
             self._write(step, slot, start, tokens)
+        self._check_groups(step, rows)
         sampling = [row for row in rows if row[3]]
         sampled = [
             self._sample(step, slot, start + len(tokens), allowed)
@@ -62,6 +63,19 @@ class SimulatedModel:
             )
         ]
         return GenerateOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
+
+    def _check_groups(self, step: DecodeStep, rows: list[tuple[int, int, list[int], int]]) -> None:
+        """Rows of a group read the same up to its prefix, and begin behind it."""
+        end = 0
+        for first, count, prefix in np.frombuffer(step.groups, np.int32).reshape(-1, 3).tolist():
+            assert first >= end, "a row is in one group"
+            end = first + count
+            members = rows[first:end]
+            assert len(members) == count > 1
+            assert prefix > 0 == prefix % self._block_size
+            blocks = [self._tables[slot, : prefix // self._block_size] for slot, *_ in members]
+            assert len({self._store[own].tobytes() for own in blocks}) == 1
+            assert all(start >= prefix for _, start, *_ in members)
 
     def _rows(self, step: DecodeStep) -> list[tuple[int, int, list[int], int]]:
         tokens = np.frombuffer(step.tokens, np.int32)

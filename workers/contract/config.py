@@ -44,6 +44,9 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     `stage_layers` is how many layers each stage gets; empty where that is decided by measurement.
     `steps_ahead` is how many steps more than there are micro-batches may be in flight.
 
+    `disable_cascade_attn` is whether each row attends to the whole of its context by itself, even
+    where rows share a prefix.
+
     `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
     each stage's cache, unless there are `memory_shares`, the bytes that each stage may take of its
     device: then the cache takes what the weights and the largest step leave of them.
@@ -66,6 +69,7 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     dtype: Dtype
     load_format: LoadFormat
     attention_backend: AttentionBackendName
+    disable_cascade_attn: bool = False
     threads: int
     block_size: int
     kv_cache_bytes: int

@@ -47,9 +47,9 @@ class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
     block_copies    int32[C, 2] (from, to): blocks that are copied, in all layers, before the step's
                     own keys and values are written
     groups          int32[G, 3] (first row, rows, prefix tokens): neighbouring rows whose block
-                    tables begin with the same blocks, which hold `prefix tokens`, a multiple of the
-                    block size; none of these rows starts before them. Decode rows and others are
-                    never in one group
+                    tables begin with the same blocks, or copies of them, which hold `prefix
+                    tokens`, a multiple of the block size; none of these rows starts before them.
+                    Decode rows and chunks are never in one group
     inits           slots that change hands, applied before anything else
     after           the step whose sampled tokens the first stage must hold first; -1 for none
     targets         int32[T]    empty unless a row is scored; the token that follows each position,

@@ -32,12 +32,19 @@ class GraphCapture:
     """Captures the steps of one stage."""
 
     def __init__(
-        self, model: StageModel, attention: StageAttention, slots: SlotTable, scratch_kv_index: int
+        self,
+        model: StageModel,
+        attention: StageAttention,
+        slots: SlotTable,
+        scratch_kv_index: int,
+        prefix_tiler: PrefixTiler | None,
     ) -> None:
-        """`scratch_kv_index` is an index into the KV cache that nobody reads."""
+        """`scratch_kv_index` is an index into the KV cache that nobody reads. With a `prefix_tiler`
+        decode steps are captured once more, with room for shared prefixes."""
         assert attention.caches, "steps that are captured have a cache"
         self._model, self._attention, self._caches = model, attention, attention.caches
         self._slots, self._scratch_kv_index = slots, scratch_kv_index
+        self._prefix_tiler = prefix_tiler
         self._pool = GraphPool()
 
     def capture(
@@ -49,7 +56,7 @@ class GraphCapture:
         graphs = StageGraphs()
         hidden = _widened(hidden_like, max([*rows, *tokens], default=0))
         buffers = self._buffers(max(tokens, default=0))
-        mixed, tiler = self._attention.chunks_graph_safe, self._attention.prefix_tiler
+        mixed, tiler = self._attention.chunks_graph_safe, self._prefix_tiler
         grouped = grouped_graph_sizes(sorted(rows)) if tiler else []
         count = len(rows) + len(grouped) + len(tokens) * (1 + mixed)
         with ProgressBar("capturing CUDA graphs", count) as progress:

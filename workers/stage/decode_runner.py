@@ -123,7 +123,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         """Capture decode steps of so many rows and other steps of so many tokens, in place of any
         that were; from now on such steps are replayed. Returns those that were kept."""
         scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
-        capture = GraphCapture(self._model, self._attention, self.slots, scratch_kv_index)
+        tiler = None if self.config.disable_cascade_attn else self._attention.prefix_tiler
+        capture = GraphCapture(self._model, self._attention, self.slots, scratch_kv_index, tiler)
         hidden_like = None if self.first else self.hidden_like()
         self._builder.graphs = capture.capture(rows, tokens, hidden_like)
         return self._builder.graphs

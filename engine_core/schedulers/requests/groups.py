@@ -194,6 +194,8 @@ class GroupQueue:
             self._fresh |= dict.fromkeys(group for _, _, group in self._heap)
             self._heap.clear()
         for group in self._fresh:
+            if not group.waiting:
+                continue
             outputs = sum(map(self._lengths.expected, group.waiting))
             computed = group.prefix_len + sum(group.waiting.values())
             heapq.heappush(self._heap, (-outputs / computed, next(self._numbers), group))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
@@ -79,6 +80,13 @@ class KVCacheManager:
             if self._references[block] == 0:
                 del self._free[block]
             self._references[block] += 1
+
+    def held_by_others(self, blocks: Sequence[int]) -> int:
+        """How many of the first `blocks` of a sequence, which holds them, something else holds,
+        too: the last of these is one that it does."""
+        references = self._references
+        # Who holds a block holds those before it, or rarely copies of them.
+        return bisect_left(range(len(blocks)), True, key=lambda i: references[blocks[i]] < 2)
 
     def allocate(self, count: int) -> list[int] | None:
         """`count` blocks with one reference each and no content; None if too few are free."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _SEED_BITS = 63
 _NOTHING = range(0)
 
+UNSHARED = -1
+"""In place of a block."""
+
 
 class Status(Enum):
     """WAITING → RUNNING → WAITING (preempted) …; ENDED from either, for good."""
@@ -50,6 +53,7 @@ class Request:
     resident_from  positions from here on take their token from the slot's buffer, because it was
                    sampled while the request held this slot
     last_step      the newest step that samples for it
+    shared_block   the last block of the prefix that it shares with others that run, or UNSHARED
     cached         prompt tokens found in the prefix cache
     announced      whether its client has had an output
     scored         prompt tokens whose log-probability is known, as of the last result
@@ -79,6 +83,7 @@ class Request:
     blocks: list[int] = field(default_factory=list[int])
     hashes: list[BlockHash] = field(default_factory=list[BlockHash])
     registered: int = 0
+    shared_block: int = UNSHARED
     cached: int = 0
     announced: bool = False
     scored: int = 0
@@ -112,6 +117,12 @@ class Request:
         if not self.announced:
             self.job.moments.cached += self.submitted - self.cached
             self.cached = self.submitted
+
+    def wait_again(self) -> None:
+        """It is preempted: it has no blocks, and computes all known tokens when it begins again."""
+        self.status = Status.WAITING
+        self.submitted = self.registered = 0
+        self.last_step = -1
 
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
         """Its full blocks before position `stop`, whose hashes are known, may be shared from now

@@ -1,0 +1,122 @@
+"""Which running requests share the first blocks of the KV cache, kept as requests begin and leave.
+
+Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+
+import numpy as np
+
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.request import UNSHARED, Request
+
+_shared_block = attrgetter("shared_block")
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """Its `members` are how many requests hold its last block, the `shared_block` of each, as their
+    block number `depth`. Before it they have the same content: the same blocks or copies."""
+
+    depth: int
+    members: int = 0
+
+
+class SharedPrefixes:
+    """A request is in one shared prefix at most: where prefixes nest, in that which saves most of
+    what would be read, as far as is known when the request begins.
+
+    Other requests are looked at only when one begins that holds a block which another holds and
+    which ends no prefix yet. Steps without shared prefixes cost nothing.
+    """
+
+    def __init__(self, kv: KVCacheManager, running: Iterable[Request], wanted: bool = True) -> None:
+        """`running` are the requests that run at any time. Unless `wanted`, none shares any."""
+        self._kv, self._running, self._wanted = kv, running, wanted
+        self._prefixes: dict[int, _Prefix] = {}  # by last block
+
+    def enter(self, request: Request, shared: int) -> None:
+        """`request` runs from now on; its first `shared` blocks were in the cache."""
+        depth = self._kv.held_by_others(request.blocks[:shared]) if self._wanted else 0
+        if not depth:
+            return
+        ends = (block for block in reversed(request.blocks[:depth]) if block in self._prefixes)
+        block = next(ends, UNSHARED)
+        if self._depth(block) < depth:
+            block = self._deeper(request, block, depth)
+        self._join(request, block)
+
+    def leave(self, request: Request) -> None:
+        """`request` is about to give back its blocks, or joins another prefix."""
+        prefix = self._prefixes.get(request.shared_block)
+        if prefix is not None:
+            prefix.members -= 1
+            if not prefix.members:
+                del self._prefixes[request.shared_block]
+        request.shared_block = UNSHARED
+
+    def adjacent(self, requests: list[Request]) -> list[Request]:
+        """The same requests, those of a prefix side by side, and those of none last."""
+        if not self._prefixes:
+            return requests
+        return sorted(requests, key=_shared_block, reverse=True)
+
+    def groups(self, batch: DecodeBatch) -> list[int]:
+        """The groups of a step: `DecodeStep.groups`, flat."""
+        if not self._prefixes:
+            return []
+        count, requests = len(batch.requests), batch.requests
+        blocks = np.fromiter(map(_shared_block, requests), np.int64, count)
+        for row in range(batch.num_decodes, count):
+            # A chunk that begins within the prefix computes some of it.
+            if batch.starts[row] < self._tokens(requests[row].shared_block):
+                blocks[row] = UNSHARED
+        changes = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
+        edges = sorted({0, batch.num_decodes, *changes, count})
+        groups: list[int] = []
+        for first, stop in pairwise(edges):
+            if stop - first > 1 and blocks[first] != UNSHARED:
+                groups += (first, stop - first, self._tokens(int(blocks[first])))
+        return groups
+
+    def _deeper(self, request: Request, block: int, depth: int) -> int:
+        """The last block of a new prefix of `depth` blocks, if more is saved with it than with
+        those which its members are in now, of which `block` ends the newcomer's; else `block`."""
+        last = request.blocks[depth - 1]
+        members = [
+            other
+            for other in self._running
+            if len(other.blocks) >= depth
+            and other.blocks[depth - 1] == last
+            and other is not request
+            and self._saved(other) < depth
+        ]
+        left = self._depth(block) + sum(map(self._saved, members))
+        if len(members) * depth <= left:
+            return block
+        self._prefixes[last] = _Prefix(depth)
+        for other in members:
+            self.leave(other)
+            self._join(other, last)
+        return last
+
+    def _join(self, request: Request, block: int) -> None:
+        if block != UNSHARED:
+            request.shared_block = block
+            self._prefixes[block].members += 1
+
+    def _depth(self, block: int) -> int:
+        prefix = self._prefixes.get(block)
+        return prefix.depth if prefix else 0
+
+    def _saved(self, request: Request) -> int:
+        """Blocks that need not be read for it: none, if it is alone in its prefix."""
+        prefix = self._prefixes.get(request.shared_block)
+        return prefix.depth if prefix and prefix.members > 1 else 0
+
+    def _tokens(self, block: int) -> int:
+        return self._depth(block) * self._kv.block_size

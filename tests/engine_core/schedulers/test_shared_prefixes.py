@@ -1,0 +1,196 @@
+"""Which rows of a step share a prefix, by what the workers are told and by definition."""
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.job import PrefixGroup
+from engine_core.messages import SamplingParams
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from tests.engine_core.configs import execution_config
+from tests.engine_core.driver import Driver, prompt_of
+
+_SIZE = 4
+
+
+class Recorder(Driver):
+    """A driver that keeps the groups of its steps."""
+
+    groups: list[list[list[int]]]
+
+    def submit(self) -> bool:
+        submitted = super().submit()
+        if submitted:
+            sent = np.frombuffer(self.pipeline._queue[-1].groups, np.int32)
+            self.__dict__.setdefault("groups", []).append(sent.reshape(-1, 3).tolist())
+        return submitted
+
+
+def test_rows_with_a_common_beginning_are_a_group_while_they_generate() -> None:
+    driver = Recorder(num_blocks=100)
+    size = driver.scheduler.kv.block_size
+    common = prompt_of(2 * size, seed=1)
+    for job in range(3):
+        driver.add(job, [*common, job], 8)
+    driver.add(3, prompt_of(2 * size, seed=2), 8)
+    driver.drain()
+    assert [0, 3, 2 * size] in driver.groups[4]
+    assert all(len(groups) <= 1 for groups in driver.groups)
+    driver.assert_idle()
+
+
+def test_who_computes_the_prefix_is_in_its_group_from_the_next_step_on() -> None:
+    driver = Recorder(num_blocks=100, max_step_tokens=64)
+    size = driver.scheduler.kv.block_size
+    for job in range(3):
+        driver.add(job, [*prompt_of(2 * size, seed=1), *prompt_of(3, seed=job)], 4)
+    driver.drain()
+    assert driver.groups[0] == [[1, 2, 2 * size]]
+    assert driver.groups[1] == [[0, 3, 2 * size]]
+
+
+def test_members_of_two_groups_that_mix_are_side_by_side() -> None:
+    driver = Recorder(num_blocks=100, max_step_tokens=64)
+    size = driver.scheduler.kv.block_size
+    for job in range(6):
+        driver.add(job, [*prompt_of(size, seed=job % 2), job], 12)
+    driver.drain()
+    most = max(driver.groups, key=lambda groups: sum(count for _, count, _ in groups))
+    assert sorted(most) == [[0, 3, size], [3, 3, size]]
+
+
+def test_groups_of_a_job_are_those_of_its_steps() -> None:
+    driver = Recorder(num_blocks=100, max_step_tokens=64)
+    size = driver.scheduler.kv.block_size
+    group, prefix = PrefixGroup(3 * size + 2), prompt_of(3 * size + 2, seed=9)
+    for member in range(5):
+        driver.add(member, [*prefix, member], 8, group=group)
+    driver.drain()
+    assert [[0, 5, 3 * size]] in driver.groups
+    driver.assert_idle()
+
+
+def test_none_are_sent_if_they_are_not_wanted() -> None:
+    driver = Recorder(num_blocks=100)
+    config = execution_config(disable_cascade_attn=True)
+    driver.scheduler._shared = type(driver.scheduler)(config, 100)._shared
+    for job in range(3):
+        driver.add(job, [*prompt_of(32, seed=1), job], 8)
+    driver.drain()
+    assert not any(driver.groups)
+
+
+def row(tokens: list[int]) -> Request:
+    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None)
+    params = SamplingParams(max_tokens=1)
+    return Request(job, 0, params, array("i", tokens), max_len=len(tokens) + 1, seed=0)
+
+
+class Cache:
+    """Requests that begin and leave, as the scheduler does it, without steps."""
+
+    def __init__(self) -> None:
+        self.kv = KVCacheManager(400, _SIZE)
+        self.running: list[Request] = []
+        self.shared = SharedPrefixes(self.kv, self.running)
+
+    def begin(self, tokens: list[int]) -> Request:
+        request = row([*tokens, len(self.running)])
+        request.hashes = self.kv.hash_blocks(request.tokens)
+        blocks = self.kv.match(request.hashes)
+        self.kv.touch(blocks)
+        shared = len(blocks)
+        blocks += self.kv.allocate(self.kv.blocks_for(len(request.tokens)) - shared) or []
+        request.blocks = blocks
+        self.running.append(request)
+        self.shared.enter(request, shared)
+        request.register_blocks(self.kv, len(request.tokens))
+        return request
+
+    def leave(self, request: Request) -> None:
+        self.running.remove(request)
+        self.shared.leave(request)
+        self.kv.release(request.blocks)
+
+    def groups(self) -> list[tuple[set[Request], int]]:
+        """Members and prefix tokens of the groups of a step of all rows."""
+        batch = DecodeBatch(0)
+        for request in self.running:
+            request.submitted, request.last_step = len(request.tokens), 0
+        batch.add_decodes(self.shared.adjacent(self.running))
+        flat = iter(self.shared.groups(batch))
+        return [
+            (set(batch.requests[first : first + count]), prefix)
+            for first, count, prefix in zip(flat, flat, flat, strict=True)
+        ]
+
+
+def blocks_of(*names: int) -> list[int]:
+    return [token for name in names for token in [name] * _SIZE]
+
+
+def test_a_row_that_shares_more_with_one_than_with_many_stays_with_the_many() -> None:
+    cache = Cache()
+    many = [cache.begin(blocks_of(1, 1)) for _ in range(3)]
+    deep = [cache.begin(blocks_of(1, 1, 2)) for _ in range(2)]
+    assert cache.groups() == [({*many, *deep}, 2 * _SIZE)]
+
+
+def test_rows_leave_a_shallow_prefix_for_one_that_saves_more() -> None:
+    cache = Cache()
+    shallow = [cache.begin(blocks_of(1)) for _ in range(2)]
+    deep = [cache.begin(blocks_of(1, *range(2, 9))) for _ in range(3)]
+    assert sorted(cache.groups(), key=lambda group: group[1]) == [
+        (set(shallow), _SIZE),
+        (set(deep), 8 * _SIZE),
+    ]
+
+
+def test_a_row_alone_is_no_group() -> None:
+    cache = Cache()
+    first, second = cache.begin(blocks_of(1, 2)), cache.begin(blocks_of(1, 2))
+    cache.leave(first)
+    assert cache.groups() == []
+    third = cache.begin(blocks_of(1, 2))
+    assert cache.groups() == [({second, third}, 2 * _SIZE)]
+
+
+@pytest.mark.parametrize("depth", range(6))
+def test_what_others_hold_is_a_beginning(depth: int) -> None:
+    kv = KVCacheManager(20, _SIZE)
+    blocks = kv.allocate(5) or []
+    kv.touch(blocks[:depth])
+    assert kv.held_by_others(blocks) == depth
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=4), st.booleans()), max_size=40))
+def test_groups_hold_the_same_blocks_as_rows_come_and_go(
+    moves: list[tuple[list[int], bool]],
+) -> None:
+    cache, left = Cache(), False
+    for path, leaves in moves:
+        left = left or leaves
+        if leaves and cache.running:
+            cache.leave(cache.running[len(path) % len(cache.running)])
+        else:
+            cache.begin(blocks_of(*path))
+        groups = cache.groups()
+        members = [request for rows, _ in groups for request in rows]
+        assert len(set(members)) == len(members)
+        for rows, prefix in groups:
+            assert len({tuple(request.blocks[: prefix // _SIZE]) for request in rows}) == 1
+        firsts = [request.blocks[0] for request in cache.running]
+        # What the departed leave behind is put together when the next one begins.
+        assert left or bool(groups) == (len(set(firsts)) < len(firsts))
+    for request in list(cache.running):
+        cache.leave(request)
+        assert request.shared_block == UNSHARED
+    assert not cache.shared._prefixes
