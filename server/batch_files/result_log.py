@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Raw
 
 _NONE = -1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class JobFileError(Exception):
@@ -127,7 +128,7 @@ class ResultLog:
         with self._syncing:
             count = len(self._unsynced)
             data = b"".join(self._unsynced[:count])
-            with explained(self.path, len(data)):
+            with explained(self.path, len(data) + self._expected_bytes()):
                 try:
                     _write(self._file, data)
                     os.fsync(self._file.fileno())
@@ -161,6 +162,12 @@ class ResultLog:
     def num_bytes(self) -> int:
         """The results so far."""
         return int(self._sizes.sum())
+
+    def _expected_bytes(self) -> int:
+        """The results that have not come, if they are like those that have."""
+        done = int(np.count_nonzero(self._sizes))
+        left = len(self._sizes) - done
+        return self.num_bytes // done * left if done else 0
 
     def _append(self, data: bytes) -> None:
         self._unsynced.append(data)
@@ -222,11 +229,11 @@ def explained(path: Path, num_bytes: int) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _NO_ROOM:
             raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
         raise JobFileError(
-            f"{path}: the disk is full: {num_bytes:,} bytes more are needed at once; results up to "
-            "here are kept, and --resume goes on from there"
+            f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed; what is done is "
+            "kept, and --resume goes on from there"
         ) from None
 
 
