@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from tests.workers.step_tensors import PagedRow, paged_step
@@ -39,7 +40,8 @@ StepT = TypeVar("StepT", PagedStep, PackedStep)
 class Problem:
     """A step of rows (cached tokens, queries), with every context's keys and values.
 
-    Cache slots of no row hold `unused`: NaN unless told, so that reading one would show.
+    Rows of `groups` (first row, rows, prefix tokens) begin with the first one's blocks. Cache slots
+    of no row hold `unused`: NaN unless told, so that reading one would show.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Problem:
         rows: Sequence[tuple[int, int]],
         want: AttentionNeeds,
         *,
+        groups: Sequence[tuple[int, int, int]] = (),
         seed: int = 0,
         unused: float = torch.nan,
     ) -> None:
@@ -65,22 +68,42 @@ class Problem:
         self.tables = _random_tables(
             [-(-(start + queries) // want.block_size) for start, queries in rows]
         )
+        for first, members, prefix in groups:
+            for member in range(first + 1, first + members):
+                self._share(first, member, prefix)
         paged_rows = [
             PagedRow([0] * queries, start, table)
             for (start, queries), table in zip(rows, self.tables, strict=True)
         ]
-        self.step = on_device(paged_step(paged_rows, want.block_size), want.device)
+        step = on_device(paged_step(paged_rows, want.block_size), want.device)
+        known = np.array(groups, np.int32).reshape(-1, 3)
+        self.step = dataclasses.replace(step, groups=known)
 
     def solve(self, backend: AttentionBackend) -> torch.Tensor:
         """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
         plan, cache = backend.plan_paged(self.step), self.cache()
-        keys, values = self._new(self.row_keys), self._new(self.row_values)
+        keys, values = self.new_keys, self.new_values
         backend.write_kv(keys, values, cache, plan)
         return backend.attend_paged(self.queries, keys, values, cache, plan)
 
     def cache(self) -> LayerCache:
         """The earlier tokens of every row, in its blocks."""
         return LayerCache(self._cached(self.row_keys), self._cached(self.row_values))
+
+    @property
+    def new_keys(self) -> torch.Tensor:
+        """Those of the step's tokens, [T, Hkv, D]."""
+        return self._new(self.row_keys)
+
+    @property
+    def new_values(self) -> torch.Tensor:
+        return self._new(self.row_values)
+
+    def _share(self, first: int, member: int, prefix: int) -> None:
+        whole = prefix // self.want.block_size
+        self.tables[member][:whole] = self.tables[first][:whole]
+        for contexts in (self.row_keys, self.row_values):
+            contexts[member][:prefix] = contexts[first][:prefix]
 
     def _cached(self, contexts: list[torch.Tensor]) -> torch.Tensor:
         want, size = self.want, self.want.block_size

@@ -142,7 +142,7 @@ class AttentionBackend(Protocol):
 
 @runtime_checkable
 class SharesPrefixes(Protocol):
-    """A backend with `prefix_groups`. Its tiler, None for layers with windows, says what a captured
-    step holds."""
+    """A graph-safe backend with `prefix_groups`. Its tiler, None for layers with windows, says what
+    a captured step holds."""
 
     prefix_tiler: PrefixTiler | None

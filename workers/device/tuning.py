@@ -94,6 +94,12 @@ PREFIX_MIN_SAVED = 1 << 14
 """Tokens of keys and values, each for one tile of queries, that a step must save before prefixes
 are attended apart: what is read in the time of a launch. None of these is measured yet."""
 
+# Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
+
+CPU_PREFIX_MIN_SAVED = 1 << 20
+"""Numbers of keys (tokens x KV heads x head size) that rows with a shared prefix must be spared
+before it is attended apart."""
+
 # Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
 
 

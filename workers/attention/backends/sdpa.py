@@ -2,8 +2,9 @@
 
 import torch
 
-from workers.attention.backends.sdpa_bidirectional import BidirectionalPlan, attend_bidirectional
-from workers.attention.backends.sdpa_paged import PagedPlan, attend_paged
+from workers.attention.backends.dense.bidirectional import BidirectionalPlan, attend_bidirectional
+from workers.attention.backends.dense.paged import attend_paged
+from workers.attention.backends.dense.paged_plan import PagedPlan
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -20,6 +21,7 @@ class SdpaBackend:
         softcap=True,
         position_bias=True,
         graph_safe=False,
+        prefix_groups=True,
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.attention.backends.sdpa_product import attend_dense
+from workers.attention.backends.dense.product import attend_dense
 from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches, padding_mask
 from workers.contract.attention_kind import AttentionKind

@@ -29,3 +29,19 @@ def attend_dense(
     if mask is not None:
         scores.add_(mask)
     return torch.matmul(scores.softmax(dim=-1), values.float()).to(queries.dtype)
+
+
+def attend_dense_with_lse(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    kind: AttentionKind,
+    mask: torch.Tensor | None,
+    *,
+    is_causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attend_dense` on a CPU and without a softcap; also the log-sum-exp of each query's scores,
+    float32[B, H, Q]. torch's function for everybody computes it too, but keeps it to itself."""
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+    attended, lse = attend(queries, keys, values, 0.0, is_causal, attn_mask=mask, scale=kind.scale)
+    return attended, lse

@@ -1,0 +1,150 @@
+"""Prefixes that rows of a step share, attended once on the CPU: sdpa against naive."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.workers.attention_problems import Problem, attention_needs
+from workers.attention.backend_selection import select_backend
+from workers.attention.backends.dense import paged_plan
+from workers.attention.backends.dense.paged_plan import PagedPlan
+from workers.attention.base import AttentionNeeds
+from workers.device.tuning import CPU_PREFIX_MIN_SAVED
+from workers.step.paged_step import LastTokens
+from workers.step.rows import StepRows
+
+BLOCK = 4
+HEADS = [(4, 4, 16), (4, 1, 24), (6, 2, 32)]
+"""(query heads, KV heads, head size)"""
+
+Rows = list[tuple[int, int]]
+Groups = list[tuple[int, int, int]]
+
+
+def needs(heads: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> AttentionNeeds:
+    num_heads, num_kv_heads, head_dim = heads
+    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+    return attention_needs(dtype=dtype, block_size=BLOCK, **sizes)
+
+
+@pytest.fixture
+def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_SAVED", 0)
+
+
+def solve(problem: Problem, name: str) -> torch.Tensor:
+    return problem.solve(select_backend(name, problem.want))
+
+
+def plan(problem: Problem) -> PagedPlan:
+    return PagedPlan.of(problem.step, problem.want)
+
+
+def check(problem: Problem, bound: float = 2e-6) -> None:
+    sdpa, naive = solve(problem, "sdpa"), solve(problem, "naive")
+    torch.testing.assert_close(sdpa.float(), naive.float(), atol=bound, rtol=0)
+
+
+def random_rows(draw: random.Random, decodes: bool) -> tuple[Rows, Groups]:
+    """Groups of 1 to 40 rows, and rows between them that are in none."""
+    rows: Rows = []
+    groups: Groups = []
+    for _ in range(draw.randrange(1, 5)):
+        prefix = BLOCK * draw.choice([1, 2, 7, 30])
+        members = draw.choice([1, 2, 3, draw.randrange(4, 41)])
+        groups.append((len(rows), members, prefix))
+        for _ in range(members):
+            own = draw.choice([0, 0, draw.randrange(1, 12)])
+            rows.append((prefix + own, 1 if decodes else draw.choice([1, 2, draw.randrange(3, 9)])))
+        for _ in range(draw.randrange(3)):
+            rows.append((draw.randrange(50), 1 if decodes else draw.randrange(1, 20)))
+    return rows, groups
+
+
+def random_step(draw: random.Random) -> tuple[Rows, Groups]:
+    """Decode rows, chunks, or both; of the rows of chunks some have one token."""
+    kinds = draw.choice([[True], [False], [True, False]])
+    rows: Rows = []
+    groups: Groups = []
+    for decodes in kinds:
+        more, their_groups = random_rows(draw, decodes)
+        groups += [(first + len(rows), count, prefix) for first, count, prefix in their_groups]
+        rows += more
+    return rows, groups
+
+
+@pytest.mark.usefixtures("any_group_pays")
+@pytest.mark.parametrize("seed", range(30))
+def test_random_groups(seed: int) -> None:
+    draw = random.Random(seed)
+    rows, groups = random_step(draw)
+    problem = Problem(rows, needs(draw.choice(HEADS)), groups=groups, seed=seed)
+    assert [len(prefix.kv_indices) for prefix in plan(problem).prefixes] == [
+        prefix for _, _, prefix in groups
+    ]
+    check(problem)
+
+
+@pytest.mark.usefixtures("any_group_pays")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seed", range(4))
+def test_half_precision(dtype: torch.dtype, seed: int) -> None:
+    rows, groups = random_step(random.Random(seed))
+    check(Problem(rows, needs((6, 2, 32), dtype), groups=groups), 2e-2)
+
+
+@pytest.mark.usefixtures("any_group_pays")
+@pytest.mark.parametrize("large", ["prefix", "own"])
+def test_scores_of_which_one_part_has_nearly_all(large: str) -> None:
+    """A softmax of which either part has nothing left overflows nowhere."""
+    problem = Problem([(BLOCK + 5, 1)] * 3, needs((4, 2, 16)), groups=[(0, 3, BLOCK)])
+    for keys in problem.row_keys:
+        part = keys[:BLOCK] if large == "prefix" else keys[BLOCK:]
+        part *= 300
+    check(problem)
+
+
+@pytest.mark.usefixtures("any_group_pays")
+@pytest.mark.parametrize("seed", range(8))
+def test_last_tokens_keep_their_groups(seed: int) -> None:
+    draw = random.Random(seed)
+    rows, groups = random_step(draw)
+    problem = Problem(rows, needs((6, 2, 32)), groups=groups)
+    step, cached = problem.step, np.array(rows, np.int32)[:, 0]
+    over = StepRows.over(step.slots.numpy(), step.query_lens, cached)._replace(groups=step.groups)
+    subset = np.flatnonzero([draw.random() < 0.7 for _ in rows])
+    last = LastTokens.of(step, over, subset)
+    backend, cache = select_backend("sdpa", problem.want), problem.cache()
+    keys, values = problem.new_keys, problem.new_values
+    backend.write_kv(keys, values, cache, backend.plan_paged(step))
+    at = last.indices[: len(subset)]
+    own = problem.queries[at], keys[at], values[at]
+    attended = backend.attend_paged(*own, cache, backend.plan_paged(last.rows))
+    torch.testing.assert_close(attended, solve(problem, "naive")[at], atol=2e-6, rtol=0)
+
+
+def sized(saved: int) -> Problem:
+    """Two groups, one of which saves `saved` numbers of keys, and one slightly less."""
+    want = needs((4, 4, 64))
+    a_block = BLOCK * want.num_kv_heads * want.head_dim
+    prefix = -(-saved // a_block) * BLOCK
+    rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2
+    return Problem(rows, want, groups=[(0, 2, prefix), (2, 2, prefix - BLOCK)])
+
+
+def test_only_groups_that_pay() -> None:
+    problem = sized(CPU_PREFIX_MIN_SAVED)
+    prefixes = plan(problem).prefixes
+    assert [(prefix.start, prefix.stop) for prefix in prefixes] == [(0, 2)]
+    check(problem)
+
+
+@pytest.mark.usefixtures("any_group_pays")
+@pytest.mark.parametrize("change", [{"window": 6}, {"softcap": 5.0}], ids=str)
+def test_kinds_whose_rows_stay_alone(change: dict[str, float]) -> None:
+    want = attention_needs(block_size=BLOCK, **change)
+    problem = Problem([(8, 1), (9, 1), (8, 3)], want, groups=[(0, 3, 8)])
+    assert not plan(problem).prefixes
+    check(problem)
