@@ -29,6 +29,14 @@ class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     waiting: Annotated[int, EngineMetric("gauge", "waiting_rows", "Rows that wait for a slot.")]
     kv_blocks_used: Annotated[int, EngineMetric("gauge", "kv_blocks_used", "KV blocks in use.")] = 0
     kv_blocks_total: Annotated[int, EngineMetric("gauge", "kv_blocks", "KV blocks there are.")] = 0
+    kv_blocks_peak: Annotated[
+        int,
+        EngineMetric(
+            "gauge",
+            "kv_blocks_peak",
+            "Most KV blocks in use at once, since the start or the cache's last reset.",
+        ),
+    ] = 0
     queried_tokens: Annotated[
         int,
         EngineMetric(

@@ -64,6 +64,7 @@ class DecoderScheduler:
             waiting=sum(map(len, self._queues)),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
+            kv_blocks_peak=self.kv.peak,
             queried_tokens=self._queried_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
@@ -266,8 +267,7 @@ class DecoderScheduler:
         return True
 
     def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
-        """Give a waiting request a slot and the blocks of all its known tokens. False if too few
-        are free."""
+        """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
         if (claim := queue.claim(request)) is None:
             return False
         self._running.begin(request, claim.start)

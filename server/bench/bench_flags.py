@@ -6,15 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from server.bench.cases.dummy_models import parse_shape, shape_names
-from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case
+from server.bench.cases.sharing import DEGREES, SHARING
+from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case, OfflineCase
 from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
+from server.bench.offline import Sharing
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import API_KEY_VARIABLE
 from server.settings.setting_types import parse_positive, parse_share
 
 AddFlags = Callable[[argparse.ArgumentParser], None]
 
-_OFFLINE_GROUPS = {"all-generation": GENERATION, "all-prefill": PREFILL}
+_OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
+    "all-generation": GENERATION,
+    "all-prefill": PREFILL,
+    "all-degrees": DEGREES,
+    "all-sharing": SHARING,
+}
 _HTTP_GROUPS = {
     "all-http-gen": tuple(case for case in HTTP if case.shape == "llama8b"),
     "all-http-emb": tuple(case for case in HTTP if case.shape == "bge-base"),
@@ -22,8 +29,9 @@ _HTTP_GROUPS = {
 
 _OFFLINE = """\
 Measure engines without HTTP: weights are dummies, prompts are random token ids, decoding is greedy
-and every output has exactly the case's length. Time is measured from the first submit to the last
-output, without start-up and warm-up; the prefix cache is emptied before each case.
+(but not in batchllm), and every output has exactly the case's length. Time is measured from the
+first submit to the last output, without start-up and warm-up; the prefix cache is emptied before
+each case.
 """
 _SERVE = """\
 Measure a server over HTTP, from the first request to the last answer, after a warm-up: a daemon
@@ -40,8 +48,13 @@ def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
     offline.add_argument(
         "--no-groups",
         action="store_true",
-        help="submit each prompt of b16, b16s and b400 by itself, without looking for the prefixes "
-        "that they share",
+        help="submit each prompt by itself, without looking for the prefixes that they share",
+    )
+    offline.add_argument(
+        "--no-prefix-caching",
+        action="store_true",
+        help="where prompts share prefixes, give jobs and groups cache salts of their own, so that "
+        "none finds what another has computed",
     )
     serve = _command(commands, "serve", _SERVE, _HTTP_GROUPS, "a server over HTTP")
     serve.set_defaults(run=_serve)
@@ -164,9 +177,8 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    return bench_offline(
-        _bench_options(options), _chosen(options), find_prefixes=not options.no_groups
-    )
+    sharing = Sharing(groups=not options.no_groups, prefix_caching=not options.no_prefix_caching)
+    return bench_offline(_bench_options(options), _chosen(options), sharing)
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

@@ -35,11 +35,17 @@ class KVCacheManager:
         self._block_of: dict[BlockHash, int] = {}
         # Evicted from the left: blocks without content first, then the least recently used.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._least_free = num_blocks
 
     @property
     def num_free(self) -> int:
         """Blocks that could be allocated now, cached content included."""
         return len(self._free)
+
+    @property
+    def peak(self) -> int:
+        """The most blocks that were held at once, since the start or the last `reset`."""
+        return self.num_blocks - min(self._least_free, len(self._free))
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` positions."""
@@ -108,6 +114,7 @@ class KVCacheManager:
 
         The end of the sequence is evicted first: its beginning is likelier to be shared.
         """
+        self._least_free = min(self._least_free, len(self._free))
         for block in reversed(blocks):
             self._references[block] -= 1
             if self._references[block] == 0:
@@ -117,6 +124,7 @@ class KVCacheManager:
 
     def reset(self) -> None:
         """Forget the content of every free block; blocks in use stay shared."""
+        self._least_free = len(self._free)
         for block in self._free:
             self._forget(block)
 

@@ -5,7 +5,9 @@ from typing import Literal, Self
 
 import msgspec
 
-Shape = Literal["llama8b", "bge-base", "xlmr-large"]
+from workers.contract.token_sampling import GREEDY, TokenSampling
+
+Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +36,21 @@ class GenerationCase(Case, frozen=True, kw_only=True):
     shares and `own` tokens, each continued by exactly `outputs`; group after group or `shuffled`.
     The first group of every `long_every` has prompts of `long_own` tokens of their own instead (0:
     none has).
+
+    A group may have `documents`, each with a prefix of `document` more tokens and members of its
+    own. Own parts have up to `most_own` tokens, if that is given. With `most_outputs` rows end by a
+    stop token, `outputs` tokens long in the mean and at most so many.
     """
 
     members: int = 1
     prefix: int = 0
+    documents: int = 1
+    document: int = 0
     own: int
+    most_own: int = 0
     outputs: int
+    most_outputs: int = 0
+    sampling: TokenSampling = GREEDY
     shuffled: bool = False
     long_every: int = 0
     long_own: int = 0
@@ -47,13 +58,16 @@ class GenerationCase(Case, frozen=True, kw_only=True):
     shape: Shape = "llama8b"
 
     def own_of(self, group: int) -> int:
-        """The tokens of its own that a prompt of this group has."""
-        return self.long_own if self.long_every and group % self.long_every == 0 else self.own
+        """The mean number of tokens of its own that a prompt of this group has."""
+        if self.long_every and group % self.long_every == 0:
+            return self.long_own
+        return (self.own + self.most_own) // 2 if self.most_own else self.own
 
     @property
     def prompt_tokens(self) -> int:
         """The mean length of a prompt, over all of them."""
-        return self.prefix + sum(map(self.own_of, range(self.count))) // self.count
+        own = sum(map(self.own_of, range(self.count))) // self.count
+        return self.prefix + self.document + own
 
     @property
     def what(self) -> str:
@@ -63,19 +77,29 @@ class GenerationCase(Case, frozen=True, kw_only=True):
         if not self.prefix:
             return f"{self.count} x ({self.own} in, {self.outputs} out)"
         order = "shuffled" if self.shuffled else "group after group"
-        prompts = f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own in"
-        return f"{prompts}, {self.outputs} out, {order}"
+        groups = f"{self.count} groups x {self.members}"
+        if self.document:
+            groups = f"{self.count} groups x {self.documents} of {self.document} x {self.members}"
+        own = f"{self.own} to {self.most_own}" if self.most_own else f"{self.own}"
+        outputs = f"1 to {self.most_outputs}" if self.most_outputs else f"{self.outputs}"
+        return f"{groups}: {self.prefix} shared + {own} own in, {outputs} out, {order}"
 
 
 class EncodeCase(Case, frozen=True, kw_only=True):
-    """Offline prefill: `count` sequences of `prompt_tokens` ids, each to a vector or a score."""
+    """Offline prefill: `count` sequences of `prompt_tokens` ids, each to a vector or a score; or so
+    many groups of `members`, whose first `prefix` tokens the group shares."""
 
+    members: int = 1
+    prefix: int = 0
     prompt_tokens: int
     headlines: tuple[str, ...] = ("sequences_per_s",)
 
     @property
     def what(self) -> str:
-        return f"{self.count} x {self.prompt_tokens} tokens"
+        if not self.prefix:
+            return f"{self.count} x {self.prompt_tokens} tokens"
+        own = self.prompt_tokens - self.prefix
+        return f"{self.count} groups x {self.members}: {self.prefix} shared + {own} own tokens"
 
 
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):

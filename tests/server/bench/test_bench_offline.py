@@ -1,8 +1,6 @@
 """`penstock bench offline`: real engines on the CPU, and engines that do other than asked."""
 
 import json
-import tempfile
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -10,22 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
-from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.cases.random_prompts import offline_prompts
+from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
-from server.bench.offline import OfflineRunner, offline_runner
+from server.bench.offline import OfflineRunner, Sharing, offline_runner
 from server.bench.results.measurement import BenchError
-from server.daemon.run import RunningEngine
 from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
-from tests.server.support import served_model
 
-CASES = {case.name: case for case in (*GENERATION, *PREFILL)}
+CASES = {case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING)}
 STAGE_SHARES = ("busy", "waiting", "transfer", "idle")
 ON_CPU = ("--device", "cpu", "--threads", "1")
 
@@ -76,10 +70,10 @@ def test_cases_of_a_pipeline_on_one_engine(
     starts: list[Path] = []
 
     def counted(
-        options: EngineOptions, find_prefixes: bool, folder: Path, case: OfflineCase
+        options: EngineOptions, sharing: Sharing, folder: Path, case: OfflineCase
     ) -> AbstractAsyncContextManager[OfflineRunner]:
         starts.append(folder)
-        return offline_runner(options, find_prefixes, folder, case)
+        return offline_runner(options, sharing, folder, case)
 
     monkeypatch.setattr("server.bench.commands.offline_runner", counted)
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
@@ -183,45 +177,12 @@ def test_help_names_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--attention-backend NAME" in text
 
 
-@pytest.fixture
-async def fake(
-    folder: Path, tokenizer: Tokenizer
-) -> AsyncIterator[tuple[FakeEngine, OfflineRunner]]:
-    """An engine that says what it is told, and what measures it."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        endpoint = f"ipc://{directory}/engine"
-        model = served_model("fake", "generate", folder, endpoint, vocab_size=400)
-        with FakeEngine(endpoint, tokenizer) as engine:
-            client = EngineClient(endpoint)
-            await client.start()
-            await client.wait_ready()
-            yield engine, OfflineRunner(RunningEngine(client, model))
-            client.close()
-
-
 async def test_exactly_as_many_tokens(fake: tuple[FakeEngine, OfflineRunner]) -> None:
     engine, runner = fake
     figures = await runner.measure(CASES["rand"].scaled(0.05), 0)
     assert (figures["requests"], figures["output_tokens"]) == (103, 103 * 256)
     assert [len(job.ids) for job in engine.received] == [64, 39]
     assert {len(prompt) for job in engine.received for prompt in job.ids} == {512 * 4}
-
-
-@pytest.mark.parametrize("find_prefixes", [True, False])
-async def test_prompts_that_share_prefixes(
-    fake: tuple[FakeEngine, OfflineRunner], find_prefixes: bool
-) -> None:
-    engine, runner = fake
-    grouped = OfflineRunner(runner.engine, find_prefixes=find_prefixes)
-    figures = await grouped.measure(CASES["b16"].scaled(0.01), 0)
-    assert figures["requests"] == 4 * 16
-    assert ("grouping_seconds" in figures) == find_prefixes
-    assert [len(job.ids) for job in engine.received] == ([1] * 64 if find_prefixes else [64])
-    ids = [prompt for job in engine.received for prompt in job.ids]
-    assert sorted(ids) == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
-    if find_prefixes:
-        prefixes = [prompt[: 2000 * 4] for prompt in ids]
-        assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
 
 
 async def test_a_row_that_is_too_short(fake: tuple[FakeEngine, OfflineRunner]) -> None:

@@ -115,3 +115,20 @@ def test_a_reset_forgets_what_nobody_holds() -> None:
     assert kv.match(hashes) == []
     assert kv.num_free == 4
     kv.check_integrity()
+
+
+def test_the_peak_is_what_was_held_at_once() -> None:
+    kv = KVCacheManager(8, 2)
+    assert kv.peak == 0
+    first, second = kv.allocate(3), kv.allocate(2)
+    assert first is not None
+    assert second is not None
+    kv.release(first)
+    assert kv.peak == 5
+    third = kv.allocate(1)
+    assert third is not None
+    assert kv.peak == 5
+    kv.reset()
+    assert kv.peak == 3
+    kv.release(second + third)
+    assert kv.peak == 3

@@ -1,0 +1,66 @@
+"""Token ids in, vectors or scores out, through the engine client."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine_core.client.encode_calls import ScoresCall, VectorsCall
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import FloatArray
+from server.bench.results.measurement import BenchError, Figures
+from server.bench.together import together
+
+_SEQUENCES_A_JOB = 1024
+_ID_BYTES = 4
+
+
+class Sequences:
+    """Sequences of one case, in jobs of many."""
+
+    unit = "sequences"
+
+    def __init__(
+        self,
+        client: EngineClient,
+        sequences: Sequence[bytes],
+        *,
+        classifies: bool,
+        prefix_caching: bool,
+    ) -> None:
+        """Without `prefix_caching`, each is a job with a cache salt of its own."""
+        self._caching = prefix_caching
+        self.total = len(sequences)
+        self._client, self._sequences, self._classifies = client, sequences, classifies
+
+    def done(self) -> int:
+        """According to the engine's last heartbeat; they come once a second."""
+        beat = self._client.beat
+        left = beat.usage.waiting + beat.usage.running if beat is not None else 0
+        return self.total - left if left else 0
+
+    async def run(self) -> None:
+        """Submit all sequences, a job for every thousand, and wait for every row."""
+        most = _SEQUENCES_A_JOB if self._caching else 1
+        await together([self._encode(start, most) for start in range(0, self.total, most)])
+
+    async def _encode(self, start: int, most: int) -> None:
+        ids = list(self._sequences[start : start + most])
+        numbers = await self._numbers(ids, "" if self._caching else f"{start}")
+        if len(numbers) != len(ids) or not np.isfinite(numbers).all():
+            raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
+
+    async def _numbers(self, ids: list[bytes], salt: str) -> FloatArray:
+        """A vector of each sequence, or a classifier's logits."""
+        if self._classifies:
+            return (await self._client.encode(ScoresCall, ids=ids, cache_salt=salt)).logits
+        return (await self._client.encode(VectorsCall, ids=ids, cache_salt=salt)).vectors
+
+    def figures(self, seconds: float) -> Figures:
+        """Rates."""
+        tokens = sum(map(len, self._sequences)) // _ID_BYTES
+        return {
+            "sequences": self.total,
+            "prompt_tokens": tokens,
+            "sequences_per_s": self.total / seconds,
+            "prompt_tokens_per_s": tokens / seconds,
+        }

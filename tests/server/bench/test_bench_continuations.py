@@ -1,0 +1,151 @@
+"""Prompts that share prefixes: how they are submitted, and what is measured of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.messages import GenerateJob
+from server import cli
+from server.bench.cases.random_prompts import offline_prompts, output_lengths
+from server.bench.cases.sharing import DEGREES, SHARING
+from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.continuations import prompts_of
+from server.bench.offline import OfflineRunner, Sharing
+from tests.server.bench.test_bench_offline import ON_CPU, write_shape
+from tests.server.checkpoint_folders import LLAMA
+from tests.server.fake_engine import FakeEngine
+
+CASES = {case.name: case for case in (*GENERATION, *DEGREES, *SHARING)}
+
+
+def cases_of(*arguments: str, kept: Path) -> list[dict[str, Any]]:
+    """What `penstock bench offline` reports."""
+    command = ["bench", "offline", "--json", str(kept), *arguments, *ON_CPU]
+    assert cli.main(command) == 0
+    return json.loads(kept.read_bytes())["cases"]
+
+
+@pytest.mark.parametrize("groups", [True, False])
+async def test_prompts_that_share_prefixes(
+    fake: tuple[FakeEngine, OfflineRunner], groups: bool
+) -> None:
+    engine, runner = fake
+    grouped = OfflineRunner(runner.engine, Sharing(groups=groups))
+    figures = await grouped.measure(CASES["b16"].scaled(0.01), 0)
+    assert figures["requests"] == 4 * 16
+    assert ("grouping_seconds" in figures) == groups
+    assert [len(job.ids) for job in engine.received] == ([1] * 64 if groups else [64])
+    ids = [prompt for job in engine.received for prompt in job.ids]
+    assert sorted(ids) == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
+    if groups:
+        prefixes = [prompt[: 2000 * 4] for prompt in ids]
+        assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
+
+
+@pytest.mark.parametrize("groups", [True, False])
+async def test_without_prefix_caching_only_groups_share(
+    fake: tuple[FakeEngine, OfflineRunner], groups: bool
+) -> None:
+    engine, runner = fake
+    alone = OfflineRunner(runner.engine, Sharing(groups=groups, prefix_caching=False))
+    await alone.measure(CASES["b16"].scaled(0.01), 0)
+    salts = [job.cache_salt for job in engine.received]
+    assert len(salts) == 64
+    assert len(set(salts)) == (4 if groups else 64)
+    assert "" not in salts
+    # Prompts of other cases share nothing: they are submitted as always.
+    await alone.measure(CASES["rand"].scaled(0.05), 0)
+    assert [job.cache_salt for job in engine.received[64:]] == ["", ""]
+
+
+def test_rows_that_end_by_a_stop_token() -> None:
+    case = CASES["batchllm"]
+    assert isinstance(case, GenerationCase)
+    lengths = output_lengths(case, 6400)
+    assert (min(lengths), max(lengths)) == (1, 400)
+    assert sum(lengths) / 6400 == pytest.approx(100, rel=0.02)
+    assert output_lengths(CASES["b16"], 3) == [100] * 3  # pyright: ignore[reportArgumentType]
+    prompts = prompts_of(case, offline_prompts(case.scaled(0.0025)))
+    for prompt, length in zip(prompts, lengths[:16], strict=True):
+        params = prompt.params
+        assert (prompt.outputs, params.min_tokens, params.max_tokens) == (length, length - 1, 400)
+        assert params.stop_token_ids == params.logit_bias.keys()
+        assert (params.sampling.temperature, params.sampling.top_p) == (0.01, 0.1)
+
+
+def test_degrees_differ_in_their_groups_only() -> None:
+    assert [case.members for case in DEGREES] == [1, 2, 4, 8, 16, 32, 64, 128, 400]
+    assert {case.count * case.members for case in DEGREES} == {6400}
+    shapes = {(case.prefix, case.own, case.outputs, case.shuffled) for case in DEGREES}
+    assert shapes == {(2000, 200, 100, True)}
+    degree_16 = CASES["degree-16"].scaled(0.005)
+    assert offline_prompts(degree_16) == offline_prompts(CASES["b16"].scaled(0.005))
+
+
+def test_nested_prefixes() -> None:
+    prompts = offline_prompts(CASES["nested"].scaled(0.1))
+    assert len(prompts) == 8 * 8
+    assert len({prompt[: 1000 * 4] for prompt in prompts}) == 1
+    documents = [prompt[1000 * 4 : 2000 * 4] for prompt in prompts]
+    assert {documents.count(document) for document in documents} == {8}
+    own = {len(prompt) // 4 - 2000 for prompt in prompts}
+    assert len(own) > 20
+    assert min(own) >= 64
+    assert max(own) <= 200
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-groups",), ("--no-prefix-caching",)])
+def test_what_is_saved(flags: tuple[str, ...], tmp_path: Path) -> None:
+    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
+    arguments = ["--case", "degree-1", "degree-4", "batchllm", "--scale", "0.0005", *flags]
+    # A whole block of the cache is smaller than what is left of a prefix.
+    arguments += ["--shape", shape, "--block-size", "128"]
+    alone, four, batchllm = cases_of(*arguments, kept=tmp_path / "out.json")
+    assert alone["figures"]["requests"] == 4
+    assert alone["figures"]["saved_share"] == 0
+    assert ("grouping_seconds" in alone["figures"]) == (flags != ("--no-groups",))
+    whole_blocks = 2000 // 128 * 128
+    saved = whole_blocks if flags == ("--no-groups",) else 2000
+    assert four["figures"]["saved_share"] == pytest.approx(3 * saved / (4 * 2200))
+    assert batchllm["figures"]["requests"] == 16
+    assert batchllm["figures"]["output_tokens"] == sum(
+        output_lengths(CASES["batchllm"], 16)  # pyright: ignore[reportArgumentType]
+    )
+
+
+def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
+    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
+    arguments = ["--case", "prefix16k", "nested", "--scale", "0.1", "--shape", shape]
+    long, nested = cases_of(*arguments, kept=tmp_path / "out.json")
+    assert long["figures"]["saved_share"] == pytest.approx(15 * 16_000 / (16 * 16_200))
+    # Whole blocks of the prefix, and of each member what comes after them.
+    figures, block = long["figures"], long["engine"]["block_size"]
+    shared = 16_000 // block
+    assert figures["kv_blocks_peak"] == shared + 16 * (-(-16_300 // block) - shared)
+    assert nested["figures"]["cached_tokens"] >= 8 * 7 * 2000
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_documents_of_one_query(caching: bool, tmp_path: Path) -> None:
+    reranker = LLAMA | {
+        "architectures": ["LlamaForSequenceClassification"],
+        "max_position_embeddings": 512,
+    }
+    arguments = ["--case", "rerank100", "--scale", "0.0125", "--block-size", "16"]
+    arguments += ["--shape", write_shape(tmp_path / "tiny", reranker)]
+    arguments += [] if caching else ["--no-prefix-caching"]
+    (report,) = cases_of(*arguments, kept=tmp_path / "out.json")
+    assert report["figures"]["sequences"] == 100
+    assert report["figures"]["cached_tokens"] == (99 * 192 if caching else 0)
+
+
+async def test_a_job_for_each_way_to_sample(fake: tuple[FakeEngine, OfflineRunner]) -> None:
+    engine, runner = fake
+    engine.script.tokens = [5]
+    case = CASES["degree-4"].scaled(0.0005)
+    await OfflineRunner(runner.engine, Sharing(groups=False)).measure(case, 0)
+    (job,) = engine.received
+    assert isinstance(job, GenerateJob)
+    assert (len(job.ids), job.params.max_tokens, job.params.ignore_eos) == (4, 100, True)
