@@ -22,8 +22,8 @@ from server.service.registry import Model, Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
 
-_AT_ONCE = 256
-"""Lines that are begun together: their texts are tokenized together."""
+_AT_ONCE, _BYTES_AT_ONCE = 256, 32 << 20
+"""Lines that are begun together, and their size: their texts are tokenized together."""
 _FIRST_WINDOW, _LARGEST_WINDOW = 1 / 32, 1 / 2
 """Parts of what an engine takes at once. The first ones are small: the engine has nothing to do
 before them. While one window is computed, there is room for the next."""
@@ -51,7 +51,7 @@ class GroupedLines:
         window = _FIRST_WINDOW
         try:
             async with asyncio.TaskGroup() as tasks:
-                while chunk := list(islice(lines, _AT_ONCE)):
+                while chunk := _chunk(lines):
                     for line in chunk:
                         self._arrivals.expect(tasks.create_task(self._answer(line, put)))
                     await self._arrivals.all()
@@ -87,6 +87,18 @@ class GroupedLines:
         while self._is_full():
             self._ended.clear()
             await self._ended.wait()
+
+
+def _chunk(lines: Iterator[Line]) -> list[Line]:
+    """The next lines to begin; none at the end."""
+    chunk: list[Line] = []
+    size = 0
+    for line in islice(lines, _AT_ONCE):
+        chunk.append(line)
+        size += len(line.body)
+        if size >= _BYTES_AT_ONCE:
+            break
+    return chunk
 
 
 @asynccontextmanager

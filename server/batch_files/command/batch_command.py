@@ -51,11 +51,17 @@ def run_batch(options: BatchOptions) -> int:
 
 def _check_output(options: BatchOptions) -> None:
     """Raises JobFileError for what would only be found at the end."""
-    output = options.output
+    output, log = options.output, _log_beside(options.output)
     if output.is_dir():
         raise JobFileError(f"{output} is a folder")
     if output.exists() and output.samefile(options.source):
         raise JobFileError(f"{output} is the input")
+    if options.resume and output.exists() and not log.exists():
+        raise JobFileError(f"{output} is complete: there is no {log}")
+
+
+def _log_beside(output: Path) -> Path:
+    return output.with_name(f"{output.name}.part")
 
 
 class _Batch:
@@ -66,10 +72,9 @@ class _Batch:
         command = options.command
         most = MAX_BODY_BYTES if command is None else command.settings.limits.max_body_bytes
         depends_on = {"the model": "a daemon's"} if command is None else result_options(command)
-        output = options.output
         self._job = FileJob(
             options.source,
-            output.with_name(f"{output.name}.part"),
+            _log_beside(options.output),
             rules=LineRules(max_line_bytes=most + _BESIDE_BODY),
             options=depends_on,
         )

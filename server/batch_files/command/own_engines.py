@@ -39,6 +39,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
             port=0,
             api_workers=1,
             drain_timeout=0,
+            strict_fields=settings.strict_fields,
             log_level=settings.log_level,
             limits=settings.limits,
             models=models,

@@ -99,6 +99,9 @@ def test_what_cannot_work_fails_before_any_work(tmp_path: Path) -> None:
         code, _, complained = finished(*given)
         assert (code, complained.count("\n")) == (1, 1)
         assert says in complained
+    output.write_text("")
+    code, _, complained = finished(source, output, "--resume")
+    assert (code, "is complete: there is no" in complained) == (1, True)
     started_before = tmp_path / "out.jsonl.part"
     started_before.write_text("something\n")
     code, _, complained = finished(source, output)
@@ -106,14 +109,14 @@ def test_what_cannot_work_fails_before_any_work(tmp_path: Path) -> None:
 
 
 def test_changed_input_is_refused(tmp_path: Path, demo: Daemon) -> None:
-    source, output = write(tmp_path, 200, max_tokens=12)
+    source, output = write(tmp_path, LINES, max_tokens=16, ignore_eos=True)
     with BatchProcess(source, output, "--url", demo.url) as process:
         process.wait_for_results(1)
         process.end(signal.SIGKILL)
-    source.write_text(source.read_text() + json.dumps(completion(200)) + "\n")
+    source.write_text(source.read_text() + json.dumps(completion(LINES)) + "\n")
     code, _, complained = finished(source, output, "--url", demo.url, "--resume")
     assert code == 1
-    assert "the input has changed: it has 201 lines" in complained
+    assert "the input has changed: it has 801 lines" in complained
 
 
 def test_a_file_without_lines_starts_no_engine(tmp_path: Path) -> None:

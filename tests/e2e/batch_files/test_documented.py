@@ -1,0 +1,70 @@
+"""The commands of docs/batch.md do what it says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from tests.e2e.daemon import Daemon
+
+PAGE = Path(__file__).parents[3] / "docs" / "batch.md"
+CONFIG = "models:\n  - model: ./llama-3.1-8b\n    threads: 1\n  - model: ./embedder\n"
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of the page."""
+    if not PAGE.exists():  # the tests also run beside an installed package, without the pages
+        return []
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", PAGE.read_text())
+
+
+FILE, *COMMANDS = blocks("sh") or [""]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with the page's file of requests, a `penstock`, and models by the page's names."""
+    subprocess.run(["sh", "-c", FILE], check=True, cwd=tmp_path)
+    command = tmp_path / "penstock"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m server "$@"\n')
+    command.chmod(0o755)
+    demo = demo_models()
+    (tmp_path / "llama-3.1-8b").symlink_to(demo[GENERATOR_NAME])
+    (tmp_path / "embedder").symlink_to(demo[EMBEDDER_NAME])
+    (tmp_path / "penstock.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_the_commands_are_found() -> None:
+    if PAGE.exists():
+        lines = "".join(COMMANDS).splitlines()
+        assert len(lines) >= 5
+        assert all(line.startswith("penstock batch") for line in lines)
+
+
+@pytest.mark.parametrize("command", "".join(COMMANDS).splitlines())
+def test_a_command_that_is_shown_answers(command: str, here: Path, demo: Daemon) -> None:
+    own = command.replace("http://127.0.0.1:8000", demo.url)
+    run = subprocess.run(
+        ["sh", "-c", f"./{own}"], capture_output=True, text=True, cwd=here, check=False, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    text, chat, wrong = [
+        json.loads(line) for line in (here / "answers.jsonl").read_text().splitlines()
+    ]
+    assert text["response"]["body"]["object"] == "text_completion"
+    assert chat["response"]["body"]["object"] == "chat.completion"
+    shown: list[dict[str, Any]] = [json.loads(block) for block in blocks("json")]
+    assert shown[0].keys() == text.keys()
+    assert shown[0]["response"].keys() == text["response"].keys()
+    assert wrong["response"]["status_code"] in (400, shown[1]["response"]["status_code"])
+    if "./llama-3.1-8b" not in own:
+        theirs = shown[1]["response"]["body"]["error"]
+        error = wrong["response"]["body"]["error"]
+        assert (error["code"], error["param"]) == (theirs["code"], theirs["param"])
+        assert "3 requests (1 failed) in " in run.stdout
