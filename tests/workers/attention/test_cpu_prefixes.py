@@ -11,7 +11,7 @@ from workers.attention.backend_selection import select_backend
 from workers.attention.backends.dense import paged_plan
 from workers.attention.backends.dense.paged_plan import PagedPlan
 from workers.attention.base import AttentionNeeds
-from workers.device.tuning import CPU_PREFIX_MIN_SAVED
+from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.paged_step import LastTokens
 from workers.step.rows import StepRows
 
@@ -31,7 +31,7 @@ def needs(heads: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> At
 
 @pytest.fixture
 def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_SAVED", 0)
+    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
 
 
 def solve(problem: Problem, name: str) -> torch.Tensor:
@@ -125,17 +125,12 @@ def test_last_tokens_keep_their_groups(seed: int) -> None:
     torch.testing.assert_close(attended, solve(problem, "naive")[at], atol=2e-6, rtol=0)
 
 
-def sized(saved: int) -> Problem:
-    """Two groups, one of which saves `saved` numbers of keys, and one slightly less."""
-    want = needs((4, 4, 64))
-    a_block = BLOCK * want.num_kv_heads * want.head_dim
-    prefix = -(-saved // a_block) * BLOCK
-    rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2
-    return Problem(rows, want, groups=[(0, 2, prefix), (2, 2, prefix - BLOCK)])
-
-
 def test_only_groups_that_pay() -> None:
-    problem = sized(CPU_PREFIX_MIN_SAVED)
+    want = needs((4, 2, 32))
+    spared = CPU_PREFIX_MIN_GAIN * torch.get_num_threads() // 32 + 2 * 4  # keys, of all KV heads
+    prefix = -(-spared // 2 // BLOCK) * BLOCK
+    rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2 + [(prefix, BLOCK * 2)] * 2
+    problem = Problem(rows, want, groups=[(row, 2, rows[row][0]) for row in (0, 2, 4)])
     prefixes = plan(problem).prefixes
     assert [(prefix.start, prefix.stop) for prefix in prefixes] == [(0, 2)]
     check(problem)

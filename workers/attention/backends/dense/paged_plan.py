@@ -11,7 +11,7 @@ import torch
 from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches, padding_mask
 from workers.device.transfer import to_device
-from workers.device.tuning import CPU_PREFIX_MIN_SAVED
+from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.paged_step import PagedStep
 from workers.step.rows import NO_GROUPS, IntArray, offsets
 
@@ -76,12 +76,12 @@ class PagedPlan:
 
     @classmethod
     def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
-        groups = _paying_groups(step, needs)
+        starts = offsets(step.query_lens)
+        groups = _paying_groups(step, needs, starts)
         own = _own_contexts(step, groups)
         seen = _seen(own, needs)
         decode_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(seen[decode_rows], _MAX_PADDING)
-        starts = offsets(step.query_lens)
         decodes = [_plan_decodes(step, decode_rows[batch], seen, needs) for batch in batches]
         tokens: list[torch.Tensor] = []
         if len(batches) > 1 or 0 < len(decode_rows) < len(step.query_lens):
@@ -95,14 +95,16 @@ class PagedPlan:
         return cls(prefixes, decodes, tokens, chunks, step.kv_indices)
 
 
-def _paying_groups(step: PagedStep, needs: AttentionNeeds) -> IntArray:
+def _paying_groups(step: PagedStep, needs: AttentionNeeds, starts: IntArray) -> IntArray:
     """Those of the step's groups whose prefix takes less time if it is attended once."""
     plain = needs.kind.window is None and needs.kind.softcap is None
     if not len(step.groups) or not plain or step.slots.device.type != "cpu":
         return NO_GROUPS
-    members, prefixes = step.groups[:, 1].astype(np.int64), step.groups[:, 2]
-    saved = (members - 1) * prefixes * (needs.num_kv_heads * needs.head_dim)
-    return step.groups[saved >= CPU_PREFIX_MIN_SAVED]
+    rows, members, prefixes = step.groups.astype(np.int64).T
+    spared_keys = (members - 1) * prefixes * needs.num_kv_heads
+    merged_queries = (starts[rows + members] - starts[rows]) * needs.num_heads
+    gain = (spared_keys - merged_queries) * needs.head_dim
+    return step.groups[gain >= CPU_PREFIX_MIN_GAIN * torch.get_num_threads()]
 
 
 def _own_contexts(step: PagedStep, groups: IntArray) -> IntArray:
