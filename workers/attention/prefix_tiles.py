@@ -10,6 +10,8 @@ from workers.device.tuning import (
     PREFIX_MAX_PARTS,
     PREFIX_MIN_PART,
     PREFIX_MIN_SAVED,
+    PREFIX_MIN_TOKENS,
+    PREFIX_MOST_COUNTED,
     PREFIX_PART_TOKENS,
     PREFIX_PROGRAMS_PER_PROCESSOR,
 )
@@ -85,13 +87,13 @@ class PrefixTiler:
         tiles: IntArray,
         query_lens: IntArray,
     ) -> npt.NDArray[np.bool_]:
-        """bool[G]: groups whose prefix is read at most half as often as without the group; none, if
-        what all of them save is not worth a launch."""
+        """bool[G]: groups whose prefix, not a short one, is read at most half as often as without
+        the group; none, if what all of them save is not worth a launch."""
         alone = offsets(-(-query_lens // self.tile_tokens))
         saved = alone[rows + counts] - alone[rows] - tiles
-        paying = (saved >= tiles) & (prefixes > 0)
-        enough = (saved * prefixes.astype(np.int64))[paying].sum() >= PREFIX_MIN_SAVED
-        return paying & enough
+        paying = (saved >= tiles) & (prefixes >= PREFIX_MIN_TOKENS)
+        counted = np.minimum(prefixes, PREFIX_MOST_COUNTED).astype(np.int64)
+        return paying & ((saved * counted)[paying].sum() > PREFIX_MIN_SAVED)
 
     def _tables(
         self,

@@ -16,8 +16,7 @@ DECODE_GRAPH_STRIDE = 64
 """Rows between one captured decode step and the next beyond those above."""
 
 GROUPED_GRAPH_ROWS = (16, 32)
-"""Rows of the decode steps that are captured with shared prefixes, besides every stride. Not
-measured yet."""
+"""Rows of the decode steps that are captured with shared prefixes, besides every stride."""
 
 PROMPT_GRAPH_TOKENS = (*range(16, 641, 16), *range(672, 1025, 32))
 """Tokens of the steps with prompts that are captured. Larger steps keep the GPU busy for longer
@@ -90,9 +89,13 @@ PREFIX_MAX_PARTS, PREFIX_PART_TOKENS = 16, 4096
 """The most parts of a prefix, and the most tokens times parts, each of which has a result in memory
 (16 KiB for 32 heads of 128 dimensions)."""
 
-PREFIX_MIN_SAVED = 1 << 14
-"""Tokens of keys and values, each for one tile of queries, that a step must save before prefixes
-are attended apart: what is read in the time of a launch. None of these is measured yet."""
+PREFIX_MIN_TOKENS = 256
+"""A shorter prefix is read from the L2 cache for every row but the first. cd394d1."""
+
+PREFIX_MIN_SAVED, PREFIX_MOST_COUNTED = 1 << 14, 4096
+"""Tokens of keys and values, each for one tile of queries, beyond whose number it is faster to
+attend prefixes apart; of a prefix at most so many count, because a long context is split among many
+programs anyway. cd394d1."""
 
 # Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
 

@@ -47,6 +47,7 @@ models:
     pipeline_stages: 2
     stage_layers: [9, 8]
     steps_ahead: 0
+    disable_cascade_attn: true
     transport: peer-memory
     max_model_len: 1000
     max_running: 16
@@ -96,6 +97,7 @@ def writer(folder: Path) -> ModelSettings:
         pipeline_stages=2,
         stage_layers=(9, 8),
         steps_ahead=0,
+        disable_cascade_attn=True,
         transport="peer-memory",
         max_model_len=1000,
         max_running=16,

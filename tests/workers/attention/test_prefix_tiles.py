@@ -111,3 +111,14 @@ def test_short_chunks_pay() -> None:
     tables = TILER.tables(groups, lens)
     assert tables is not None
     check(tables, groups, lens)
+
+
+@pytest.mark.parametrize(
+    ("members", "prefix", "pays"),
+    [(16, 1920, True), (4, 8192, False), (8, 8192, True), (64, 128, False), (64, 512, True)],
+)
+def test_a_prefix_pays_where_it_was_measured_to(members: int, prefix: int, pays: bool) -> None:
+    """One group of 32 query heads over 8 KV heads on a GPU of 132 processors."""
+    tiler = PrefixTiler(tile_tokens=16, kv_heads=8, block_size=128, processors=132)
+    groups = np.array([(0, members, prefix)], np.int32)
+    assert (tiler.tables(groups, np.ones(members, np.int32)) is not None) == pays

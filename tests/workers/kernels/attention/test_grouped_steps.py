@@ -27,6 +27,7 @@ STEPS = {"decodes": DECODES, "chunks": CHUNKS, "both": [*DECODES, *CHUNKS]}
 def _any_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefixes of a test are short."""
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_SAVED", 1)
+    monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_TOKENS", 1)
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_PART", 16)
 
 

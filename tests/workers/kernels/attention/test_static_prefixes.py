@@ -34,6 +34,7 @@ STEPS = {
 def _small(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     """Prefixes of a test are short; memory is pinned only for a GPU."""
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_SAVED", 1)
+    monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_TOKENS", 1)
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_PART", 16)
     if device.type == "cpu":
         real = torch.empty
