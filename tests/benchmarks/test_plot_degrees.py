@@ -1,0 +1,58 @@
+"""A picture of requests a second by degree has a line for each way in which they were measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra `bench`)")
+
+from benchmarks.plot_degrees import read_line
+
+
+def report(file: Path, *flags: str, shared: bool = True, **rates: float) -> Path:
+    """A file as `penstock bench offline --json` writes it, as far as it is read."""
+    grouped = {} if "--no-groups" in flags else {"grouping_seconds": 0.1}
+    cases: list[dict[str, Any]] = [
+        {
+            "case": name.replace("_", "-"),
+            "figures": {"requests_per_s": rate, **grouped},
+            "runs": [{}],
+            "engine": {"disable_cascade_attn": not shared},
+        }
+        for name, rate in rates.items()
+    ]
+    machine = {"gpus": ["NVIDIA H200"], "cpu": "EPYC", "commit": "abc", "date": "2026-11-23"}
+    command = " ".join(["penstock", "bench", "offline", *flags])
+    file.write_text(json.dumps({"command": command, "machine": machine, "cases": cases}))
+    return file
+
+
+def plotted(*arguments: Path | str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.plot_degrees", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_line_a_file(tmp_path: Path) -> None:
+    grouped = report(tmp_path / "a.json", degree_16=80.0, degree_1=20.0, b16=81.0)
+    alone = report(tmp_path / "b.json", "--no-groups", shared=False, degree_16=40.0)
+    assert read_line(grouped).rates == {1: 20.0, 16: 80.0}
+    assert read_line(grouped).label == "groups"
+    picture = tmp_path / "degrees.svg"
+    assert plotted(grouped, alone, "-o", picture).stderr == ""
+    drawn = picture.read_text()
+    for text in ("groups", "one by one, no shared attention", "NVIDIA H200, commit abc"):
+        assert f">{text}" in drawn
+    assert plotted(grouped, alone, "-o", tmp_path / "again.svg").returncode == 0
+    assert (tmp_path / "again.svg").read_text() == drawn
+
+
+def test_a_file_without_degrees(tmp_path: Path) -> None:
+    other = report(tmp_path / "a.json", "--no-prefix-caching", b16=80.0)
+    run = plotted(other, "-o", tmp_path / "degrees.svg")
+    assert run.returncode == 1
+    assert run.stderr == f"{other}: no case degree-N\n"
+    assert not (tmp_path / "degrees.svg").exists()
