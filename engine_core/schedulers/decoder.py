@@ -43,13 +43,13 @@ class DecoderScheduler:
     ) -> None:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
-        self._micro_batches = MicroBatches(config, self._step_time)
         self._ahead = config.steps_ahead > 0
         self.kv = KVCacheManager(num_blocks, config.block_size)
         self._preemptions = self._generated_tokens = self._queried_tokens = self._cached_tokens = 0
         self._max_tokens = config.max_step_tokens
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
+        self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._arrivals = ArrivalQueue(self.kv)
         self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
         self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
@@ -163,9 +163,9 @@ class DecoderScheduler:
         ]
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
-        rows = self._micro_batches.share(ready, self._running.contexts)[: self._max_tokens]
-        self._running.contexts += len(rows)
-        batch.add_decodes(self._shared.adjacent(rows))
+        rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
+        batch.add_decodes(self._shared.adjacent(rows[: self._max_tokens]))
+        self._running.contexts += batch.num_decodes
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step: no

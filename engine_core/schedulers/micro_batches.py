@@ -1,15 +1,24 @@
 """How many micro-batches a pipeline has, which rows are in the next one, and how many steps may be
 in flight."""
 
+from collections import Counter
 from itertools import accumulate
+from operator import attrgetter
 
 from engine_core.schedulers.prompt_budget import StepTime
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from workers.contract.config import ExecutionConfig, max_micro_batches
 
 _UNEVEN = 0.02
 """Micro-batches of one size whose times differ by less are left as they are: workers are fastest at
 some sizes, and contexts grow."""
+
+_UNEVEN_GROUPS = 0.05
+"""How much larger or smaller a micro-batch becomes so that rows which share a prefix are in one."""
+
+_shared_block = attrgetter("shared_block")
+_age = attrgetter("last_step", "shared_block")
 
 
 class MicroBatches:
@@ -17,10 +26,15 @@ class MicroBatches:
     M is P, the number of stages, while that takes most of a step. Where prompts wait for whole
     rounds of steps, arithmetic takes most: then M is up to P + 2, so that no stage runs dry behind
     a step that takes longer than the others.
+
+    Rows that share a prefix, which each step attends once, are kept in one micro-batch.
     """
 
-    def __init__(self, config: ExecutionConfig, step_time: StepTime | None) -> None:
+    def __init__(
+        self, config: ExecutionConfig, step_time: StepTime | None, shared: SharedPrefixes
+    ) -> None:
         """A single stage has no `step_time`, and one micro-batch."""
+        self._shared = shared
         self._stages = config.num_stages
         self._most = max_micro_batches(config.num_stages)
         self._ahead = config.steps_ahead
@@ -42,8 +56,9 @@ class MicroBatches:
             rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
             self.count = min(self._stages + rounds, self._most)
 
-    def share(self, ready: list[Request], contexts: int) -> list[Request]:
-        """The next micro-batch: those of the `ready` requests that have waited longest.
+    def share(self, ready: list[Request], contexts: int, step: int) -> list[Request]:
+        """The next micro-batch, as step number `step`: those of the `ready` requests that have
+        waited longest.
 
         It takes an even share of the time of all that generate, whose `contexts` are summed: in a
         cycle of micro-batches the slowest one sets the pace.
@@ -53,15 +68,43 @@ class MicroBatches:
         _, token, _, context = self._step_time.cost_model.coefficients
         share = (token * self._generating + context * contexts) / self.count
         even = -(-self._generating // self.count)
+        ready = self._without_strays(ready, even, step)
         if len(ready) > even:
-            ready = sorted(ready, key=_last_step)
+            ready = sorted(ready, key=_age)
         times = [token + context * request.submitted for request in ready]
         if len(ready) >= even and abs(sum(times[:even]) / share - 1) < _UNEVEN:
-            return ready[:even]
+            return ready[: _beside_groups(ready, even)]
         # A row belongs to the share in which more than half of it lies.
         middles = (end - time / 2 for end, time in zip(accumulate(times), times, strict=True))
-        return ready[: max(1, sum(middle <= share for middle in middles))]
+        return ready[: _beside_groups(ready, max(1, sum(middle <= share for middle in middles)))]
+
+    def _without_strays(self, ready: list[Request], even: int, step: int) -> list[Request]:
+        """`ready` without those of a prefix at least half of whose rows are in flight: they wait
+        for these, one step at most."""
+        if not self._shared:
+            return ready
+        room, strays = int(even * _UNEVEN_GROUPS), set[int]()
+        for block, count in Counter(map(_shared_block, ready)).items():
+            if block != UNSHARED and count <= room and 2 * count <= self._shared.members(block):
+                strays.add(block)
+                room -= count
+        kept = [
+            request
+            for request in ready
+            if request.shared_block not in strays or step - request.last_step > self.count
+        ]
+        return kept or ready
 
 
-def _last_step(request: Request) -> int:
-    return request.last_step
+def _beside_groups(rows: list[Request], cut: int) -> int:
+    """How many of the first `rows` make a micro-batch of about `cut` that ends between groups."""
+    for distance in range(int(cut * _UNEVEN_GROUPS) + 1):
+        for near in (cut - distance, cut + distance):
+            if 0 < near <= len(rows) and not _is_within_a_group(rows, near):
+                return near
+    return cut
+
+
+def _is_within_a_group(rows: list[Request], cut: int) -> bool:
+    before, behind = rows[cut - 1 : cut], rows[cut : cut + 1]
+    return bool(behind) and UNSHARED != before[0].shared_block == behind[0].shared_block

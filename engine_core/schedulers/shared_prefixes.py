@@ -59,6 +59,14 @@ class SharedPrefixes:
                 del self._prefixes[request.shared_block]
         request.shared_block = UNSHARED
 
+    def __bool__(self) -> bool:
+        """Some request is in a prefix."""
+        return bool(self._prefixes)
+
+    def members(self, block: int) -> int:
+        """How many requests are in the prefix whose last block this is."""
+        return self._prefixes[block].members
+
     def adjacent(self, requests: list[Request]) -> list[Request]:
         """The same requests, those of a prefix side by side, and those of none last."""
         if not self._prefixes:
