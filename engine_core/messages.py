@@ -119,9 +119,9 @@ class GenerateGroup(msgspec.Struct, array_like=True, frozen=True, kw_only=True, 
     """Jobs whose prompts all begin with the ids of `prefix` (int32 bytes), which is computed once.
 
     They are ordinary jobs, each with its own id, answers and end, but their `ids` are own parts:
-    what follows the prefix, one token at least, never truncated. With an empty prefix, they share
-    nothing. Their rows are of the batch class: they begin after all others, whatever `priority`,
-    and are never refused for the time that they would wait.
+    what follows the prefix, one token at least, never truncated. With an empty prefix they share
+    nothing, and may be any. Their rows are of the batch class: they begin after all others,
+    whatever `priority`, and are never refused for the time that they would wait.
     """
 
     prefix: bytes

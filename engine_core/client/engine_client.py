@@ -112,15 +112,25 @@ class EngineClient:
         Returns a stream a member at once. One that the engine refuses raises EngineError where its
         updates are awaited; `accepted` tells earlier. Raises EngineError if the engine is gone.
         """
+        jobs = [
+            GenerateJob(self.new_id(), params=params, ids=[own], n=n, cache_salt=cache_salt)
+            for own, params in members
+        ]
+        return self.send_group(prefix, jobs)
+
+    def new_id(self) -> int:
+        """For a job of this client."""
+        return next(self._ids)
+
+    def send_group(self, prefix: bytes, jobs: list[GenerateJob]) -> list[GenerateStream]:
+        """The same with whole jobs, whose ids lack the prefix. Without one they may have texts, and
+        several prompts."""
         self._check_alive()
         streams: list[GenerateStream] = []
-        jobs: list[GenerateJob] = []
-        for own, params in members:
-            job = next(self._ids)
-            self._jobs[job] = stream = GenerateStream(self, job, n)
+        for job in jobs:
+            rows = (len(job.texts) + len(job.ids)) * job.n
+            self._jobs[job.id] = stream = GenerateStream(self, job.id, rows)
             streams.append(stream)
-            message = GenerateJob(job, params=params, ids=[own], n=n, cache_salt=cache_salt)
-            jobs.append(message)
         self.send(GenerateGroup(prefix=prefix, jobs=jobs))
         return streams
 

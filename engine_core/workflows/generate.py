@@ -150,9 +150,10 @@ class DecoderProcessor:
 
 
 def _check_own_parts(group: PrefixGroup, message: GenerateJob, prompts: list[array[int]]) -> None:
-    """Raises RefusalError unless each prompt is the group's prefix and some ids more."""
-    if message.texts or message.tokenization.truncate_to is not None:
-        reason = "a job of a group has token ids, not texts, and none of them is truncated"
+    """Raises RefusalError unless each prompt is the group's prefix, if it has one, and some ids
+    more."""
+    if group.prefix_len and (message.texts or message.tokenization.truncate_to is not None):
+        reason = "a job behind a prefix has token ids, not texts, and none of them is truncated"
         raise RefusalError("invalid_request", reason, "prompt")
     for tokens in prompts:
         if len(tokens) <= group.prefix_len > 0:

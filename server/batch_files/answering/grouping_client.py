@@ -8,7 +8,7 @@ from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.config import EngineConfig
-from engine_core.messages import SamplingParams, Tokenization
+from engine_core.messages import GenerateJob, SamplingParams, Tokenization
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batch_files.answering.arrivals import Arrivals
 from server.batches.bundles import Bundle, bundles, cut, ids_of
@@ -37,8 +37,8 @@ class _HeldPrompt:
 
 class GroupingClient(EngineClient):
     """Jobs of lines wait here for room in the engine. Those of one prompt are held until `submit`,
-    which finds the groups; others go as soon as there is room. Jobs of nobody's line, and those
-    that are tried again, go at once."""
+    which finds the groups; others go as soon as there is room, those that are tried again at
+    once."""
 
     def __init__(self, engine: EngineConfig, tokenizer: Tokenizer, arrivals: Arrivals) -> None:
         super().__init__(engine.client_endpoint)
@@ -64,7 +64,8 @@ class GroupingClient(EngineClient):
         tokenization: Tokenization | None = None,
         priority: int = 0,
     ) -> GenerateStream:
-        """As `EngineClient` does, a line's job later."""
+        """As `EngineClient` does, but later, and without the priority: lines are of the batch
+        class."""
         texts, ids, tokenization = texts or [], ids or [], tokenization or Tokenization()
         if (task := self._arrivals.arrive()) is not None:
             if len(texts) + len(ids) == 1 and tokenization.truncate_to is None:
@@ -72,19 +73,20 @@ class GroupingClient(EngineClient):
                 future = asyncio.get_running_loop().create_future()
                 held = _HeldPrompt(task, text, b"".join(ids), params, n, cache_salt, future)
                 self._held.append(held)
-                if (stream := await held.stream) is not None:
-                    await stream.accepted
-                    return stream
+                if (stream := await _released(held)) is not None:
+                    return await _accepted(stream)
             await self._take(task, (len(texts) + len(ids)) * n, _size(texts, ids) * n)
-        return await super().generate(
-            params,
+        job = GenerateJob(
+            self.new_id(),
+            params=params,
             texts=texts,
             ids=ids,
             n=n,
             cache_salt=cache_salt,
             tokenization=tokenization,
-            priority=priority,
         )
+        (stream,) = self.send_group(b"", [job])
+        return await _accepted(stream)
 
     async def encode(
         self,
@@ -98,7 +100,7 @@ class GroupingClient(EngineClient):
         tokenization: Tokenization | None = None,
         priority: int = 0,
     ) -> AnswerT:
-        """As `EngineClient` does, a line's job once there is room."""
+        """As `EngineClient` does, once there is room."""
         if (task := self._arrivals.arrive()) is not None:
             count = len(texts or []) + len(ids or [])
             queries = [query] * count if isinstance(query, str) else query or []
@@ -164,6 +166,26 @@ class GroupingClient(EngineClient):
         if self._room.holds(rows, tokens):
             await self._room.take(rows, tokens)
             task.add_done_callback(lambda _: self._room.give(rows, tokens))
+
+
+async def _released(held: _HeldPrompt) -> GenerateStream | None:
+    """Its stream, once there is one. If nobody waits for it any more, it is aborted."""
+    try:
+        return await held.stream
+    except asyncio.CancelledError:
+        over = held.stream.cancelled() or held.stream.exception() is not None
+        if not over and (stream := held.stream.result()) is not None:
+            stream.abort()
+        raise
+
+
+async def _accepted(stream: GenerateStream) -> GenerateStream:
+    try:
+        await stream.accepted
+    except asyncio.CancelledError:
+        stream.abort()
+        raise
+    return stream
 
 
 def _size(texts: list[str], ids: list[bytes]) -> int:

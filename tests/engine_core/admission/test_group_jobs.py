@@ -75,6 +75,20 @@ def test_an_empty_prefix_shares_nothing(engine: Engine) -> None:
     assert text(rows, 2) == reference([8, 9], 3)
 
 
+def test_without_a_prefix_jobs_may_be_any(engine: Engine) -> None:
+    params, cut = SamplingParams(max_tokens=3), Tokenization(truncate_to=2, truncation_side="left")
+    several = GenerateJob(1, params=params, ids=[ids(7), ids(8, 9)])
+    truncated = GenerateJob(2, params=params, ids=[ids(3, 4, 5)], tokenization=cut)
+    texts = GenerateJob(3, params=params, texts=["w1 w2"])
+    engine.clients.put(b"a", group(several, truncated, texts, prefix=b""))
+    rows = run(engine)
+    assert not failures(engine)
+    tokens = [[row.token for row in rows if (row.job, row.row) == (1, one)] for one in (0, 1)]
+    assert tokens == [reference([7], 3), reference([8, 9], 3)]
+    assert text(rows, 2) == reference([4, 5], 3)
+    assert len(text(rows, 3)) == 3
+
+
 @pytest.mark.parametrize(
     ("wrong", "numbers"),
     [
