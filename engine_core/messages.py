@@ -135,7 +135,8 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
     truncated and cannot be scored. `instruction` replaces the default of a reranker whose template
     has one. A model with a KV cache shares cached prefixes only among jobs
-    of the same `cache_salt`. Jobs of a lower `priority` begin first.
+    of the same `cache_salt`. Jobs of a lower `priority` begin first; rows of a `grouped` one are of
+    the batch class, and there share what they begin with as the jobs of a `GenerateGroup` do.
     """
 
     texts: list[str] = []
@@ -145,6 +146,7 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
     priority: int = 0
+    grouped: bool = False
     token_states: bool = False
 
 

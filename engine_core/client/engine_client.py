@@ -33,7 +33,8 @@ from engine_core.transport import AsyncDealer
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic).
+    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). With `grouped`, the
+    items of `encode` are of the batch class, and those of one job share what they begin with.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -41,6 +42,7 @@ class EngineClient:
         self.beat: Beat | None = None
         self.beat_at = 0.0
         self.dead = False
+        self.grouped = False
         self._over: EngineError | None = None
         self.breaker = CircuitBreaker()
         self._endpoint = endpoint
@@ -164,6 +166,7 @@ class EngineClient:
             cache_salt=cache_salt,
             tokenization=tokenization or Tokenization(),
             priority=priority,
+            grouped=self.grouped,
             token_states=call.token_states,
         )
         accepted = await self._submit(job, call, message)

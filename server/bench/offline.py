@@ -83,12 +83,24 @@ class OfflineRunner:
         """All of `prompts`, with at most so many outputs each."""
         sharing, caching = self._sharing, self._sharing.prefix_caching or not case.prefix
         if isinstance(case, EncodeCase):
-            return Sequences(
-                self._client, prompts, classifies=self._classifies, prefix_caching=caching
-            )
+            return self._sequences(case, prompts)
         kind = GroupedContinuations if sharing.groups and case.prefix else Continuations
         own = prompts_of(case, prompts, most_outputs)
         return kind(self._client, own, prefix_caching=caching)
+
+    def _sequences(self, case: EncodeCase, prompts: Sequence[bytes]) -> Sequences:
+        """In jobs of those that share a prefix, or of one each where nothing is to be shared."""
+        alone = not (self._sharing.groups or self._sharing.prefix_caching)
+        if not case.prefix:
+            return Sequences(self._client, prompts, classifies=self._classifies)
+        self._client.grouped = self._sharing.groups
+        return Sequences(
+            self._client,
+            prompts,
+            classifies=self._classifies,
+            rows_a_job=1 if alone else case.members,
+            prefix_caching=self._sharing.prefix_caching,
+        )
 
 
 async def _timed(name: str, work: Continuations | Sequences) -> Figures:

@@ -10,7 +10,6 @@ from engine_core.client.pending_jobs import FloatArray
 from server.bench.results.measurement import BenchError, Figures
 from server.bench.together import together
 
-_SEQUENCES_A_JOB = 1024
 _ID_BYTES = 4
 
 
@@ -25,10 +24,11 @@ class Sequences:
         sequences: Sequence[bytes],
         *,
         classifies: bool,
-        prefix_caching: bool,
+        rows_a_job: int = 1024,
+        prefix_caching: bool = True,
     ) -> None:
-        """Without `prefix_caching`, each is a job with a cache salt of its own."""
-        self._caching = prefix_caching
+        """Without `prefix_caching`, jobs have cache salts of their own."""
+        self._rows_a_job, self._caching = rows_a_job, prefix_caching
         self.total = len(sequences)
         self._client, self._sequences, self._classifies = client, sequences, classifies
 
@@ -39,12 +39,12 @@ class Sequences:
         return self.total - left if left else 0
 
     async def run(self) -> None:
-        """Submit all sequences, a job for every thousand, and wait for every row."""
-        most = _SEQUENCES_A_JOB if self._caching else 1
-        await together([self._encode(start, most) for start in range(0, self.total, most)])
+        """Submit all sequences and wait for every row."""
+        starts = range(0, self.total, self._rows_a_job)
+        await together([self._encode(start) for start in starts])
 
-    async def _encode(self, start: int, most: int) -> None:
-        ids = list(self._sequences[start : start + most])
+    async def _encode(self, start: int) -> None:
+        ids = list(self._sequences[start : start + self._rows_a_job])
         numbers = await self._numbers(ids, "" if self._caching else f"{start}")
         if len(numbers) != len(ids) or not np.isfinite(numbers).all():
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")

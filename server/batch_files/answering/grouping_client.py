@@ -42,6 +42,7 @@ class GroupingClient(EngineClient):
 
     def __init__(self, engine: EngineConfig, tokenizer: Tokenizer, arrivals: Arrivals) -> None:
         super().__init__(engine.client_endpoint)
+        self.grouped = True
         self._tokenizer, self._arrivals = tokenizer, arrivals
         self._most = (engine.max_pending_rows, engine.max_pending_tokens)
         self._room = Window(*self._most)

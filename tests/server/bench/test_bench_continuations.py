@@ -127,18 +127,25 @@ def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
     assert nested["figures"]["cached_tokens"] >= 8 * 7 * 2000
 
 
-@pytest.mark.parametrize("caching", [True, False])
-def test_documents_of_one_query(caching: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "saved"),
+    [
+        ((), 200),
+        (("--no-groups",), 192),
+        (("--no-prefix-caching",), 200),
+        (("--no-groups", "--no-prefix-caching"), 0),
+    ],
+)
+def test_documents_of_one_query(flags: tuple[str, ...], saved: int, tmp_path: Path) -> None:
     reranker = LLAMA | {
         "architectures": ["LlamaForSequenceClassification"],
         "max_position_embeddings": 512,
     }
-    arguments = ["--case", "rerank100", "--scale", "0.0125", "--block-size", "16"]
+    arguments = ["--case", "rerank100", "--scale", "0.02", "--block-size", "16", *flags]
     arguments += ["--shape", write_shape(tmp_path / "tiny", reranker)]
-    arguments += [] if caching else ["--no-prefix-caching"]
     (report,) = cases_of(*arguments, kept=tmp_path / "out.json")
-    assert report["figures"]["sequences"] == 100
-    assert report["figures"]["cached_tokens"] == (99 * 192 if caching else 0)
+    assert report["figures"]["sequences"] == 200
+    assert report["figures"]["cached_tokens"] == 2 * 99 * saved
 
 
 async def test_a_job_for_each_way_to_sample(fake: tuple[FakeEngine, OfflineRunner]) -> None:

@@ -76,6 +76,21 @@ def test_a_salt_hides_what_others_have_cached(folder: Path, stages: Stages) -> N
     assert cached_tokens(engine) == before
 
 
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_items_of_a_grouped_job_share_to_the_token(
+    folder: Path, reference: SentenceTransformer, num_stages: int
+) -> None:
+    stages = Stages(folder, task="embed", num_stages=num_stages)
+    engine = start_engine(folder, stages, max_step_tokens=64)
+    shared = " ".join(f"w{number}" for number in range(5, 42))
+    texts = [f"{shared} w{number} w3" for number in range(50, 60)] + ["w5", "w6 w7"]
+    before = cached_tokens(engine)
+    (vectors,) = answers(engine, [EncodeJob(1, texts=texts, grouped=True)]).values()
+    assert off_by(vectors, reference.encode(texts)) < TOLERANCE
+    assert cached_tokens(engine) - before == 9 * 37
+    assert idle(engine)
+
+
 def test_jobs_beside_strangers_and_in_two_stages(
     folder: Path, reference: SentenceTransformer, expected: np.ndarray
 ) -> None:
