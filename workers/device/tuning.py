@@ -99,10 +99,11 @@ programs anyway. cd394d1."""
 
 # Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
 
-CPU_PREFIX_MIN_GAIN = 1 << 18
+CPU_PREFIX_MIN_GAIN = 1 << 20
 """Numbers of keys that rows with a shared prefix are spared, less those of their queries (whose
-results are merged), a thread: with fewer a prefix is not attended apart. Half of it breaks even:
-heads of 4/2 x 32 to 32/8 x 128, float32 and bfloat16, 2 to 256 rows."""
+results are merged), a thread: with fewer a prefix is not attended apart. One thread breaks even at
+an eighth of it, two at a quarter with heads of 4/2 x 64 and at all of it with 32/8 x 128, 2 to 20
+rows, bfloat16."""
 
 # Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
 
