@@ -34,14 +34,16 @@ class SharedPrefixes:
     which ends no prefix yet. Steps without shared prefixes cost nothing.
     """
 
-    def __init__(self, kv: KVCacheManager, running: Iterable[Request], wanted: bool = True) -> None:
-        """`running` are the requests that run at any time. Unless `wanted`, none shares any."""
-        self._kv, self._running, self._wanted = kv, running, wanted
+    def __init__(
+        self, kv: KVCacheManager, running: Iterable[Request], enabled: bool = True
+    ) -> None:
+        """`running` are the requests that run at any time. Unless `enabled`, none shares any."""
+        self._kv, self._running, self._enabled = kv, running, enabled
         self._prefixes: dict[int, _Prefix] = {}  # by last block
 
     def enter(self, request: Request, shared: int) -> None:
         """`request` runs from now on; its first `shared` blocks were in the cache."""
-        depth = self._kv.held_by_others(request.blocks[:shared]) if self._wanted else 0
+        depth = self._kv.held_by_others(request.blocks[:shared]) if self._enabled else 0
         if not depth:
             return
         ends = (block for block in reversed(request.blocks[:depth]) if block in self._prefixes)

@@ -115,7 +115,7 @@ def _one_row(
     inputs = tl.arange(0, INPUTS)
     inside = outputs < out_features
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
-    second = first + out_features.to(tl.int64) * in_features
+    second = first + in_features.to(tl.int64) * out_features
     mask = inside[:, None] & (inputs[None, :] < in_features)
     tile = tl.load(first, mask=mask, other=0.0)
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
@@ -192,7 +192,7 @@ def _few_rows(
     inputs = tl.arange(0, INPUTS)
     which = tl.arange(0, ROWS)
     inside, present = outputs < out_features, which < count
-    half = out_features.to(tl.int64) * in_features
+    half = in_features.to(tl.int64) * out_features
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)

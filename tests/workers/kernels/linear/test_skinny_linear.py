@@ -40,6 +40,14 @@ def test_a_product_with_what_surrounds_it(
     assert (given.float() - product - residual.float()).abs().max() < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_a_product_of_one_output(device: torch.device, count: int) -> None:
+    """As a reranker's head has it."""
+    rows = drawn(count, 64, dtype=torch.float32, device=device)
+    weight = drawn(1, 64, dtype=torch.float32, device=device)
+    assert (linear(rows, weight) - rows @ weight.T).abs().max() < TOLERANCE[torch.float32]
+
+
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("count", [1, 5, 17])
 def test_a_bias_and_what_surrounds_it(
