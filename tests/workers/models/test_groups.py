@@ -10,6 +10,8 @@ from engine_core.job import PrefixGroup
 from engine_core.messages import SamplingParams
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
+from workers.attention.backends.dense import paged_plan
+from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY
 
 _PARAMS = SamplingParams(sampling=GREEDY, max_tokens=8, logprobs=2)
@@ -79,3 +81,32 @@ def test_log_probabilities_are_equal_with_the_default_backend(folder: Path) -> N
     for number in range(len(rows)):
         (_, expected), (_, found) = alone[number, 0], grouped[number, 0]
         assert np.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("group", [PrefixGroup(37), None])
+def test_prefixes_that_are_attended_once_change_no_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stages: int, group: PrefixGroup | None
+) -> None:
+    """Teacher-forced: each row goes on with the token that it gets alone. As a group, and as
+    prompts that share whole blocks only."""
+    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
+    rows = prompts(37)
+    alone = texts(folder, Way(backend="naive"), rows, None)
+    shared: list[bytes] = []
+
+    def judge(sampled: Sampled) -> int:
+        ids, logprobs = alone[sampled.prompt, sampled.index]
+        assert np.allclose(sampled.logprobs, logprobs, atol=1e-4)
+        assert sampled.token == ids[0] or logprobs[1] - logprobs[2] < 1e-3
+        return ids[0]
+
+    def noting(message: DecodeStep) -> DecodeStep:
+        shared.append(message.groups)
+        return message
+
+    way = Way(backend="sdpa", stages=stages, block_size=8, max_step_tokens=64)
+    engine = InlineEngine(folder, way, noting)
+    engine.generate(rows, _PARAMS, judge, group)
+    assert sum(map(bool, shared)) > _PARAMS.max_tokens // 2
+    assert engine.scheduler.usage().kv_blocks_used == 0
