@@ -108,5 +108,5 @@ def test_prefixes_that_are_attended_once_change_no_text(
     way = Way(backend="sdpa", stages=stages, block_size=8, max_step_tokens=64)
     engine = InlineEngine(folder, way, noting)
     engine.generate(rows, _PARAMS, judge, group)
-    assert sum(map(bool, shared)) > _PARAMS.max_tokens // 2
+    assert sum(map(bool, shared)) >= 4
     assert engine.scheduler.usage().kv_blocks_used == 0

@@ -1,10 +1,12 @@
 """Rows of a group share the tokens of their prefix, wherever it ends within a block."""
 
+import numpy as np
 import pytest
 
 from engine_core.job import PrefixGroup
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
+from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _BLOCK = 4
 
@@ -137,3 +139,32 @@ def test_a_request_that_comes_alone_takes_the_place_of_a_row_of_a_group() -> Non
     assert any(request.job.message.id == 4 for request in driver.submitted[-1].requests)
     driver.drain()
     assert_texts(driver, [*prompts, alone], 12)
+
+
+@pytest.mark.parametrize("broken", [{0}, {0, 1, 2, 3}, {2}])
+def test_rows_that_are_not_finite_fail_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, broken: set[int]
+) -> None:
+    """The leader's, all of them, as behind a broken prefix, or a member's: each job has its own
+    answer, and the others get their texts."""
+    driver, group, prefix = Driver(num_blocks=60), PrefixGroup(21), prompt_of(21, seed=5)
+    failed: list[int] = []
+    monkeypatch.setattr(driver.outbox, "fail_not_finite", lambda job: failed.append(job.message.id))
+    run = driver.pipeline._model.run
+
+    def spoilt(step: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:
+        batch = driver.submitted[step.step]
+        tokens = np.frombuffer(run(step, mask).tokens, np.int32).copy()
+        rows = zip(batch.requests, batch.samples, strict=True)
+        owners = [request.job.message.id for request, samples in rows if samples]
+        tokens[np.isin(owners, list(broken))] = -1
+        return GenerateOutput(step=step.step, tokens=tokens.tobytes())
+
+    monkeypatch.setattr(driver.pipeline._model, "run", spoilt)
+    for member in range(4):
+        driver.add(member, [*prefix, member], 5, group=group)
+    driver.drain()
+    assert sorted(failed) == sorted(broken)
+    for member in {0, 1, 2, 3} - broken:
+        assert driver.text(member) == reference([*prefix, member], 5)
+    driver.assert_idle()
