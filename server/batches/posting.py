@@ -13,6 +13,7 @@ _OK = 200
 _OF_ONE_REQUEST = frozenset(
     {"invalid_request", "context_length_exceeded", "too_large", "body_too_large", "row_failed"}
 )
+NOT_OURS = "internal_error"
 _WAIT = frozenset({"overloaded", "not_ready"})
 _TOO_MANY = 429
 _SECONDS = 1.0
@@ -40,13 +41,22 @@ async def post(exchange: Exchange, path: str, body: Mapping[str, object]) -> byt
         data = msgspec.json.encode(body)
     except UnicodeEncodeError as error:
         raise RequestError("invalid_request", f"not text: {error}") from None
+    reply, error = await settled(exchange, path, data)
+    if error is not None:
+        raise failure(error.code, error.message, error.param)
+    return reply.body
+
+
+async def settled(exchange: Exchange, path: str, data: bytes) -> tuple[Reply, ErrorDetail | None]:
+    """The answer, and its error unless it is a 200; a server that is full, or still loads, is asked
+    again. What is no error of this API becomes one with the code NOT_OURS."""
     while True:
         reply = await exchange(path, data)
         if reply.status == _OK:
-            return reply.body
+            return reply, None
         error = _error(reply)
         if error.code not in _WAIT and reply.status != _TOO_MANY:
-            raise failure(error.code, error.message, error.param)
+            return reply, error
         await asyncio.sleep(reply.retry_after or _SECONDS)
 
 
@@ -62,4 +72,4 @@ def _error(reply: Reply) -> ErrorDetail:
         return msgspec.json.decode(reply.body, type=ErrorBody).error
     except msgspec.DecodeError:
         text = reply.body[:200].decode(errors="replace")
-        return ErrorDetail(f"status {reply.status}: {text}", "", None, "internal_error")
+        return ErrorDetail(f"status {reply.status}: {text}", "", None, NOT_OURS)
