@@ -85,9 +85,7 @@ def attend(
         out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
     longest = block_tables.shape[1] * keys.shape[1]
     seen = longest if window is None else min(longest, window)
-    launch = _launch(queries, keys, seen, min_splits)
-    if prefix is not None:
-        launch = launch._replace(stages=2)  # own parts are short
+    launch = _launch(queries, keys, seen, min_splits, own_parts=prefix is not None)
     score = Score(scale, window, softcap)
     paged = keys, values, block_tables, slots, context_lens
     _attend_with(launch, queries, *paged, score, out, prefix)
@@ -95,10 +93,15 @@ def attend(
 
 
 def _launch(
-    queries: torch.Tensor, keys: torch.Tensor, most_tokens: int, min_splits: int = 1
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    most_tokens: int,
+    min_splits: int = 1,
+    *,
+    own_parts: bool = False,
 ) -> Launch:
-    """Chosen by shapes and the most tokens that a row may see, so that a captured launch is right
-    for any lengths."""
+    """Chosen by shapes, the most tokens that a row may see, and whether rows may see only their own
+    parts behind a prefix, so that a captured launch is right for any lengths."""
     kv_heads, head_dim = keys.shape[2:]
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # In float32, which tensor cores do not multiply, more would not fit in registers.
@@ -106,7 +109,8 @@ def _launch(
     tiles = -(-most_tokens // tile)
     splits = max(_splits(len(queries) * kv_heads, processors(keys.device)), min_splits)
     splits = min(splits, tiles, MAX_SPLITS)
-    return Launch(tile, warps=4, stages=2 if splits > DECODE_MANY_SPLITS else 3, splits=splits)
+    few_tiles = own_parts or splits > DECODE_MANY_SPLITS
+    return Launch(tile, warps=4, stages=2 if few_tiles else 3, splits=splits)
 
 
 def _splits(programs: int, processors: int) -> int:

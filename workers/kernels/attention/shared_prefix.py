@@ -54,34 +54,8 @@ def attend(
                  `tokens_a_tile`. An entry of no tokens does nothing
     softcap      c: scores are c * tanh(score / c)
     """
-    _attend_with(
-        _tile(queries.shape[2], queries.dtype),
-        *(queries, keys, values, block_tables, slots, tiles, parts, scale, softcap),
-    )
-
-
-def _tile(head_dim: int, dtype: torch.dtype) -> PrefillTile:
-    """Chosen by head size and dtype only, so that one compiled variant serves every step."""
-    if dtype == torch.float32:
-        return PREFILL_TILE_FLOAT32
-    return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else SHARED_PREFIX_TILE
-
-
-def _attend_with(
-    tile: PrefillTile,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    block_tables: torch.Tensor,
-    slots: torch.Tensor,
-    tiles: torch.Tensor,
-    parts: PrefixParts,
-    scale: float,
-    softcap: float | None,
-) -> None:
-    """`attend` with a given tile."""
-    heads, head_dim = queries.shape[1:]
-    page, kv_heads = keys.shape[1:3]
+    (heads, head_dim), (page, kv_heads) = queries.shape[1:], keys.shape[1:3]
+    tile = _tile(head_dim, queries.dtype)
     # A tile of fewer queries than heads share a KV head would not hold one token.
     query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
     _attend[(kv_heads, len(tiles))](
@@ -103,6 +77,13 @@ def _attend_with(
         num_stages=tile.stages,
         **pdl(queries),
     )
+
+
+def _tile(head_dim: int, dtype: torch.dtype) -> PrefillTile:
+    """Chosen by head size and dtype only, so that one compiled variant serves every step."""
+    if dtype == torch.float32:
+        return PREFILL_TILE_FLOAT32
+    return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else SHARED_PREFIX_TILE
 
 
 @triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "part_stride"])
