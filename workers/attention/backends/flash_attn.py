@@ -85,8 +85,7 @@ class FlashAttentionBackend(ABC):
         self._window = needs.kind.window
         # How far a query sees to either side; the library's causal attention ignores the right one.
         self._reach = None if self._window is None else self._window - 1
-        whole = needs.paged and self._window is None
-        self.shared_prefixes = SharedPrefixes(needs) if whole else None
+        self.shared_prefixes = SharedPrefixes.where_possible(needs)
         self.prefix_tiler = self.shared_prefixes.tiler if self.shared_prefixes else None
         if needs.paged:
             self._decode = imported("workers.kernels.attention.paged_decode", "attend")

@@ -1,6 +1,7 @@
 """Prefixes that rows of a step share, attended once for all of them by our own kernel."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -36,6 +37,11 @@ class StepPrefixes:
 
 class SharedPrefixes:
     """Plans and attends prefixes for one kind of layers, whose attention has no window."""
+
+    @classmethod
+    def where_possible(cls, needs: AttentionNeeds) -> Self | None:
+        """None for layers without a cache or with a window, whose rows attend alone."""
+        return cls(needs) if needs.paged and needs.kind.window is None else None
 
     def __init__(self, needs: AttentionNeeds) -> None:
         self._needs = needs

@@ -68,8 +68,7 @@ class TritonBackend:
         self._decode, self._prefill = paged_decode, paged_prefill
         self._write = rotate_and_cache.write_kv
         self._kind = needs.kind
-        whole = needs.paged and needs.kind.window is None
-        self.shared_prefixes = SharedPrefixes(needs) if whole else None
+        self.shared_prefixes = SharedPrefixes.where_possible(needs)
         self.prefix_tiler = self.shared_prefixes.tiler if self.shared_prefixes else None
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
