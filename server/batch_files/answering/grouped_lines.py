@@ -43,7 +43,7 @@ class GroupedLines:
         """`clients` are those of the models of `service`."""
         self._in_process = InProcess(create_app(service))
         self._clients, self._arrivals = clients, arrivals
-        self._open = {"lines": 0, "bytes": 0}
+        self._open_lines = self._open_bytes = 0
         self._ended = asyncio.Event()
 
     async def answer(self, lines: Iterator[Line], put: Put) -> None:
@@ -70,17 +70,17 @@ class GroupedLines:
 
     async def _answer(self, line: Line, put: Put) -> None:
         size = len(line.body)
-        self._open["lines"] += 1
-        self._open["bytes"] += size
+        self._open_lines += 1
+        self._open_bytes += size
         try:
             put(line, await answered(self._in_process.exchange, line))
         finally:
-            self._open["lines"] -= 1
-            self._open["bytes"] -= size
+            self._open_lines -= 1
+            self._open_bytes -= size
             self._ended.set()
 
     def _is_full(self) -> bool:
-        return self._open["lines"] >= _OPEN_LINES or self._open["bytes"] >= _OPEN_BYTES
+        return self._open_lines >= _OPEN_LINES or self._open_bytes >= _OPEN_BYTES
 
     async def _room(self) -> None:
         """Wait until more lines may be open."""
