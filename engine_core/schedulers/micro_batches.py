@@ -17,7 +17,6 @@ some sizes, and contexts grow."""
 _UNEVEN_GROUPS = 0.05
 """How much larger or smaller a micro-batch becomes so that rows which share a prefix are in one."""
 
-_shared_block = attrgetter("shared_block")
 _age = attrgetter("last_step", "shared_block")
 
 
@@ -72,11 +71,12 @@ class MicroBatches:
         if len(ready) > even:
             ready = sorted(ready, key=_age)
         times = [token + context * request.submitted for request in ready]
-        if len(ready) >= even and abs(sum(times[:even]) / share - 1) < _UNEVEN:
-            return ready[: _beside_groups(ready, even)]
-        # A row belongs to the share in which more than half of it lies.
-        middles = (end - time / 2 for end, time in zip(accumulate(times), times, strict=True))
-        return ready[: _beside_groups(ready, max(1, sum(middle <= share for middle in middles)))]
+        cut = even
+        if len(ready) < even or abs(sum(times[:even]) / share - 1) >= _UNEVEN:
+            # A row belongs to the share in which more than half of it lies.
+            middles = (end - time / 2 for end, time in zip(accumulate(times), times, strict=True))
+            cut = max(1, sum(middle <= share for middle in middles))
+        return ready[: _beside_groups(ready, cut)]
 
     def _without_strays(self, ready: list[Request], even: int, step: int) -> list[Request]:
         """`ready` without those of a prefix at least half of whose rows are in flight: they wait
@@ -84,7 +84,7 @@ class MicroBatches:
         if not self._shared:
             return ready
         room, strays = int(even * _UNEVEN_GROUPS), set[int]()
-        for block, count in Counter(map(_shared_block, ready)).items():
+        for block, count in Counter(row.shared_block for row in ready).items():
             if block != UNSHARED and count <= room and 2 * count <= self._shared.members(block):
                 strays.add(block)
                 room -= count
@@ -106,5 +106,4 @@ def _beside_groups(rows: list[Request], cut: int) -> int:
 
 
 def _is_within_a_group(rows: list[Request], cut: int) -> bool:
-    before, behind = rows[cut - 1 : cut], rows[cut : cut + 1]
-    return bool(behind) and UNSHARED != before[0].shared_block == behind[0].shared_block
+    return cut < len(rows) and UNSHARED != rows[cut - 1].shared_block == rows[cut].shared_block

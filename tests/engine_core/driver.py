@@ -25,12 +25,14 @@ class Driver:
         max_running: int = 8,
         max_step_tokens: int = 32,
         steps_ahead: int = 1,
+        disable_cascade_attn: bool = False,
     ) -> None:
         config = execution_config(
             num_stages=stages,
             max_running=max_running,
             max_step_tokens=max_step_tokens,
             steps_ahead=steps_ahead,
+            disable_cascade_attn=disable_cascade_attn,
         )
         self.max_depth = config.max_depth
         self.scheduler = DecoderScheduler(config, num_blocks)

@@ -15,7 +15,6 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import UNSHARED, Request
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
-from tests.engine_core.configs import execution_config
 from tests.engine_core.driver import Driver, prompt_of
 
 _SIZE = 4
@@ -24,13 +23,15 @@ _SIZE = 4
 class Recorder(Driver):
     """A driver that keeps the groups of its steps."""
 
-    groups: list[list[list[int]]]
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.groups: list[list[list[int]]] = []
 
     def submit(self) -> bool:
         submitted = super().submit()
         if submitted:
             sent = np.frombuffer(self.pipeline._queue[-1].groups, np.int32)
-            self.__dict__.setdefault("groups", []).append(sent.reshape(-1, 3).tolist())
+            self.groups.append(sent.reshape(-1, 3).tolist())
         return submitted
 
 
@@ -79,9 +80,7 @@ def test_groups_of_a_job_are_those_of_its_steps() -> None:
 
 
 def test_none_are_sent_if_they_are_not_wanted() -> None:
-    driver = Recorder(num_blocks=100)
-    config = execution_config(disable_cascade_attn=True)
-    driver.scheduler._shared = type(driver.scheduler)(config, 100)._shared
+    driver = Recorder(num_blocks=100, disable_cascade_attn=True)
     for job in range(3):
         driver.add(job, [*prompt_of(32, seed=1), job], 8)
     driver.drain()
