@@ -15,6 +15,7 @@ from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_s
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
+from engine_core.schedulers.preemption import Preemption
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
 from engine_core.schedulers.requests.arrivals import ArrivalQueue
 from engine_core.schedulers.requests.groups import GroupQueue
@@ -53,6 +54,9 @@ class DecoderScheduler:
         self._arrivals = ArrivalQueue(self.kv)
         self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
         self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
+        self._preemption = Preemption(
+            self.kv, self._running, self._arrivals, self._groups, self._preempt
+        )
         self._jobs: dict[JobKey, list[Request]] = {}
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
@@ -103,7 +107,6 @@ class DecoderScheduler:
         # A row of the oldest step keeps the first stage waiting if that step has stages before it:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
-        self._make_room_for_arrivals()
         self._add_decodes(batch, ahead_of if full else -1)
         self._add_prompts(batch)
         if not batch.requests and not full:
@@ -161,6 +164,8 @@ class DecoderScheduler:
             for request in self._running.ready(oldest_step)
             if request.submitted < len(request.blocks) * size or self._grow(batch, request)
         ]
+        # Now that rows have grown: what is freed for arrivals is left for them.
+        self._preemption.for_arrivals(self._max_tokens)
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
@@ -173,35 +178,11 @@ class DecoderScheduler:
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
-            if not self._make_room(request):
+            if not self._preemption.for_growth(request):
                 return False
         batch.assign_blocks(request, blocks)
         self._queue_of(request).grown(request)
         return True
-
-    def _make_room(self, request: Request) -> bool:
-        """Free blocks for a running request: of prefixes of which no row runs, then of the youngest
-        row of the batch class, or else of the youngest. False if that is the request itself, or if
-        a token of it is unresolved: it may be about to end."""
-        if self._groups.unpin_idle():
-            return True
-        youngest = self._groups.youngest or self._running.youngest
-        if request.unresolved or youngest is request:
-            return self._groups.unpin_any()
-        self._preempt(youngest)
-        return True
-
-    def _make_room_for_arrivals(self) -> None:
-        """Rows of the batch class give way to a request of any other that could begin now."""
-        if not self._groups.running or (request := self._arrivals.next(self._step)) is None:
-            return
-        needed = self.kv.blocks_for(len(request.tokens))
-        while not self._running.free_slots or self.kv.num_free < needed:
-            if self._groups.unpin_idle() and self._running.free_slots:
-                continue
-            if (youngest := self._groups.youngest) is None:
-                return
-            self._preempt(youngest)
 
     def _end(self, request: Request) -> bool:
         """The request is over: release its slot and blocks. False if it was over already.

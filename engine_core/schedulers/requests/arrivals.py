@@ -1,6 +1,7 @@
 """The queue of all requests that came alone."""
 
 import math
+from collections.abc import Iterator
 
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import Claim, claim_from_cache
@@ -46,6 +47,14 @@ class ArrivalQueue:
 
     def remove(self, request: Request) -> None:
         self._blocks -= self._kv.blocks_for(self.waiting.remove(request))
+
+    def first(self, tokens: int) -> Iterator[Request]:
+        """Those that begin next, in order, while so many prompt tokens last."""
+        for request in self.waiting:
+            if tokens <= 0 or request.in_flight:
+                return
+            yield request
+            tokens -= len(request.tokens)
 
     def next(self, step: int) -> Request | None:
         del step

@@ -87,6 +87,11 @@ class KVCacheManager:
                 del self._free[block]
             self._references[block] += 1
 
+    def num_held(self, blocks: Iterable[int]) -> int:
+        """How many of these cached blocks something holds: `touch` takes the others only from those
+        that are free."""
+        return sum(self._references[block] > 0 for block in blocks)
+
     def held_by_others(self, blocks: Sequence[int]) -> int:
         """How many of the first `blocks` of a sequence, which holds them, something else holds,
         too: the last of these is one that it does."""

@@ -22,18 +22,20 @@ class Claim(NamedTuple):
     copy: tuple[int, int] | tuple[()] = ()
 
 
-def claim_from_cache(kv: KVCacheManager, request: Request) -> Claim | None:
-    """The blocks of all its known tokens; None if too few are free.
-
-    The longest cached prefix is shared; the last known token is always computed, because the next
-    token is sampled from its logits.
-    """
-    known = len(request.tokens)
+def cached_prefix(kv: KVCacheManager, request: Request) -> list[int]:
+    """The blocks of the longest prefix of its known tokens that is cached and may be shared. The
+    last known token is never in it, because the next token is sampled from its logits."""
     request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
-    shareable = 0 if request.awaits_scores else (known - 1) // kv.block_size
-    shared = kv.match(request.hashes[:shareable])
+    shareable = 0 if request.awaits_scores else (len(request.tokens) - 1) // kv.block_size
+    return kv.match(request.hashes[:shareable])
+
+
+def claim_from_cache(kv: KVCacheManager, request: Request) -> Claim | None:
+    """The blocks of all its known tokens, of which the cached prefix is shared; None if too few are
+    free."""
+    shared = cached_prefix(kv, request)
     kv.touch(shared)
-    fresh = kv.allocate(kv.blocks_for(known) - len(shared))
+    fresh = kv.allocate(kv.blocks_for(len(request.tokens)) - len(shared))
     if fresh is None:
         kv.release(shared)
         return None

@@ -1,0 +1,71 @@
+"""Who gives way where slots or blocks are short: pins that no row uses, then rows of the batch
+class, then the youngest."""
+
+from collections.abc import Callable
+
+from engine_core.schedulers.requests.arrivals import ArrivalQueue
+from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.queue_policy import cached_prefix
+from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.running import RunningRequests
+
+
+class Preemption:
+    """Chooses the running requests that wait again, and what is unpinned. The oldest request always
+    makes progress, and a row of the batch class never takes anything from another."""
+
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        running: RunningRequests,
+        arrivals: ArrivalQueue,
+        groups: GroupQueue,
+        preempt: Callable[[Request], None],
+    ) -> None:
+        """`preempt` makes a running request wait again, without slot and blocks."""
+        self._kv, self._running = kv, running
+        self._arrivals, self._groups = arrivals, groups
+        self._preempt = preempt
+
+    def for_growth(self, request: Request) -> bool:
+        """Free blocks for a running request. False if it is itself the one that would give way, or
+        if a token of it is unresolved: it may be about to end."""
+        if self._groups.unpin_idle():
+            return True
+        youngest = self._groups.youngest or self._running.youngest
+        if request.unresolved or youngest is request:
+            return self._groups.unpin_any()
+        self._preempt(youngest)
+        return True
+
+    def for_arrivals(self, max_tokens: int) -> None:
+        """Rows of the batch class give way to all requests of any other that a step of so many
+        tokens could begin."""
+        if not self._groups.running:
+            return
+        blocks = 0
+        arrivals = self._arrivals.first(max_tokens - self._online_tokens())
+        for slots, request in enumerate(arrivals, 1):
+            held = self._kv.num_held(cached_prefix(self._kv, request))
+            blocks += self._kv.blocks_for(len(request.tokens)) - held
+            if not self._free(slots, blocks):
+                return
+
+    def _free(self, slots: int, blocks: int) -> bool:
+        """Free so many slots and blocks at the cost of the batch class; False if it has too few."""
+        free_slots = self._running.free_slots
+        while len(free_slots) < slots or self._kv.num_free < blocks:
+            if len(free_slots) >= slots and self._groups.unpin_idle():
+                continue
+            if (youngest := self._groups.youngest) is None:
+                return False
+            self._preempt(youngest)
+        return True
+
+    def _online_tokens(self) -> int:
+        """What a step takes of running requests that are not of the batch class, at most."""
+        running, batch = self._running, self._groups.running
+        prompts = [request for request in running.prompts if request not in batch]
+        unsubmitted = sum(len(request.tokens) - request.submitted for request in prompts)
+        return len(running) - len(batch) - len(prompts) + unsubmitted
