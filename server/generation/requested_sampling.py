@@ -8,6 +8,7 @@ from server.generation.requested_grammar import grammar_of
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
 from server.settings.server_config import GenerationDefaults
+from workers.contract.token_sampling import TokenSampling
 
 
 def sampling_params(
@@ -19,11 +20,8 @@ def sampling_params(
     prompt_logprobs: int | None,
 ) -> SamplingParams:
     """The engine's parameters: `body` over the model's own `defaults`. Raises APIError."""
-    sampling = defaults.sampling.overridden_by(body)
-    if sampling.top_k < 0:  # as clients switch it off
-        sampling = msgspec.structs.replace(sampling, top_k=0)
     return SamplingParams(
-        sampling=sampling,
+        sampling=_sampling(body, defaults),
         logit_bias=body.logit_bias or {},
         grammar=grammar_of(body),
         seed=None if body.seed is None else body.seed & INT64_MAX,
@@ -35,6 +33,16 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
+
+
+def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:
+    """The request's parameters over the model's own, in the ranges that workers know."""
+    sampling = defaults.sampling.overridden_by(body)
+    if sampling.top_k < 0:  # as clients switch it off
+        sampling = msgspec.structs.replace(sampling, top_k=0)
+    if sampling.top_p == 0:  # keeps the likeliest token alone
+        sampling = msgspec.structs.replace(sampling, temperature=0.0, top_p=1.0)
+    return sampling
 
 
 def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:

@@ -42,8 +42,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     A field with the name of one of `TokenSampling`'s parameters sets it. A parameter that the
     request leaves out is the model's own (`generation_config.json`), or neutral. `top_k` -1
-    is neutral like 0. A `repetition_penalty` divides logits, so it must stay away from 0, where
-    they would not be finite. The keys of `logit_bias` are token ids.
+    is neutral like 0. `top_p` 0 keeps the likeliest token alone, as `temperature` 0 does. A
+    `repetition_penalty` divides logits, so it must stay away from 0, where they would not be
+    finite. The keys of `logit_bias` are token ids.
 
     At most one of the fields from `response_format` to `guided_choice` is given: they are different
     servers' names for what the whole text must match. `timeout` is in seconds. Requests with a
@@ -55,7 +56,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None

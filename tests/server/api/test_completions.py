@@ -7,7 +7,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import Deployment
 from tests.server.waiting import wait_until
-from workers.contract.token_sampling import TokenSampling
+from workers.contract.token_sampling import GREEDY, TokenSampling
 
 BOS_AND_HELLO = 5  # the tokens of "<s>" and "Hello"
 
@@ -151,6 +151,12 @@ def test_what_the_request_says_reaches_the_engine(deployment):
     assert params.ignore_eos
     assert params.logit_bias == {7: -100.0, 40: 2.5}
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
+
+
+def test_top_p_0_is_temperature_0(deployment):
+    complete(deployment, prompt="a", top_p=0, temperature=1.5)
+    (job,) = deployment.engines["writer"].received
+    assert job.params.sampling == GREEDY
 
 
 def test_what_the_request_leaves_open(deployment):

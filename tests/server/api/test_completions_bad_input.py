@@ -29,7 +29,7 @@ INTEGERS = {
 }
 NUMBERS = {
     "temperature": [-0.1, 2.1],
-    "top_p": [0, 1.1],
+    "top_p": [-0.1, 1.1],
     "min_p": [-0.1, 1.1],
     "presence_penalty": [-2.1, 2.1],
     "frequency_penalty": [-2.1, 2.1],

@@ -43,7 +43,7 @@ def fault(body: Body, raw: bytes) -> APIError:
         (b'{"prompt": "a", "temperature": 2.1}', "temperature"),
         (b'{"prompt": "a", "temperature": NaN}', None),
         (b'{"prompt": "a", "temperature": -Infinity}', None),
-        (b'{"prompt": "a", "top_p": 0}', "top_p"),
+        (b'{"prompt": "a", "top_p": -1}', "top_p"),
         (b'{"prompt": "a", "top_k": -2}', "top_k"),
         (b'{"prompt": "a", "logprobs": 6}', "logprobs"),
         (b'{"prompt": "a", "logprobs": true}', "logprobs"),
