@@ -22,7 +22,7 @@ class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     best_of: Count | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None

@@ -21,7 +21,7 @@ INTEGERS = {
     "max_completion_tokens": [-1, 2**31, 2**63],
     "min_tokens": [-1, 17, 2**31, 2**63],
     "top_k": [-2, 2**31, 2**63],
-    "logprobs": [-1, 6, 2**63],
+    "logprobs": [-1, 21, 2**63],
     "prompt_logprobs": [-1, 21, 2**63],
     "truncate_prompt_tokens": [-2, 0, 2049, 2**63],
     "seed": [-(2**63) - 1, 2**63],

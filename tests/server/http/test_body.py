@@ -45,7 +45,7 @@ def fault(body: Body, raw: bytes) -> APIError:
         (b'{"prompt": "a", "temperature": -Infinity}', None),
         (b'{"prompt": "a", "top_p": -1}', "top_p"),
         (b'{"prompt": "a", "top_k": -2}', "top_k"),
-        (b'{"prompt": "a", "logprobs": 6}', "logprobs"),
+        (b'{"prompt": "a", "logprobs": 21}', "logprobs"),
         (b'{"prompt": "a", "logprobs": true}', "logprobs"),
         (b'{"prompt": "a", "stop": ""}', "stop"),
         (b'{"prompt": "a", "stop": ["a", ""]}', "stop[1]"),
