@@ -17,16 +17,16 @@ class Document(msgspec.Struct, frozen=True):
 
 class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
-    returned. `max_tokens_per_doc` and `truncation` permit to cut documents. With `use_activation`
-    false the scores are the model's logits, without the checkpoint's activation. `instruction`
-    replaces the default of a reranker whose template has one."""
+    returned. `max_tokens_per_doc` (0: no limit) and `truncation` permit to cut documents. With
+    `use_activation` false the scores are the model's logits, without the checkpoint's activation.
+    `instruction` replaces the default of a reranker whose template has one."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]
     model: str | None = None
     top_n: Count | None = None
     top_k: Count | None = None
-    max_tokens_per_doc: Count | None = None
+    max_tokens_per_doc: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     truncation: bool | None = None
     return_documents: bool | None = None
     use_activation: bool | None = None

@@ -94,9 +94,10 @@ def test_a_reranker_cuts_documents_beside_the_whole_query(
     assert job.tokenization == Tokenization(truncate_to=others + text_tokens)
 
 
-def test_truncation_cuts_to_the_models_length(deployment):
-    rerank(deployment, model="ranker", truncation=True)
-    rerank(deployment, model="ranker", truncation=False)
+@pytest.mark.parametrize("limit", [{}, {"max_tokens_per_doc": 0}])
+def test_truncation_cuts_to_the_models_length(deployment, limit):
+    rerank(deployment, model="ranker", truncation=True, **limit)
+    rerank(deployment, model="ranker", truncation=False, **limit)
     cut, whole = deployment.engines["ranker"].received
     assert cut.tokenization == Tokenization(truncate_to=2048)
     assert whole.tokenization == Tokenization()
@@ -154,7 +155,7 @@ def test_the_model_must_be_named_where_several_could_be_meant(deployment):
         ({"top_n": 2**63}, "top_n"),
         ({"top_n": 1.0}, "top_n"),
         ({"query": None}, "query"),
-        ({"max_tokens_per_doc": 0}, "max_tokens_per_doc"),
+        ({"max_tokens_per_doc": -1}, "max_tokens_per_doc"),
         ({"truncation": 1}, "truncation"),
         ({"rank_fields": ["title"]}, "rank_fields"),
         ({"max_chunks_per_doc": 5}, "max_chunks_per_doc"),
