@@ -70,7 +70,7 @@ def _simulated(
 ) -> Run:
     tokens = options.kv_tokens or _KV_TOKENS_A_STAGE * len(layers)
     costs = None if options.learn else CostModel(times.coefficients(layers))
-    scheduler = DecoderScheduler(config, tokens // config.block_size, costs)
+    scheduler = DecoderScheduler(config, tokens // config.block_size, cost_model=costs)
     engine = SimulatedEngine(scheduler, times, layers, jitter=options.jitter, learns=options.learn)
     return engine.run(requests)
 

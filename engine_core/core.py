@@ -74,7 +74,7 @@ class EngineCore:
         self._last_stage = execution.num_stages - 1
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
-        self._scheduler = workflow.scheduler(execution, capacity.num_blocks)
+        self._scheduler = workflow.scheduler(execution, capacity.num_blocks, clock)
         self._executor = executor
         self._clients = clients
         self._preprocessor = preprocessor

@@ -98,7 +98,12 @@ class InMemoryCore:
         )
         processor = workflow.processor(config.execution, num_blocks)
         processor.prepare = self.stopwatch.wrap("prepare", processor.prepare)
-        scheduler = self._timed(workflow.scheduler(config.execution, num_blocks))
+
+        def stopped_clock() -> float:
+            """Time stands still: no step is ever worth holding back."""
+            return 0.0
+
+        scheduler = self._timed(workflow.scheduler(config.execution, num_blocks, stopped_clock))
         tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
         core = EngineCore(
             config,
@@ -107,8 +112,7 @@ class InMemoryCore:
             self._executor,
             self._clients,
             workflow.preprocessor(config.execution, tokenizer),
-            # Time stands still: no step is ever worth holding back.
-            clock=lambda: 0.0,
+            clock=stopped_clock,
         )
         self._iterate = self.stopwatch.wrap("iteration", core.iterate)
         # As the engine core's process does.

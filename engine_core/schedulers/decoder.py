@@ -4,12 +4,14 @@ There is no prefill phase and no decode phase: a step computes some of the token
 not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from engine_core.engine_state import Usage
 from engine_core.job import Job, JobKey
 from engine_core.outbox import Outbox
+from engine_core.schedulers.batch_share import BatchShare
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
@@ -40,7 +42,11 @@ class DecoderScheduler:
     """
 
     def __init__(
-        self, config: ExecutionConfig, num_blocks: int, cost_model: CostModel | None = None
+        self,
+        config: ExecutionConfig,
+        num_blocks: int,
+        clock: Callable[[], float] = time.monotonic,
+        cost_model: CostModel | None = None,
     ) -> None:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
@@ -56,6 +62,9 @@ class DecoderScheduler:
         self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
         self._preemption = Preemption(
             self.kv, self._running, self._arrivals, self._groups, self._preempt
+        )
+        self._batch_share = BatchShare(
+            self._running, self._arrivals, self._groups, self._costs, self._step_time, clock
         )
         self._jobs: dict[JobKey, list[Request]] = {}
         self._masks = StepMasks(config.model.vocab_size)
@@ -103,6 +112,7 @@ class DecoderScheduler:
         running = self._running
         startable = self.queued_tokens() if running.free_slots else running.unsubmitted
         self._micro_batches.decide(running.generating, startable)
+        self._batch_share.decide()
         ahead_of = oldest.step if oldest is not None and self._ahead else -1
         # A row of the oldest step keeps the first stage waiting if that step has stages before it:
         # so it is the choice of last resort until all micro-batches are in flight.
@@ -120,11 +130,13 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None:
+        if self._step_time is not None or self._batch_share.present:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
+        if self._batch_share.limited:
+            return self._batch_share.fits_arrivals(self._max_tokens)
         budget = self._max_tokens - len(self._running) - self._running.unsubmitted
         return not self._groups and self._arrivals.fits(len(self._running.free_slots), budget)
 
@@ -169,6 +181,7 @@ class DecoderScheduler:
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
+        rows = self._batch_share.decodes(rows, self._max_tokens)
         batch.add_decodes(self._shared.adjacent(rows[: self._max_tokens]))
         self._running.contexts += batch.num_decodes
 
@@ -198,6 +211,8 @@ class DecoderScheduler:
             self._queue_of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.matcher is not None
+        if self._arrivals.owns(request):
+            self._batch_share.online.seen()
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -234,6 +249,8 @@ class DecoderScheduler:
         if not prompts and not queue:
             return True
         budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
+        if queue is self._groups:
+            budget.within(self._batch_share.prompt_seconds(batch), self._costs)
         for request in prompts:
             if not budget.chunk(request.submitted, len(request.tokens)):
                 return False

@@ -45,7 +45,8 @@ class Preemption:
         if not self._groups.running:
             return
         blocks = 0
-        arrivals = self._arrivals.first(max_tokens - self._online_tokens())
+        before = sum(self._running.beside(self._groups.running))
+        arrivals = self._arrivals.first(max_tokens - before)
         for slots, request in enumerate(arrivals, 1):
             held = self._kv.num_held(cached_prefix(self._kv, request))
             blocks += self._kv.blocks_for(len(request.tokens)) - held
@@ -62,10 +63,3 @@ class Preemption:
                 return False
             self._preempt(youngest)
         return True
-
-    def _online_tokens(self) -> int:
-        """What a step takes of running requests that are not of the batch class, at most."""
-        running, batch = self._running, self._groups.running
-        prompts = [request for request in running.prompts if request not in batch]
-        unsubmitted = sum(len(request.tokens) - request.submitted for request in prompts)
-        return len(running) - len(batch) - len(prompts) + unsubmitted

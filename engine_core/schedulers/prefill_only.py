@@ -3,8 +3,9 @@
 A job is a struct of arrays; its items are rows, never objects.
 """
 
+import time
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -81,9 +82,13 @@ class PrefillOnlyScheduler:
     """
 
     def __init__(
-        self, config: ExecutionConfig, num_blocks: int, cost_model: CostModel | None = None
+        self,
+        config: ExecutionConfig,
+        num_blocks: int,
+        clock: Callable[[], float] = time.monotonic,
+        cost_model: CostModel | None = None,
     ) -> None:
-        del num_blocks  # an encoder has no KV cache
+        del num_blocks, clock  # an encoder has no KV cache
         self._depth = config.num_stages + config.steps_ahead
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None

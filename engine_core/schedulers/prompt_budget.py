@@ -5,6 +5,7 @@ equal: a token late in a long prompt attends to all before it.
 """
 
 import math
+from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import CostModel
 from workers.contract.config import ExecutionConfig
@@ -27,6 +28,10 @@ _MIN_CHUNK = 512
 
 _LAST_CHUNK = _MIN_CHUNK // 2
 """So few tokens at a prompt's end join the chunk before them."""
+
+_LEAST_IN_ANY_CASE = 32
+"""Tokens of prompts that a step takes of what waits behind a limit on its time, however little of
+it is left: so that all go on."""
 
 
 def efficient_tokens(config: ExecutionConfig) -> int:
@@ -87,6 +92,7 @@ class PromptBudget:
         self._taken = False
         self._seconds = math.inf
         self._spent = 0.0
+        self._limit: _TimeLimit | None = None
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
@@ -94,12 +100,21 @@ class PromptBudget:
         """At most so many tokens more."""
         self._tokens = int(min(self._tokens, tokens))
 
+    def within(self, seconds: float, costs: CostModel) -> None:
+        """At most so many seconds more, but a few tokens in any case."""
+        if seconds < math.inf:
+            self._limit = _TimeLimit(costs, max(0.0, seconds))
+
     def chunk(self, start: int, stop: int) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes.
 
         A prompt of which this is above 0 still has a chunk if its first positions turn out to be
         cached.
         """
+        length = self._even_chunk(start, stop)
+        return length if self._limit is None else min(length, self._limit.length(start))
+
+    def _even_chunk(self, start: int, stop: int) -> int:
         left = stop - start
         if self._time is None:
             return min(left, self._tokens)
@@ -124,3 +139,24 @@ class PromptBudget:
         self._taken = True
         if self._time is not None:
             self._spent += self._time.cost_model.chunk_seconds(start, length)
+        if self._limit is not None:
+            self._limit.take(start, length)
+
+
+@dataclass(slots=True)
+class _TimeLimit:
+    """So many `seconds`, and `least` tokens even where these take longer."""
+
+    costs: CostModel
+    seconds: float
+    least: int = _LEAST_IN_ANY_CASE
+
+    def length(self, start: int) -> int:
+        """How many positions of a prompt fit, from `start` on: one at least while there is time."""
+        length = self.costs.chunk_length(start, self.seconds)
+        return max(length, self.least, int(self.seconds > 0))
+
+    def take(self, start: int, length: int) -> None:
+        """So many positions from `start` on are taken."""
+        self.seconds = max(0.0, self.seconds - self.costs.chunk_seconds(start, length))
+        self.least = max(0, self.least - length)

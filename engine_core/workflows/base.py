@@ -68,9 +68,9 @@ class RequestProcessor(Protocol[InputsT_contra, RowsT_co]):
 class Workflow:
     """The parts of one kind of model.
 
-    `processor` gets the number of KV blocks, as `scheduler` does (0 without a KV cache). The
-    scheduler builds its own step message (`Scheduler.build`) and processes the result
-    (`Scheduler.update`). `task` also names the head that ends the last stage;
+    `processor` gets the number of KV blocks (0 without a KV cache), as `scheduler` does, which also
+    gets a clock, in seconds. The scheduler builds its own step message (`Scheduler.build`) and
+    processes the result (`Scheduler.update`). `task` also names the head that ends the last stage;
     `vector_size` is the length of one row's answer, 0 for text. Jobs that require an operation
     which is not in `operations` are refused.
     """
@@ -79,7 +79,7 @@ class Workflow:
     operations: frozenset[Operation]
     preprocessor: Callable[[ExecutionConfig, Tokenizer], Preprocessor[Any]]
     processor: Callable[[ExecutionConfig, int], RequestProcessor[Any, Any]]
-    scheduler: Callable[[ExecutionConfig, int], Scheduler[Any, Any, Any]]
+    scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler[Any, Any, Any]]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:

@@ -9,6 +9,7 @@ from engine_core.job import Job, PrefixGroup
 from engine_core.messages import GenerateJob, RowOutput, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request
 from tests.engine_core.configs import execution_config
@@ -26,7 +27,9 @@ class Driver:
         max_step_tokens: int = 32,
         steps_ahead: int = 1,
         disable_cascade_attn: bool = False,
+        costs: Coefficients | None = None,
     ) -> None:
+        """Steps take what `costs` say, and the scheduler knows it; without them no time passes."""
         config = execution_config(
             num_stages=stages,
             max_running=max_running,
@@ -35,7 +38,11 @@ class Driver:
             disable_cascade_attn=disable_cascade_attn,
         )
         self.max_depth = config.max_depth
-        self.scheduler = DecoderScheduler(config, num_blocks)
+        self.now = 0.0
+        self.costs = CostModel(costs or Coefficients(0.0, 0.0, 0.0, 0.0))
+        self.scheduler = DecoderScheduler(
+            config, num_blocks, lambda: self.now, self.costs if costs else None
+        )
         self.pipeline = SimulatedPipeline(
             SimulatedModel(num_blocks, config.block_size, max_running)
         )
@@ -84,7 +91,9 @@ class Driver:
         return True
 
     def finish(self) -> None:
-        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
+        batch = self.batches.popleft()
+        self.now += self.costs.seconds(batch.work)
+        self.scheduler.update(batch, self.pipeline.next_result(), self.outbox)
         for _, outputs in self.outbox.take():
             for row in outputs.rows:
                 self.outputs.setdefault(row.job, []).append(row)

@@ -1,6 +1,6 @@
 """The requests that run, in the order in which they began; their slots, sums of their tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from engine_core.schedulers.requests.request import Request, Status
 
@@ -35,6 +35,13 @@ class RunningRequests:
     def youngest(self) -> Request:
         """The one that began last."""
         return next(reversed(self._requests))
+
+    def beside(self, others: Collection[Request]) -> tuple[int, int]:
+        """Of those that are not among these `others`: how many generate, and how many tokens of
+        their prompts are not submitted."""
+        prompts = [request for request in self.prompts if request not in others]
+        unsubmitted = sum(len(request.tokens) - request.submitted for request in prompts)
+        return len(self._requests) - len(others) - len(prompts), unsubmitted
 
     def ready(self, oldest_step: int) -> list[Request]:
         """Those that generate and can go on: the last token is confirmed, or the oldest step

@@ -39,7 +39,7 @@ def simulated(
         steps_ahead=ahead,
     )
     costs = learner or cost_model(stages)
-    scheduler = DecoderScheduler(config, BLOCKS * stages, costs)
+    scheduler = DecoderScheduler(config, BLOCKS * stages, cost_model=costs)
     engine = SimulatedEngine(
         scheduler, times, LAYERS[stages], jitter=jitter, learns=learner is not None
     )

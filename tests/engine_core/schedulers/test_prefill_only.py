@@ -32,7 +32,7 @@ class Steps:
             max_step_tokens=max_step_tokens,
         )
         self.costs = CostModel(BGE_BASE)
-        self.scheduler = PrefillOnlyScheduler(config, 0, self.costs)
+        self.scheduler = PrefillOnlyScheduler(config, 0, cost_model=self.costs)
         self.outbox = Outbox(lambda job: None)
         self.order: list[list[tuple[int, int]]] = []
         self.jobs: dict[int, Job] = {}

@@ -1,0 +1,27 @@
+"""Whether clients wait for answers: then steps are short, so that the next request waits little."""
+
+import math
+from collections.abc import Callable
+
+_REMEMBERED = 5.0
+"""Seconds. Who has just been answered may well ask again, and would find a long step running."""
+
+
+class OnlineTraffic:
+    """Requests that are not of the batch class: present, or until a moment ago."""
+
+    def __init__(self, present: Callable[[], bool], clock: Callable[[], float]) -> None:
+        """`present` tells whether there is one; `clock` is in seconds."""
+        self._present, self._clock = present, clock
+        self._last = -math.inf
+
+    def seen(self) -> None:
+        """One has been there until now."""
+        self._last = self._clock()
+
+    def is_recent(self) -> bool:
+        """One is there, or was in the last five seconds."""
+        if self._present():
+            self.seen()
+            return True
+        return self._clock() - self._last < _REMEMBERED

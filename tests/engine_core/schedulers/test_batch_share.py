@@ -1,0 +1,155 @@
+"""Beside online traffic, batch work fills steps to 20 ms; without any, to the whole budget."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.job import PrefixGroup
+from engine_core.schedulers.batch_share import STEP_SECONDS
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.cost_model import Coefficients, StepWork
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.simulated_model import reference
+
+COSTS = Coefficients(step=4e-3, token=1e-4, attended=1e-7, context=1e-6)
+"""20 ms hold 160 tokens."""
+LEAST = 32
+
+
+def driver_of(stages: int = 1, max_running: int = 64, max_step_tokens: int = 1024) -> Driver:
+    driver = Driver(4000, stages, max_running, max_step_tokens, costs=COSTS)
+    driver.scheduler._groups._step_tokens = 1024  # a large device: prompts are not metered
+    return driver
+
+
+def add_batch(
+    driver: Driver, rows: int, prompt: int = 50, output: int = 20
+) -> dict[int, list[int]]:
+    """Jobs 0 … rows - 1, none of which share anything."""
+    prompts = {job: prompt_of(prompt, seed=job) for job in range(rows)}
+    for job, tokens in prompts.items():
+        driver.add(job, tokens, output, group=PrefixGroup(0))
+    return prompts
+
+
+def step(driver: Driver) -> DecodeBatch:
+    """The next step that can be submitted."""
+    while not driver.submit():
+        driver.finish()
+    return driver.submitted[-1]
+
+
+def batch_tokens(batch: DecodeBatch) -> int:
+    rows = zip(batch.requests, batch.lens, strict=True)
+    return sum(length for request, length in rows if request.group is not None)
+
+
+def assert_texts(driver: Driver, prompts: dict[int, list[int]], output: int = 20) -> None:
+    driver.drain()
+    assert {job: driver.text(job) for job in prompts} == {
+        job: reference(prompt, output) for job, prompt in prompts.items()
+    }
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_steps_are_short_while_a_client_waits_and_full_before(stages: int) -> None:
+    driver = driver_of(stages)
+    prompts = add_batch(driver, 60)
+    assert driver.costs.seconds(step(driver).work) > STEP_SECONDS
+    prompts[100] = prompt_of(30, seed=100)
+    driver.add(100, prompts[100], 20)
+    first = len(driver.submitted)
+    while not driver.text(100)[19:]:
+        step(driver)
+    steps = driver.submitted[first:]
+    assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
+    assert all(batch_tokens(batch) for batch in steps)
+    assert_texts(driver, prompts)
+
+
+def test_steps_stay_short_for_five_seconds() -> None:
+    driver = driver_of(max_running=512)
+    prompts = {100: prompt_of(30, seed=100)}
+    driver.add(100, prompts[100], 20)
+    driver.drain()
+    prompts |= add_batch(driver, 300, output=1)
+    ended = driver.now
+    long: list[bool] = []
+    for wait in (0.0, 4.9, 5.1):
+        driver.now = ended + wait
+        long.append(driver.costs.seconds(step(driver).work) > STEP_SECONDS + COSTS.token)
+    assert long == [False, False, True]
+
+
+def test_steps_of_online_requests_alone_are_as_they_were() -> None:
+    driver = driver_of()
+    for job in range(12):
+        driver.add(job, prompt_of(200, seed=job), 3)
+    assert step(driver).num_tokens == 1024
+
+
+def test_an_online_prompt_is_not_limited_and_batch_work_goes_on_beside_it() -> None:
+    driver = driver_of()
+    prompts = add_batch(driver, 60)
+    step(driver)
+    prompts[100] = prompt_of(900, seed=100)
+    driver.add(100, prompts[100], 20)
+    batch = step(driver)
+    online = [n for r, n in zip(batch.requests, batch.lens, strict=True) if r.group is None]
+    assert online == [900]
+    assert 0 < batch_tokens(batch) <= 2 * LEAST
+    assert_texts(driver, prompts)
+
+
+def test_rows_of_the_batch_take_turns() -> None:
+    """200 of them take longer than a step may: each goes on in every second step at least."""
+    driver = driver_of(max_running=256)
+    add_batch(driver, 200, prompt=20, output=40)
+    while driver.scheduler._groups:
+        step(driver)
+    for _ in range(4):
+        step(driver)
+    assert step(driver).num_decodes == 200
+    job = driver.add(1000, prompt_of(5, seed=5), 60)
+    turns: dict[int, int] = {}
+    for _ in range(40):
+        batch = step(driver)
+        assert driver.costs.seconds(batch.work) <= STEP_SECONDS + COSTS.token
+        for request in batch.requests:
+            turns[request.job.message.id] = turns.get(request.job.message.id, 0) + 1
+    assert turns.pop(1000) >= 38, "who waits for answers is in every step"
+    assert len(turns) == 200
+    assert min(turns.values()) >= 19
+    driver.scheduler.abort(job)
+    driver.drain()
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_mixed_step_is_longer_than_its_bound(stages: int, data: st.DataObject) -> None:
+    """Work of clients alone may take longer; then some tokens of the batch are added."""
+    driver = driver_of(stages, max_running=24, max_step_tokens=512)
+    output = data.draw(st.integers(2, 12), "output")
+    prompts = add_batch(driver, data.draw(st.integers(1, 60), "rows"), output=output)
+    for job in range(1000, 1000 + data.draw(st.integers(1, 8), "arrivals")):
+        prompts[job] = prompt_of(data.draw(st.integers(1, 300), "prompt"), seed=job)
+        driver.add(job, prompts[job], output)
+        for _ in range(data.draw(st.integers(1, 6), "steps")):
+            if not driver.submit():
+                if driver.batches:
+                    driver.finish()
+                continue
+            batch = driver.submitted[-1]
+            online = [row for row, request in enumerate(batch.requests) if request.group is None]
+            prompt_rows = [row for row in online if row >= batch.num_decodes]
+            work = StepWork(
+                sum(batch.lens[row] for row in online) + 2 * LEAST,
+                sum(batch.lens[row] * (batch.starts[row] + batch.lens[row]) for row in prompt_rows),
+                batch.contexts,
+            )
+            least = driver.costs.seconds(work)
+            assert driver.costs.seconds(batch.work) <= max(STEP_SECONDS, least) + 2e-4
+    assert_texts(driver, prompts, output)
