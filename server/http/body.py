@@ -33,7 +33,7 @@ class Body(Generic[Struct]):
         self._decoder = msgspec.json.Decoder(derived(struct, self._refused))
 
     async def read(self, request: Request, max_bytes: int) -> Struct:
-        """Raises APIError: `body_too_large`, or `invalid_request` with the field as `param`."""
+        """Raises APIError: as `read_bytes`, or `invalid_request` with the field as `param`."""
         raw = await read_bytes(request, max_bytes)
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
@@ -78,7 +78,7 @@ def _within(path: str) -> Iterator[str]:
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
-    """The raw body. Raises APIError `body_too_large`, or ClientLeftError.
+    """The raw body. Raises APIError `body_too_large` or `unsupported_encoding`, or ClientLeftError.
 
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
@@ -99,7 +99,16 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
         raise ClientLeftError from None
     if size > max_bytes:
         raise _too_large(max_bytes)
+    _check_encoding(request)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_encoding(request: Request) -> None:
+    """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in {"", "identity"}:
+        message = f"content-encoding: {encoding} is not served: send the body uncompressed"
+        raise APIError("unsupported_encoding", message, None, {"accept-encoding": "identity"})
 
 
 def _too_large(max_bytes: int, headers: dict[str, str] | None = None) -> APIError:

@@ -20,6 +20,7 @@ _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
     "context_length_exceeded": (413, "Validation"),
     "too_large": (413, "Validation"),
     "body_too_large": (413, "Validation"),
+    "unsupported_encoding": (415, "Validation"),
     "overloaded": (429, "Overloaded"),
     "not_ready": (503, "Unhealthy"),
     "unhealthy": (503, "Unhealthy"),

@@ -1,5 +1,6 @@
 """What may come over the wire; the unit tests of bodies and fields are beside this one."""
 
+import gzip
 import itertools
 import json
 import socket
@@ -84,6 +85,22 @@ def test_a_body_that_is_too_large(deployment):
     chunks = (body[start : start + 100_000] for start in range(0, len(body), 100_000))
     error_of(deployment.http.post("/v1/embeddings", content=chunks), 413)
     assert deployment.http.get("/version").status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "br", "identity, gzip"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed"])
+def test_a_compressed_body(deployment, encoding, path):
+    headers = {"content-encoding": encoding}
+    response = deployment.http.post(path, content=gzip.compress(b"{}"), headers=headers)
+    assert (response.status_code, response.headers["accept-encoding"]) == (415, "identity")
+    assert f"content-encoding: {encoding}" in response.text
+
+
+@pytest.mark.parametrize("encoding", ["identity", ""])
+def test_a_body_in_no_encoding_but_its_own(deployment, encoding):
+    headers = {"content-encoding": encoding}
+    response = deployment.http.post("/v1/embeddings", content=b'{"input": "a"}', headers=headers)
+    assert response.status_code == 200
 
 
 def test_a_body_that_is_far_too_large_is_not_read(deployment):
