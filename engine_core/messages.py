@@ -53,6 +53,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     grammar         what the text must match
     seed            None draws one for each row
     max_tokens      None runs to the model's length
+    lowered_to_fit  whether `max_tokens` is lowered to what a prompt leaves of that, one at least
     min_tokens      how many come before any of `eos_token_ids` and `stop_token_ids` may
     eos_token_ids   the model's own end tokens
     ignore_eos      whether `eos_token_ids` are disregarded
@@ -66,6 +67,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     grammar: Grammar | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    lowered_to_fit: bool = False
     min_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False

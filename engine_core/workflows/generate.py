@@ -132,21 +132,22 @@ class DecoderProcessor:
                 f"{self._vocab_size - 1}",
                 param,
             )
-        return self._checked_len(message.params.max_tokens, len(tokens), param)
+        return self._checked_len(message.params, len(tokens), param)
 
-    def _checked_len(self, max_tokens: int | None, prompt_len: int, param: str) -> int:
+    def _checked_len(self, params: SamplingParams, prompt_len: int, param: str) -> int:
         limit = min(self._max_model_len, self._kv_tokens)
         bound = "context length" if limit == self._max_model_len else "KV cache"
-        # Without max_tokens there must be room for at least one token.
-        needed = prompt_len + (1 if max_tokens is None else max_tokens)
+        most = None if params.lowered_to_fit else params.max_tokens
+        # Where the request does not say how many, there must be room for at least one token.
+        needed = prompt_len + (1 if most is None else most)
         if needed > limit:
-            requested = "" if max_tokens is None else f" and {max_tokens} to generate"
+            requested = "" if most is None else f" and {most} to generate"
             raise RefusalError(
                 "context_length_exceeded",
                 f"this model's {bound} is {limit} tokens; {param} has {prompt_len}{requested}",
-                param if prompt_len >= limit or max_tokens is None else "max_tokens",
+                param if prompt_len >= limit or most is None else "max_tokens",
             )
-        return limit if max_tokens is None else needed
+        return limit if params.max_tokens is None else min(prompt_len + params.max_tokens, limit)
 
 
 def _check_own_parts(group: PrefixGroup, message: GenerateJob, prompts: list[array[int]]) -> None:

@@ -121,16 +121,16 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
         body,
         model.served.generation,
         max_tokens=_max_tokens(body),
+        default_max_tokens=DEFAULT_MAX_TOKENS,
         logprobs=0 if ranked and body.logprobs is None else body.logprobs,
         prompt_logprobs=max((width for width in scored if width is not None), default=None),
     )
 
 
-def _max_tokens(body: CompletionRequest) -> int:
+def _max_tokens(body: CompletionRequest) -> int | None:
     """Raises APIError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    requested = value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer))
-    return DEFAULT_MAX_TOKENS if requested is None else requested
+    return value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer))
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:

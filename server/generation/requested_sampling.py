@@ -18,15 +18,19 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    default_max_tokens: int | None = None,
 ) -> SamplingParams:
-    """The engine's parameters: `body` over the model's own `defaults`. Raises APIError."""
+    """The engine's parameters: `body` over the model's own `defaults`. Without `max_tokens` there
+    are `default_max_tokens`, or as many as fit. Raises APIError."""
+    most = default_max_tokens if max_tokens is None else max_tokens
     return SamplingParams(
         sampling=_sampling(body, defaults),
         logit_bias=body.logit_bias or {},
         grammar=grammar_of(body),
         seed=None if body.seed is None else body.seed & INT64_MAX,
-        max_tokens=max_tokens,
-        min_tokens=_min_tokens(body, max_tokens),
+        max_tokens=most,
+        lowered_to_fit=max_tokens is None and default_max_tokens is not None,
+        min_tokens=_min_tokens(body, most),
         eos_token_ids=frozenset(defaults.eos_token_ids),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=frozenset(body.stop_token_ids or ()),

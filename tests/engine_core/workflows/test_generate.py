@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.job import Job
+from engine_core.job import Job, RefusalError
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
@@ -16,12 +16,14 @@ from tests.engine_core.configs import execution_config
 STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
 
 
-def rows_of(n: int = 1, priority: int = 0, **params: Any) -> list[Request]:
+def rows_of(
+    n: int = 1, priority: int = 0, prompt: tuple[int, ...] = (3, 4), **params: Any
+) -> list[Request]:
     """The rows of one prompt; the vocabulary has 50 tokens."""
     message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n, priority=priority)
     processor = DecoderProcessor(execution_config(), 64)
-    prompt = Tokenized(array("i", [3, 4]).tobytes())
-    _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [prompt]))
+    tokenized = Tokenized(array("i", prompt).tobytes())
+    _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [tokenized]))
     return rows
 
 
@@ -47,3 +49,24 @@ def test_every_row_has_the_jobs_priority() -> None:
 def test_a_prompt_may_be_all_that_is_wanted() -> None:
     (row,) = rows_of(max_tokens=0)
     assert row.max_len == row.prompt_len == 2
+
+
+@pytest.mark.parametrize(("free", "lowered"), [(40, 16), (16, 16), (15, 15), (1, 1)])
+def test_a_default_length_is_lowered_to_what_the_prompt_leaves(free: int, lowered: int) -> None:
+    prompt = (3,) * (execution_config().max_model_len - free)
+    (row,) = rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=True)
+    assert row.max_len - row.prompt_len == lowered
+
+
+def test_a_prompt_that_leaves_nothing_is_refused_by_its_own_name() -> None:
+    prompt = (3,) * execution_config().max_model_len
+    with pytest.raises(RefusalError) as refused:
+        rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=True)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
+
+
+def test_a_length_that_was_asked_for_is_not_lowered() -> None:
+    prompt = (3,) * (execution_config().max_model_len - 15)
+    with pytest.raises(RefusalError) as refused:
+        rows_of(prompt=prompt, max_tokens=16)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "max_tokens")

@@ -147,6 +147,7 @@ def test_what_the_request_says_reaches_the_engine(deployment):
         repetition_penalty=1.25,
     )
     assert (params.max_tokens, params.min_tokens, params.seed) == (3, 2, 2**63 - 2)
+    assert not params.lowered_to_fit
     assert (params.logprobs, params.prompt_logprobs) == (2, None)
     assert params.ignore_eos
     assert params.logit_bias == {7: -100.0, 40: 2.5}
@@ -170,7 +171,7 @@ def test_what_the_request_leaves_open(deployment):
     first, second = deployment.engines["writer"].received
     assert first.params == second.params
     assert first.cache_salt == second.cache_salt == ""
-    assert first.params.max_tokens == 16
+    assert (first.params.max_tokens, first.params.lowered_to_fit) == (16, True)
     assert first.params.seed is None
     assert (first.params.eos_token_ids, first.params.stop_token_ids) == ({1}, set())
     assert first.tokenization == second.tokenization
