@@ -67,6 +67,7 @@ class _Answer:
         self._id = service.new_id("chatcmpl")
         self._created = int(time.time())
         self._model = model.name
+        self._fingerprint = model.fingerprint
         self._form = form
 
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
@@ -76,6 +77,7 @@ class _Answer:
                 id=self._id,
                 created=self._created,
                 model=self._model,
+                system_fingerprint=self._fingerprint,
                 choices=[self._form.choice(piece) for piece in await generation.final_pieces()],
                 usage=generation.usage(),
             )
@@ -97,7 +99,12 @@ class _Answer:
         self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
     ) -> ChatChunk:
         return ChatChunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+            usage=usage,
         )
 
 

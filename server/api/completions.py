@@ -65,6 +65,7 @@ class _Answer:
         self._id = service.new_id("cmpl")
         self._created = int(time.time())
         self._model = model.name
+        self._fingerprint = model.fingerprint
         self._form = form
 
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Completion:
@@ -88,7 +89,12 @@ class _Answer:
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None
     ) -> Completion:
         return Completion(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+            usage=usage,
         )
 
 

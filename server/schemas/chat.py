@@ -117,12 +117,14 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/v1/chat/completions`."""
+    """The answer of `/v1/chat/completions`. `system_fingerprint` stands for the release, the model
+    and how it is computed."""
 
     id: str
     object: str = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: CompletionUsage
 
@@ -151,5 +153,6 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion.chunk"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChunkChoice]
     usage: CompletionUsage | UnsetType | None = UNSET

@@ -70,7 +70,8 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, kw_only=True, frozen=True):
-    """The answer of `/v1/completions`, and each chunk of a stream.
+    """The answer of `/v1/completions`, and each chunk of a stream. `system_fingerprint` stands for
+    the release, the model and how it is computed.
 
     In a stream `usage` is absent, or with `include_usage` null until the last chunk.
     """
@@ -79,5 +80,6 @@ class Completion(msgspec.Struct, kw_only=True, frozen=True):
     object: str = "text_completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage | UnsetType | None = UNSET

@@ -10,6 +10,7 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.errors import APIError
 from server.service.endpoint import Endpoint
+from server.service.fingerprint import system_fingerprint
 from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
@@ -26,6 +27,7 @@ class Model:
         self.names = (served.name, *served.aliases)
         self.vocab_size = served.execution.model.vocab_size
         self.max_model_len = served.execution.max_model_len
+        self.fingerprint = system_fingerprint(served.execution)
         self.text_only = served.execution.model.wrapper is not None
         self.tokenizer = tokenizer
         self.token_bytes = TokenBytes(tokenizer)

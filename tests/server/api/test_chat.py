@@ -36,6 +36,7 @@ def test_the_shape_of_an_answer(deployment, say):
     body = chat(deployment)
     assert re.fullmatch(r"chatcmpl-\w{20,}", body.pop("id"))
     assert abs(body.pop("created") - time.time()) < 5
+    assert re.fullmatch(r"fp_[0-9a-f]{10}", body.pop("system_fingerprint"))
     usage = body.pop("usage")
     assert body == {
         "object": "chat.completion",

@@ -38,6 +38,7 @@ def test_the_shape_of_a_completion(deployment, say):
     body = complete(deployment, model="writer", prompt="Hello")
     assert re.fullmatch(r"cmpl-\w{20,}", body.pop("id"))
     assert abs(body.pop("created") - time.time()) < 5
+    assert re.fullmatch(r"fp_[0-9a-f]{10}", body.pop("system_fingerprint"))
     assert body == {
         "object": "text_completion",
         "model": "writer",
@@ -62,6 +63,7 @@ def test_the_shape_of_a_stream(deployment, say):
     assert len(pieces) > 2
     assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
     assert {chunk["object"] for chunk in chunks} == {"text_completion"}
+    assert len({chunk["system_fingerprint"] for chunk in chunks}) == 1
     assert all(chunk["usage"] is None for chunk in pieces)
     assert last["choices"] == []
     assert last["usage"]["prompt_tokens"] == BOS_AND_HELLO

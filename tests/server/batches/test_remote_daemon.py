@@ -49,7 +49,9 @@ def test_a_refused_text_is_told_from_its_neighbours() -> None:
 def test_a_daemon_gets_ordinary_requests_and_results_are_in_order() -> None:
     choice = CompletionChoice(index=0, text="!", logprobs=None, finish_reason="stop")
     usage = CompletionUsage(5, 1, 6, PromptTokensDetails(4))
-    completion = Completion(id="", created=0, model="m", choices=[choice], usage=usage)
+    completion = Completion(
+        id="", created=0, model="m", system_fingerprint="fp_1", choices=[choice], usage=usage
+    )
     prompts = [f"{number:03}" for number in reversed(range(200))]
     with (
         CannedServer([answer(msgspec.json.encode(completion))]) as server,
