@@ -22,7 +22,7 @@ from engine_core.admission.queue_bound import QueueBound
 from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.job import Job, JobKey, PrefixGroup, RefusalError
+from engine_core.job import Job, JobKey, PrefixGroup, RefusalError, is_of_batch_class
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -225,7 +225,7 @@ class EngineCore:
         try:
             self._workflow.check(message)
             texts = self._processor.texts(message)
-            if group is None:
+            if not is_of_batch_class(message, group):
                 self._queue_bound.admit(self._scheduler.queued_tokens(message.priority))
             job = self._budget.admit(client, message, group)
         except RefusalError as refusal:
@@ -246,7 +246,7 @@ class EngineCore:
                 raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
-            if job.group is None:
+            if not job.is_batch:
                 self._queue_bound.admit(self._scheduler.queued_tokens(job.message.priority))
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)

@@ -36,23 +36,31 @@ class PrefixGroup:
     prefix_len: int
 
 
+def is_of_batch_class(message: GenerateJob | EncodeJob, group: PrefixGroup | None) -> bool:
+    """Its rows wait for all others, and are never refused for that: it came with a group, or is to
+    be grouped."""
+    return group is not None or (isinstance(message, EncodeJob) and message.grouped)
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One admitted job of one client. `cost` is its share of the token budget; it has `ended` once
     its terminal message is sent, or its client has aborted it. The rows of one that came with a
-    `group` are in it."""
+    `group` are in it; those of one that `is_batch` are of the batch class."""
 
     client: bytes
     message: GenerateJob | EncodeJob
     num_rows: int
     cost: int
     group: PrefixGroup | None = None
+    is_batch: bool = field(init=False)
     open_rows: int = field(init=False)
     ended: bool = False
     moments: JobMoments = field(default_factory=JobMoments)
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows
+        self.is_batch = is_of_batch_class(self.message, self.group)
 
     @property
     def key(self) -> JobKey:

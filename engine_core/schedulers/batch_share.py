@@ -10,14 +10,9 @@ from engine_core.schedulers.cost_model import CostModel, StepWork
 from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.requests.arrivals import ArrivalQueue
 from engine_core.schedulers.requests.groups import GroupQueue
-from engine_core.schedulers.requests.online_traffic import OnlineTraffic
+from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
-
-STEP_SECONDS = 20e-3
-"""What a step with work of the batch class is filled to. A request that arrives waits for one, and
-each token of those that run takes one. Batches lose little: of an 8B model an H100 computes 512
-tokens in 12 ms, and 1,024 in 24."""
 
 _LEAST_ROWS = 32
 """So many rows of the batch class go on in any step, however long what clients wait for takes."""

@@ -3,11 +3,9 @@
 A job is a struct of arrays; its items are rows, never objects.
 """
 
+import math
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +21,8 @@ from engine_core.schedulers.encoded_rows import (
     requests_token_states,
 )
 from engine_core.schedulers.prompt_budget import StepTime
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
 from engine_core.schedulers.requests.waiting import WaitingQueue
 from engine_core.schedulers.step_builder import build_encode_step
 from workers.contract.config import ExecutionConfig
@@ -31,54 +31,15 @@ from workers.contract.messages import EncodeStep
 _MOST_MISFITS = 32
 
 
-@dataclass(slots=True, eq=False)
-class EncoderRows:
-    """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
-    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N].
-
-    `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
-    `costs` are the same sums of what each row takes, in tokens of a short row.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    token_types: npt.NDArray[np.uint8]
-    lens: npt.NDArray[np.int32]
-    offsets: list[int] = field(init=False)
-    costs: list[int] = field(init=False)
-    cursor: int = 0
-
-    def __post_init__(self) -> None:
-        self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
-
-    def weigh(self, attended: float) -> None:
-        """A token that attends to N others takes 1 + `attended` · N."""
-        costs = [int(tokens * (1 + attended * tokens)) for tokens in self.lens.tolist()]
-        self.costs = list(accumulate(costs, initial=0))
-
-    @property
-    def first_tokens(self) -> int:
-        """Tokens of the first row."""
-        return self.offsets[1]
-
-    @property
-    def num_left(self) -> int:
-        """Rows that are not submitted yet."""
-        return len(self.lens) - self.cursor
-
-    def fitting(self, cost: float, tokens: int) -> int:
-        """How many of the next rows take no more than `cost`, and have no more than `tokens`."""
-        start = self.cursor
-        by_cost = bisect_right(self.costs, self.costs[start] + cost, lo=start)
-        by_tokens = bisect_right(self.offsets, self.offsets[start] + tokens, lo=start)
-        return min(by_cost, by_tokens) - 1 - start
-
-
 class PrefillOnlyScheduler:
     """Jobs of the lowest priority value go first; later priorities fill the rest of the step.
 
     Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
     So a large job never delays a small one by more than a step, and never starves. The steps of a
     pipeline are filled to a common time: a job is divided by its whole size, never by what is left.
+
+    Jobs of the batch class take what all others leave, one after the other; beside online traffic,
+    what fills a short step. A row of them is in every step that has the tokens for it.
     """
 
     def __init__(
@@ -88,7 +49,7 @@ class PrefillOnlyScheduler:
         clock: Callable[[], float] = time.monotonic,
         cost_model: CostModel | None = None,
     ) -> None:
-        del num_blocks, clock  # an encoder has no KV cache
+        del num_blocks  # an encoder has no KV cache
         self._depth = config.num_stages + config.steps_ahead
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
@@ -97,7 +58,9 @@ class PrefillOnlyScheduler:
         self._waiting: WaitingQueue[Job] = WaitingQueue()
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
-        self._waiting_tokens = 0
+        self._waiting_tokens = self._batch_tokens = 0  # of all jobs; of the batch class
+        self._online = OnlineTraffic(lambda: self._waiting_tokens > self._batch_tokens, clock)
+        self._limited = False
         # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
         self._whole_tokens = self._whole_costs = 0
         self._running_rows = 0
@@ -107,11 +70,13 @@ class PrefillOnlyScheduler:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        self._waiting.add(job, job.message.priority, rows.first_tokens)
+        priority = math.inf if job.is_batch else job.message.priority
+        self._waiting.add(job, priority, rows.first_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
-        if self._step_time is not None:
+        self._batch_tokens += len(rows.tokens) * job.is_batch
+        if self._step_time is not None or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.offsets[-1]
         self._whole_costs += rows.costs[-1]
@@ -125,7 +90,9 @@ class PrefillOnlyScheduler:
         if (rows := self._rows.pop(job, None)) is not None:
             self._waiting.remove(job)
             self._waiting_rows -= rows.num_left
-            self._waiting_tokens -= len(rows.tokens) - rows.offsets[rows.cursor]
+            left = rows.offsets[-1] - rows.offsets[rows.cursor]
+            self._waiting_tokens -= left
+            self._batch_tokens -= left * job.is_batch
             self._leave(rows)
         return job.open_rows
 
@@ -137,8 +104,12 @@ class PrefillOnlyScheduler:
         if not self._waiting_rows:
             return None
         packer = _Packer(self._budget(), self._max_tokens, self._rows)
+        self._limited = self._batch_tokens > 0 and self._online.is_recent()
         for equals in self._waiting.groups():
-            packer.fill(equals)
+            if next(iter(equals)).is_batch:
+                packer.fill_in_turn(equals, self._left_for_batch(packer))
+            else:
+                packer.fill(equals)
         batch = packer.batch(self._step)
         self._step += 1
         self._account(batch)
@@ -148,11 +119,12 @@ class PrefillOnlyScheduler:
         return self._depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None:
+        if self._step_time is not None or self._batch_tokens:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
-        return self._waiting_tokens < self._max_tokens
+        batch = self._batch_tokens if self._limited else 0
+        return self._waiting_tokens - batch < self._max_tokens
 
     def has_prompts(self) -> bool:
         return True
@@ -165,6 +137,8 @@ class PrefillOnlyScheduler:
 
     def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
+        if not all(job.is_batch for job in batch.begun):
+            self._online.seen()
         for job, num_rows, part in job_results(batch, output):
             if job.ended:
                 continue
@@ -183,6 +157,15 @@ class PrefillOnlyScheduler:
         tokens = min(self._max_tokens, self._step_time.of(self._whole_tokens * token) / token)
         return tokens * self._whole_costs / self._whole_tokens
 
+    def _left_for_batch(self, packer: "_Packer") -> float:
+        """The same for jobs of the batch class, behind what the packer has of others. A single
+        stage's step takes all that fit, if there is no limit."""
+        left = math.inf if self._step_time is None else packer.left
+        if not self._limited:
+            return left
+        seconds = STEP_SECONDS - self._costs.seconds(packer.work)
+        return min(left, seconds / self._costs.coefficients.token)
+
     def _leave(self, rows: EncoderRows) -> None:
         self._whole_tokens -= rows.offsets[-1]
         self._whole_costs -= rows.costs[-1]
@@ -194,6 +177,7 @@ class PrefillOnlyScheduler:
         for job, numbers in batch.parts:
             if (rows := self._rows.get(job)) is None:
                 continue
+            self._batch_tokens -= rows.tokens_of(numbers) * job.is_batch
             if rows.num_left == 0:
                 self._waiting.remove(job)
                 self._leave(rows)
@@ -223,6 +207,21 @@ class _Packer:
                 if self.left <= 0 or self._misfits == _MOST_MISFITS:
                     return
                 self._add_rows(job, self._rows[job], limit)
+
+    def fill_in_turn(self, jobs: Collection[Job], budget: float) -> None:
+        """Give one job after the other what it takes of a new budget, and at least the next row."""
+        first = self._rows[next(iter(jobs))]
+        self.left = max(budget, first.next_cost)
+        for job in jobs:
+            if self.left <= 0 or self._misfits == _MOST_MISFITS:
+                return
+            self._add_rows(job, self._rows[job], self.left)
+
+    @property
+    def work(self) -> StepWork:
+        """Of the rows so far."""
+        squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
+        return StepWork(sum(map(len, self._tokens)), squares)
 
     def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
         """Add the job's next rows: up to `limit`, and at least one row if it fits the budget

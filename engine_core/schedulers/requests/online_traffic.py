@@ -3,6 +3,11 @@
 import math
 from collections.abc import Callable
 
+STEP_SECONDS = 20e-3
+"""What a step with work of the batch class is filled to beside online traffic. A request that
+arrives waits for one, and each token of those that run takes one. Batches lose little: of an 8B
+model an H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
+
 _REMEMBERED = 5.0
 """Seconds. Who has just been answered may well ask again, and would find a long step running."""
 

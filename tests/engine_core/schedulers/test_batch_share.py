@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.job import PrefixGroup
-from engine_core.schedulers.batch_share import STEP_SECONDS
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, StepWork
+from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 

@@ -11,7 +11,8 @@ from engine_core.job import Job
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
-from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from tests.engine_core.configs import ENCODER, execution_config
 from tests.engine_core.fake_transport import Engine
 from workers.contract.messages import EmbedOutput
@@ -23,7 +24,13 @@ BGE_BASE = Coefficients(step=1e-4, token=4e-7, attended=8e-11, context=0.0)
 class Steps:
     """A scheduler whose steps run at once; `order` has (job, row) as they were submitted."""
 
-    def __init__(self, max_step_tokens: int = 32, stages: int = 1, max_model_len: int = 16) -> None:
+    def __init__(
+        self,
+        max_step_tokens: int = 32,
+        stages: int = 1,
+        max_model_len: int = 16,
+        costs: Coefficients = BGE_BASE,
+    ) -> None:
         config = execution_config(
             num_stages=stages,
             model=ENCODER,
@@ -31,15 +38,19 @@ class Steps:
             max_model_len=max_model_len,
             max_step_tokens=max_step_tokens,
         )
-        self.costs = CostModel(BGE_BASE)
-        self.scheduler = PrefillOnlyScheduler(config, 0, cost_model=self.costs)
+        self.costs = CostModel(costs)
+        self.now = 0.0
+        self.scheduler = PrefillOnlyScheduler(config, 0, lambda: self.now, self.costs)
         self.outbox = Outbox(lambda job: None)
         self.order: list[list[tuple[int, int]]] = []
         self.jobs: dict[int, Job] = {}
         self.works: list[StepWork] = []
 
-    def add(self, job_id: int, lens: list[int], priority: int = 0) -> None:
-        message = EncodeJob(job_id, ids=[b""] * len(lens), priority=priority)
+    def add(
+        self, job_id: int, lens: list[int], priority: int = 0, *, grouped: bool = False
+    ) -> None:
+        items = [b""] * len(lens)
+        message = EncodeJob(job_id, ids=items, priority=priority, grouped=grouped)
         job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
         tokens = np.zeros(sum(lens), np.int32)
         rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))
@@ -54,6 +65,7 @@ class Steps:
         )
         assert sum(batch.lens) == len(batch.tokens)
         self.works.append(batch.work)
+        self.now += self.costs.seconds(batch.work)
         pooled = np.zeros((len(batch.lens), 2), np.float32)
         output = EmbedOutput(batch.step, vectors=pooled.tobytes())
         self.scheduler.update(batch, output, self.outbox)
