@@ -1,4 +1,4 @@
-"""`/v1/classify`: the labels of texts."""
+"""`/v1/classify` and `/classify`: the labels of texts."""
 
 from fastapi import Request, Response
 
@@ -28,10 +28,18 @@ CLASSIFY = Endpoint(
     tasks=("classify",),
     order=60,
 )
+CLASSIFY_ALIAS = Endpoint(
+    "POST",
+    "/classify",
+    operation(ClassificationList, ClassifyRequest),
+    variant_of=CLASSIFY,
+    order=61,
+)
 _body = Body(ClassifyRequest)
 
 
 @CLASSIFY.answered_by
+@CLASSIFY_ALIAS.answered_by
 async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
     service, record = service_of(request), record_of(request)

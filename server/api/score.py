@@ -1,4 +1,4 @@
-"""`/v1/score`: how well second texts fit first ones, pair by pair."""
+"""`/v1/score` and `/score`: how well second texts fit first ones, pair by pair."""
 
 from fastapi import Request, Response
 
@@ -25,10 +25,14 @@ SCORE = Endpoint(
     num_labels=1,
     order=50,
 )
+SCORE_ALIAS = Endpoint(
+    "POST", "/score", operation(ScoreList, ScoreRequest), variant_of=SCORE, order=51
+)
 _body = Body(ScoreRequest)
 
 
 @SCORE.answered_by
+@SCORE_ALIAS.answered_by
 async def create_scores(request: Request) -> Response:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service, record = service_of(request), record_of(request)

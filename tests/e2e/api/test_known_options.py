@@ -35,6 +35,8 @@ RERANK: JSON = {
     "query": "What do pandas eat?",
     "documents": ["Paris is the capital.", "The panda lives on bamboo."],
 }
+SCORE: JSON = {"model": "ranker", "text_1": "What do pandas eat?", "text_2": ["Bamboo."]}
+CLASSIFY: JSON = {"model": "ranker", "input": "What do pandas eat?"}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     "/v1/chat/completions": CHAT,
@@ -42,8 +44,10 @@ BASES: dict[str, JSON] = {
     "/v1/rerank": RERANK,
     "/v2/rerank": RERANK,
     "/rerank": RERANK,
-    "/v1/score": {"model": "ranker", "text_1": "What do pandas eat?", "text_2": ["Bamboo."]},
-    "/v1/classify": {"model": "ranker", "input": "What do pandas eat?"},
+    "/v1/score": SCORE,
+    "/score": SCORE,
+    "/v1/classify": CLASSIFY,
+    "/classify": CLASSIFY,
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
     "/": {"inputs": "What do pandas eat?"},

@@ -51,6 +51,12 @@ def test_each_text_gets_the_probabilities_of_all_labels(sorting_deployment):
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 3
 
 
+def test_another_path_is_the_same(sorting_deployment):
+    response = sorting_deployment.post("/classify", {"input": TEXTS})
+    assert response.status_code == 200, response.text
+    assert response.json()["data"] == classify(sorting_deployment, input=TEXTS)["data"]
+
+
 def test_one_text_and_its_logits(sorting_deployment):
     body = classify(sorting_deployment, input="a b", use_activation=False)
     np.testing.assert_allclose(body["data"][0]["probs"], logits(["a b"])[0], atol=1e-6)

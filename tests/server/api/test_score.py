@@ -29,6 +29,13 @@ def test_one_text_is_scored_against_many(deployment):
     assert (job.query, job.texts) == (FIRST, SECOND)
 
 
+def test_another_path_is_the_same(deployment):
+    fields = {"model": "ranker", "text_1": FIRST, "text_2": SECOND}
+    response = deployment.post("/score", fields)
+    assert response.status_code == 200, response.text
+    assert response.json()["data"] == score(deployment, **fields)["data"]
+
+
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
 def test_as_many_texts_are_scored_pair_by_pair(deployment, names):
     firsts = ["red", "red wine", "wine cheese"]

@@ -27,6 +27,7 @@ from workers.contract.config import Task
 
 TASKS: tuple[Task, ...] = ("generate", "embed", "embed_sparse", "classify")
 PAIR = {"query": "a", "documents": ["b"], "model": "classify"}
+PAIR_OF_TEXTS = {"text_1": "a", "text_2": "b", "model": "classify"}
 HELLO = [{"role": "user", "content": "a"}]
 
 REFUSED_BY_ENGINE = {
@@ -36,8 +37,10 @@ REFUSED_BY_ENGINE = {
     "/v1/rerank": PAIR,
     "/v2/rerank": PAIR,
     "/rerank": PAIR,
-    "/v1/score": {"text_1": "a", "text_2": "b", "model": "classify"},
+    "/v1/score": PAIR_OF_TEXTS,
+    "/score": PAIR_OF_TEXTS,
     "/v1/classify": {"input": "a"},
+    "/classify": {"input": "a"},
     "/": {"inputs": "a"},
     "/embed": {"inputs": "a"},
     "/embed_all": {"inputs": "a"},
