@@ -77,6 +77,11 @@ def _within(path: str) -> Iterator[str]:
         yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
+async def whole_body(request: Request) -> bytes:
+    """The raw body, read as the daemon's limits permit. Raises as `read_bytes`."""
+    return await read_bytes(request, service_of(request).limits.max_body_bytes)
+
+
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
     """The raw body. Raises APIError `body_too_large` or `unsupported_encoding`, or ClientLeftError.
 

@@ -1,4 +1,5 @@
-"""The endpoints of Hugging Face's text-embeddings-inference (TEI), in its own shapes."""
+"""The endpoints of Hugging Face's text-embeddings-inference (TEI), in its own shapes, and with a
+`model`, because a daemon may have several."""
 
 from typing import Literal
 
@@ -18,6 +19,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncation_direction: Direction | None = None
     prompt_name: str | None = None
     dimensions: Count | None = None
+    model: str | None = None
 
 
 class EmbedTokensRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -27,6 +29,7 @@ class EmbedTokensRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncate: bool | None = None
     truncation_direction: Direction | None = None
     prompt_name: str | None = None
+    model: str | None = None
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
@@ -49,6 +52,7 @@ class SimilarityRequest(msgspec.Struct, kw_only=True, frozen=True):
 
     inputs: SimilarityInputs
     parameters: SimilarityParameters | None = None
+    model: str | None = None
 
 
 class PredictRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -58,6 +62,7 @@ class PredictRequest(msgspec.Struct, kw_only=True, frozen=True):
     raw_scores: bool | None = None
     truncate: bool | None = None
     truncation_direction: Direction | None = None
+    model: str | None = None
 
 
 class RerankTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -69,6 +74,7 @@ class RerankTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Direction | None = None
+    model: str | None = None
 
 
 class Prediction(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vectors import shorten
 from server.errors import APIError
-from server.http.body import Body
+from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.embeddings import EmbeddingRequest
@@ -79,9 +79,14 @@ _similarity_body = Body(SimilarityRequest)
 @tei_errors
 async def embed(request: Request) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
+    return await answer_embed(request, await whole_body(request))
+
+
+async def answer_embed(request: Request, raw: bytes) -> Response:
+    """The answer to a body. Raises APIError or EngineError."""
     service, record = service_of(request), record_of(request)
-    body = await _embed_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service, record)
+    body = _embed_body.decode(raw, strictly=service.config.strict_fields)
+    model = the_embedder(service, record, body.model)
     plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
@@ -94,9 +99,14 @@ async def embed(request: Request) -> Response:
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
     """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
+    return await answer_embed_sparse(request, await whole_body(request))
+
+
+async def answer_embed_sparse(request: Request, raw: bytes) -> Response:
+    """The answer to a body. Raises APIError or EngineError."""
     service, record = service_of(request), record_of(request)
-    body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = the_sparse_embedder(service, record)
+    body = _tokens_body.decode(raw, strictly=service.config.strict_fields)
+    model = the_sparse_embedder(service, record, body.model)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
@@ -110,7 +120,7 @@ async def embed_all(request: Request) -> Response:
     """The last hidden state of each token of each text, special tokens included."""
     service, record = service_of(request), record_of(request)
     body = await _tokens_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service, record)
+    model = the_embedder(service, record, body.model)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
@@ -125,7 +135,7 @@ async def similarity(request: Request) -> Response:
     model's checkpoint names another."""
     service, record = service_of(request), record_of(request)
     body = await _similarity_body.read(request, service.limits.max_body_bytes)
-    model = the_embedder(service, record)
+    model = the_embedder(service, record, body.model)
     sentences = body.inputs.sentences
     if not sentences:
         raise EmptyBatchError("inputs.sentences")
@@ -146,19 +156,21 @@ async def similarity(request: Request) -> Response:
         return json_answer((await relevance(service, record, model, pairs)).scores.tolist())
 
 
-def the_embedder(service: Service, record: RequestRecord) -> Model:
-    """The only embedder: requests name no model. Raises APIError if there is none, or several."""
-    if not service.registry.has_task("embed") and service.registry.has_task("embed_sparse"):
+def the_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
+    """The one of that name, or the only one. Raises APIError if there is none, or several."""
+    has = service.registry.has_task
+    if name is None and has("embed_sparse") and not has("embed"):
         raise APIError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
-    return service.find(record, None, EMBEDDINGS)
+    return service.find(record, name, EMBEDDINGS)
 
 
-def the_sparse_embedder(service: Service, record: RequestRecord) -> Model:
-    """The only one. Raises APIError if there is none, in TEI's words, or several."""
-    if not service.registry.has_task("embed_sparse"):
+def the_sparse_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
+    """The one of that name, or the only one. Raises APIError if there is none, in TEI's words, or
+    several."""
+    if name is None and not service.registry.has_task("embed_sparse"):
         message = "Model is not an embedding model with SPLADE pooling"
         raise APIError("wrong_endpoint", message)
-    return service.find(record, None, EMBED_SPARSE)
+    return service.find(record, name, EMBED_SPARSE)
 
 
 def _plan(

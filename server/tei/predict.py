@@ -14,7 +14,7 @@ from server.encoding.encode import JobOptions, Query, encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
 from server.errors import APIError
-from server.http.body import Body
+from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import Prediction, PredictRequest
@@ -51,9 +51,14 @@ class Sequences(msgspec.Struct, frozen=True):
 @tei_errors
 async def predict(request: Request) -> Response:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
+    return await answer_predict(request, await whole_body(request))
+
+
+async def answer_predict(request: Request, raw: bytes) -> Response:
+    """The answer to a body. Raises APIError or EngineError."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(record, None, CLASSIFY)
+    body = _body.decode(raw, strictly=service.config.strict_fields)
+    model = service.find(record, body.model, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
     cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
     config = model.served.execution.model

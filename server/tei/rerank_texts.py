@@ -1,9 +1,7 @@
 """`/rerank`: TEI's if the body has `texts`, that of `/v1/rerank` if it has `documents`."""
 
-import msgspec
 import numpy as np
 from fastapi import Request, Response
-from msgspec import Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
@@ -11,7 +9,7 @@ from server.api.rerank import RERANK, answer_reranking, rerank_body
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
 from server.errors import APIError
-from server.http.body import Body, read_bytes
+from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import Rank, RerankTextsRequest
@@ -19,6 +17,7 @@ from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
+from server.tei.dialects import is_tei
 from server.tei.operations import either_operation
 from server.tei.tei_errors import EmptyBatchError, tei_errors
 from server.tei.text_limit import side
@@ -27,42 +26,25 @@ RERANK_TEXTS = Endpoint("POST", "/rerank", either_operation(), variant_of=RERANK
 _texts_body = Body(RerankTextsRequest)
 
 
-_NULL = Raw(b"null")
-
-
-class _Kind(msgspec.Struct):
-    texts: Raw = _NULL
-    documents: Raw = _NULL
-
-
-_kind = msgspec.json.Decoder(_Kind)
-
-
 @RERANK_TEXTS.answered_by
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for clients of TEI, Cohere and others."""
-    service = service_of(request)
-    raw = await read_bytes(request, service.limits.max_body_bytes)
-    if _has_texts(raw):
+    return await answer_rerank(request, await whole_body(request))
+
+
+async def answer_rerank(request: Request, raw: bytes) -> Response:
+    """The answer to a body of either kind. Raises APIError or EngineError where it is our own."""
+    if is_tei(raw, "texts", unless=("documents",)):
         return await _tei_rerank(request, raw)
-    body = rerank_body.decode(raw, strictly=service.config.strict_fields)
-    return await answer_reranking(request, body)
-
-
-def _has_texts(raw: bytes) -> bool:
-    """Whether a body is TEI's. One that cannot be read is not: it gets our own error."""
-    try:
-        kind = _kind.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return kind.texts != _NULL and kind.documents == _NULL
+    strictly = service_of(request).config.strict_fields
+    return await answer_reranking(request, rerank_body.decode(raw, strictly=strictly))
 
 
 @tei_errors
 async def _tei_rerank(request: Request, raw: bytes) -> Response:
     service, record = service_of(request), record_of(request)
     body = _texts_body.decode(raw, strictly=service.config.strict_fields)
-    model = _reranker(service, record)
+    model = _reranker(service, record, body.model)
     if not body.texts:
         raise EmptyBatchError("texts")
     check_count(len(body.texts), "texts", service.limits.max_documents)
@@ -80,8 +62,11 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
         return json_answer(_ranks(scores, best, body.texts if body.return_text else None))
 
 
-def _reranker(service: Service, record: RequestRecord) -> Model:
-    """The only reranker; if there is none, the only embedder. Raises APIError otherwise."""
+def _reranker(service: Service, record: RequestRecord, name: str | None) -> Model:
+    """The one of that name, or the only reranker, or if there is none the only embedder. Raises
+    APIError otherwise."""
+    if name is not None:
+        return service.find(record, name, RERANK)
     models = {model.name: model.served.execution for model in service.registry.models}
     rerankers = [
         name

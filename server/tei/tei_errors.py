@@ -17,6 +17,7 @@ P = ParamSpec("P")
 
 _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
     "invalid_request": (422, "Validation"),
+    "model_not_found": (422, "Validation"),
     "context_length_exceeded": (413, "Validation"),
     "too_large": (413, "Validation"),
     "body_too_large": (413, "Validation"),

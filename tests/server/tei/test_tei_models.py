@@ -1,4 +1,4 @@
-"""Which model TEI's endpoints, which name none, take; and `/info`."""
+"""Which model TEI's endpoints take, with a name and without one; and `/info`."""
 
 from tests.server.support import server_config
 from tests.server.tei.tei_client import LABELS, answer, failure
@@ -25,6 +25,46 @@ def test_several_models_that_fit_are_named(builder):
         assert (status, kind) == (424, "Backend")
         assert names in message
     assert deployment.http.get("/info").status_code == 424
+
+
+def test_a_request_may_name_one_of_several(builder):
+    models = [builder.model(name, "embed") for name in ("one", "two")]
+    models += [builder.model(name, "classify", LABELS) for name in ("three", "four")]
+    models += [builder.model(name, "classify") for name in ("five", "six")]
+    models += [builder.model(name, "embed_sparse") for name in ("seven", "eight")]
+    deployment = builder.open(server_config(*models))
+    pair = {"source_sentence": "a", "sentences": ["b"]}
+    texts = {"query": "a", "texts": ["b"]}
+    for path, model, body in (
+        ("/embed", "two", {"inputs": "a"}),
+        ("/embed_all", "two", {"inputs": "a"}),
+        ("/similarity", "two", {"inputs": pair}),
+        ("/", "two", {"inputs": "a"}),
+        ("/predict", "four", {"inputs": "a"}),
+        ("/", "four", {"inputs": "a"}),
+        ("/rerank", "six", texts),
+        ("/", "six", texts),
+        ("/embed_sparse", "eight", {"inputs": "a"}),
+        ("/", "eight", {"inputs": "a"}),
+    ):
+        answer(deployment, path, **body, model=model)
+        received = {name: engine.received for name, engine in deployment.engines.items()}
+        assert [name for name, jobs in received.items() if jobs] == [model], path
+        received[model].clear()
+
+
+def test_a_name_that_does_not_fit(tei_deployment):
+    for path, model, status in (
+        ("/embed", "sorter", 424),
+        ("/predict", "tei-vectors", 424),
+        ("/embed", "nobody", 422),
+        ("/", "nobody", 422),
+        ("/rerank", "sorter", 424),
+    ):
+        body = {"query": "a", "texts": ["b"]} if path == "/rerank" else {"inputs": "a"}
+        found, _, message = failure(tei_deployment, path, {**body, "model": model})
+        assert found == status
+        assert model in message
 
 
 def test_a_generator_alone_fits_nothing(builder):
