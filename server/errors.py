@@ -51,6 +51,9 @@ ErrorCode = Literal[
     "engine_dead",
     "template_unavailable",
     "internal_error",
+    "storage_full",
+    "state_unavailable",
+    "quota_exceeded",
     "not_ready",
     "unhealthy",
     "draining",
@@ -72,6 +75,7 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
     "wrong_endpoint": ErrorKind(400, "invalid_request_error"),
     "model_required": ErrorKind(400, "invalid_request_error"),
     "invalid_api_key": ErrorKind(401, "authentication_error"),
+    "quota_exceeded": ErrorKind(403, "invalid_request_error"),
     "model_not_found": ErrorKind(404, "invalid_request_error"),
     "not_found": ErrorKind(404, "invalid_request_error"),
     "method_not_allowed": ErrorKind(405, "invalid_request_error"),
@@ -83,9 +87,11 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
     "engine_dead": ErrorKind(500, "server_error"),
     "template_unavailable": ErrorKind(500, "server_error"),
     "internal_error": ErrorKind(500, "server_error"),
+    "state_unavailable": ErrorKind(501, "server_error"),
     "not_ready": ErrorKind(503, "server_error", retry_after=2),
     "unhealthy": ErrorKind(503, "server_error", retry_after=2),
     "draining": ErrorKind(503, "server_error", retry_after=5),
+    "storage_full": ErrorKind(507, "server_error"),
 }
 
 

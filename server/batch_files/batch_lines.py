@@ -122,6 +122,15 @@ def custom_id_of(text: bytes) -> str | None:
         return None
 
 
+def model_of(text: bytes) -> str | None:
+    """The model that a line names, as far as it can be read."""
+    try:
+        model = _body.decode(_given.decode(text).body).model
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return model if isinstance(model, str) else None
+
+
 def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineError) -> bytes:
     """A line of the output, without its end."""
     if isinstance(outcome, LineError):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from server.batch_files.batch_lines import Answer, read_output
-from server.batch_files.result_log import ResultLog, explained, sync_folder
+from server.batch_files.result_log import ResultLog, explained
+from server.sync_folder import sync_folder
 
 _BUFFER = 1 << 20
 

@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from server.sync_folder import sync_folder
+
 _NONE = -1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -235,15 +237,6 @@ def explained(path: Path, num_bytes: int) -> Generator[None]:
             f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed; what is done is "
             "kept, and --resume goes on from there"
         ) from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Names in it are on the disk. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write(file: FileIO, data: bytes) -> None:

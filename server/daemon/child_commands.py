@@ -20,7 +20,10 @@ from workers.contract.multicast import NO_MULTICAST
 PROCESS_FILE = "processes.json"
 """In the private folder: which processes the daemon has, once all are started."""
 
-Role = Literal["engine", "worker", "api"]
+SERVER_FILE = "server.json"
+"""In the private folder: the configuration of the API processes."""
+
+Role = Literal["engine", "worker", "api", "batch"]
 
 
 _WORKER_SETTINGS = NO_MULTICAST | {
@@ -118,6 +121,19 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
     ]
 
 
+def batch_part(config: ServerConfig, directory: Path) -> Part | None:
+    """The batch process, which reads the configuration of the API processes, if there is a state
+    folder."""
+    if config.state.folder is None:
+        return None
+    return Part(
+        title="batch process",
+        role="batch",
+        command=_command("server.batch_process.batch_main", str(directory / SERVER_FILE)),
+        environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+    )
+
+
 def write_server_config(config: ServerConfig, directory: Path) -> str:
     """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
     Raises OSError."""
@@ -125,7 +141,7 @@ def write_server_config(config: ServerConfig, directory: Path) -> str:
     if config.api_workers > 1:
         files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
         config = msgspec.structs.replace(config, count_files=files)
-    file, new = directory / "server.json", directory / "server.json.new"
+    file, new = directory / SERVER_FILE, directory / f"{SERVER_FILE}.new"
     new.unlink(missing_ok=True)
     Path(_written(new, config)).replace(file)
     return str(file)

@@ -9,15 +9,21 @@ import socket
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from server.daemon.build_config import build_config
-from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
+from server.daemon.child_commands import (
+    PROCESS_FILE,
+    batch_part,
+    daemon_parts,
+    write_server_config,
+)
 from server.daemon.credentials import Credentials
 from server.daemon.hangup import Hangup
+from server.daemon.held_state import held_state
 from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
@@ -61,10 +67,12 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
     _log_to_stderr(settings.log_level)
     raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
-    with where as listener, _private_folder() as folder:
+    with where as listener, _private_folder() as folder, ExitStack() as stack:
         credentials = Credentials(command)
         port = listener.getsockname()[1]
-        config = build_config(command, credentials, port=port, folder=folder)
+        state = stack.enter_context(held_state(settings.state_dir))
+        decided = build_config(command, credentials, port=port, folder=folder)
+        config = msgspec.structs.replace(decided, state=state)
         for model in config.models:
             _log.info("starting %s", describe(model))
         warn_of_few_open_files(config)
@@ -98,6 +106,7 @@ async def _supervise(
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
+        batch_part(config, folder),
         Timing(
             startup_timeout=config.startup_timeout,
             drain_timeout=config.drain_timeout,

@@ -13,6 +13,7 @@ import msgspec
 
 from server.daemon.child_commands import Part
 from server.daemon.hangup import Hangup
+from server.daemon.kept_running import KeptRunning
 from server.daemon.running_part import RunningPart
 from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
@@ -47,6 +48,7 @@ class Supervisor:
     def __init__(
         self,
         parts: Sequence[Part],
+        batch_part: Part | None,
         timing: Timing,
         hangup: Hangup,
         *,
@@ -55,9 +57,10 @@ class Supervisor:
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """`on_started` is called with all processes once they are spawned, `on_ready` with the
+        """The daemon lives as long as all `parts` do, but without the batch process it can do for a
+        while. `on_started` is called with all processes once they are spawned, `on_ready` with the
         seconds that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
-        self._parts = parts
+        self._parts, self._batch_part = parts, batch_part
         self._timing = timing
         self._hangup = hangup
         self._is_ready = is_ready
@@ -65,6 +68,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_hangup = on_hangup
         self._children: list[RunningPart] = []
+        self._batches: KeptRunning | None = None
         self._ended: list[RunningPart] = []
         self._lost: set[str] = set()
         self._unlogged: list[str] = []
@@ -84,6 +88,8 @@ class Supervisor:
             with _held_back(signal.SIGHUP):
                 for part in self._parts:
                     self._children.append(RunningPart(part))
+                if self._batch_part is not None:
+                    self._batches = KeptRunning(self._batch_part)
             self._on_started(self._children)
             code = await self._start_and_serve()
         finally:
@@ -215,8 +221,11 @@ class Supervisor:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
-        """The API processes finish what runs and exit; the others are idle then."""
+        """The API processes finish what runs and exit; the others are idle then. Batches go on
+        another time."""
         self._draining = True
+        if self._batches is not None:
+            await self._batches.stop()
         if not self._lost:
             _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
         seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
@@ -233,6 +242,8 @@ class Supervisor:
 
     async def _end(self, grace: float) -> None:
         """SIGTERM to all that are left, a moment, SIGKILL."""
+        if self._batches is not None:
+            await self._batches.stop()
         if grace:
             for child in self._children:
                 child.signal(signal.SIGTERM)

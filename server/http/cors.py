@@ -21,7 +21,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
     cors = CORSMiddleware(
         app,
         allow_origins=origins,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("x-request-id", "retry-after"),
     )

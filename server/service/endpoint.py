@@ -37,7 +37,7 @@ class Endpoint:
 
     def __init__(
         self,
-        method: Literal["GET", "POST"],
+        method: Literal["GET", "POST", "DELETE"],
         path: str,
         operation: Operation,
         *,

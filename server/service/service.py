@@ -19,7 +19,8 @@ from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
 from server.service.registry import Model, Registry
 from server.settings.api_keys import KeyCheck
-from server.settings.server_config import ServerConfig
+from server.settings.server_config import ServerConfig, State
+from server.state.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from server.request_tracing.request_tracer import RequestTracer
@@ -33,7 +34,7 @@ class Service:
     open."""
 
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
-        """`index` is the number of this API process. Raises OSError."""
+        """`index` is the number of this API process. Raises OSError, StateFolderError."""
         self.config = config
         self.limits = limits_per_process(config.limits, config.api_workers)
         self.keys = KeyCheck(config.api_keys)
@@ -48,6 +49,7 @@ class Service:
         )
         self.access_log = _access_log(config, self.metrics)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
+        self.state = _state_folder(config.state)
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
@@ -104,6 +106,10 @@ def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
     if config.access_log is None:
         return None
     return AccessLog(config.access_log, metrics.dropped_lines, alone=config.api_workers == 1)
+
+
+def _state_folder(state: State) -> StateFolder | None:
+    return None if state.folder is None else StateFolder(Path(state.folder))
 
 
 def _request_tracer(endpoint: str | None) -> "RequestTracer | None":

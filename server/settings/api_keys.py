@@ -60,6 +60,11 @@ class KeyCheck:
         """From now on these are the keys."""
         self._keys = [bytes.fromhex(key) for key in keys]
 
+    def owner(self, authorization: bytes) -> str:
+        """Whose a request is that has been admitted: a digest of its key, which no other key has.
+        Without keys everything is everybody's, an empty text's."""
+        return hashlib.sha256(_token(authorization)).hexdigest() if self._keys else ""
+
     def admits(self, authorization: bytes) -> bool:
         """`authorization` is the header's value: `Bearer KEY`.
 
@@ -67,9 +72,12 @@ class KeyCheck:
         """
         if not self._keys:
             return True
-        scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
-        if scheme.lower() != _SCHEME:
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
             return False
-        given = hashlib.sha256(token.strip()).digest()
+        given = hashlib.sha256(_token(authorization)).digest()
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         return any(matches)
+
+
+def _token(authorization: bytes) -> bytes:
+    return authorization[len(_SCHEME) :].strip()

@@ -20,6 +20,9 @@ MAX_BODY_BYTES = 8 << 20
 MAX_INPUTS = 2048
 MAX_DOCUMENTS = 1000
 MAX_N = 128
+MAX_FILE_BYTES = 512 << 20
+MAX_FILE_LINES = 50_000
+MAX_STORED_BYTES = 16 << 30
 MAX_PENDING_TOKENS = 16 << 20
 """Tokens in flight in the whole daemon; no flag sets it."""
 

@@ -16,6 +16,7 @@ class FlagGroup(StrEnum):
     HTTP = "HTTP"
     ACCESS = "access"
     LIMITS = "limits"
+    STORAGE = "files and batches"
     LIFE = "start and stop"
 
 

@@ -36,6 +36,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_inputs: int = defaults.MAX_INPUTS
     max_documents: int = defaults.MAX_DOCUMENTS
     max_n: int = defaults.MAX_N
+    max_file_bytes: int = defaults.MAX_FILE_BYTES
+    max_file_lines: int = defaults.MAX_FILE_LINES
+    max_stored_bytes: int = defaults.MAX_STORED_BYTES
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The folder of what clients store, or (None) why they can store nothing."""
+
+    folder: str | None = None
+    fault: str = ""
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +111,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
     limits: Limits
+    state: State = State()
     models: tuple[ServedModel, ...]
 
 
@@ -119,6 +130,11 @@ def traces_protocol_from(environment: Mapping[str, str] = os.environ) -> tuple[s
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Where this user's programs keep what they can make again (XDG Base Directory)."""
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "penstock"
+
+
+def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's programs keep what outlives them (XDG Base Directory)."""
+    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "penstock"
 
 
 def child_environment(

@@ -31,6 +31,7 @@ from server.settings.setting_types import (
     parse_size,
     parse_traces_endpoint,
 )
+from server.settings.storage_settings import StorageSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -39,7 +40,7 @@ class SettingsError(ValueError):
     """The settings are not valid; one line names the flag, or the file and the key."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
     Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
@@ -265,6 +266,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             max_inputs=self.max_inputs,
             max_documents=self.max_documents,
             max_n=self.max_n,
+            max_file_bytes=self.max_file_size,
+            max_file_lines=self.max_file_lines,
+            max_stored_bytes=self.max_stored_size,
         )
 
 

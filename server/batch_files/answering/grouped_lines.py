@@ -102,8 +102,9 @@ def _chunk(lines: Iterator[Line]) -> list[Line]:
 
 
 @asynccontextmanager
-async def grouped_lines(config: ServerConfig) -> AsyncGenerator[GroupedLines]:
+async def grouped_lines(config: ServerConfig, share: float = 1.0) -> AsyncGenerator[GroupedLines]:
     """Answers lines with the engines of `config`, which run or are about to, until the block ends.
+    They have at most this `share` of what an engine takes at once; the rest is for other clients.
 
     Raises EngineError if an engine dies before it is ready.
     """
@@ -113,7 +114,7 @@ async def grouped_lines(config: ServerConfig) -> AsyncGenerator[GroupedLines]:
     for served in config.models:
         execution = served.execution
         tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
-        clients.append(GroupingClient(served.engine, tokenizer, arrivals))
+        clients.append(GroupingClient(served.engine, tokenizer, arrivals, share))
         models.append(Model(served, tokenizer, clients[-1]))
     # The clients keep to the engines' bounds: nothing is to be refused here.
     limits = msgspec.structs.replace(

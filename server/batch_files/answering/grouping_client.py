@@ -1,6 +1,7 @@
 """A client of an engine that holds prompts back until those that begin alike are known."""
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,15 @@ class GroupingClient(EngineClient):
     which finds the groups; others go as soon as there is room, those that are tried again at
     once."""
 
-    def __init__(self, engine: EngineConfig, tokenizer: Tokenizer, arrivals: Arrivals) -> None:
+    def __init__(
+        self, engine: EngineConfig, tokenizer: Tokenizer, arrivals: Arrivals, share: float
+    ) -> None:
+        """Uses at most this `share` of what the engine takes at once."""
         super().__init__(engine.client_endpoint)
         self.grouped = True
         self._tokenizer, self._arrivals = tokenizer, arrivals
-        self._most = (engine.max_pending_rows, engine.max_pending_tokens)
+        rows, tokens = engine.max_pending_rows, engine.max_pending_tokens
+        self._most = (math.ceil(rows * share), math.ceil(tokens * share))
         self._room = Window(*self._most)
         self._held: list[_HeldPrompt] = []
         self._tokenized = 0

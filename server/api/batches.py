@@ -1,0 +1,128 @@
+"""`/v1/batches`: uploaded files of requests, answered when there is room."""
+
+import asyncio
+import time
+
+import msgspec
+from fastapi import Request, Response
+
+from server.errors import APIError
+from server.http.body import Body
+from server.http.openapi import operation
+from server.schemas.stored.batches import (
+    BatchErrors,
+    BatchList,
+    BatchObject,
+    BatchRequest,
+    RequestCounts,
+)
+from server.service.endpoint import Endpoint
+from server.service.service import json_answer, service_of
+from server.service.stored import page_of, stored_of
+from server.state.stored_batches import BatchError, StoredBatch
+from server.state.stored_files import new_id
+
+_WINDOW_SECONDS = 24 * 3600
+_MOST, _DEFAULT = 100, 20
+
+CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
+LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList), order=82)
+GET_BATCH = Endpoint(
+    "GET", "/v1/batches/{batch}", operation(BatchObject, parameters=("batch",)), order=83
+)
+CANCEL_BATCH = Endpoint(
+    "POST", "/v1/batches/{batch}/cancel", operation(BatchObject, parameters=("batch",)), order=84
+)
+_body = Body(BatchRequest)
+_errors = msgspec.json.Decoder(list[BatchError])
+_metadata = msgspec.json.Decoder(dict[str, str] | None)
+
+
+@CREATE_BATCH.answered_by
+async def create_batch(request: Request) -> Response:
+    """Answer every line of an uploaded file, below the priority of all other requests."""
+    state, owner = stored_of(request)
+    body = await _body.read(request, service_of(request).limits.max_body_bytes)
+    file = await asyncio.to_thread(state.files.get, body.input_file_id, owner)
+    if file is None or file.purpose != "batch":
+        message = f"input_file_id: no file {body.input_file_id[:100]!r} for batches"
+        raise APIError("invalid_request", message, "input_file_id")
+    now, kept = int(time.time()), body.output_expires_after
+    batch = StoredBatch(
+        id=new_id("batch"),
+        owner=owner,
+        endpoint=body.endpoint,
+        input_file_id=file.id,
+        completion_window=body.completion_window,
+        metadata=msgspec.json.encode(body.metadata).decode(),
+        output_seconds=None if kept is None else kept.seconds,
+        created_at=now,
+        expires_at=now + _WINDOW_SECONDS,
+    )
+    await asyncio.to_thread(state.batches.add, batch)
+    return json_answer(_shown(batch))
+
+
+@LIST_BATCHES.answered_by
+async def list_batches(request: Request) -> Response:
+    """The client's batches, newest first; `limit` of them, behind `after`."""
+    state, owner = stored_of(request)
+    page = page_of(request, most=_MOST, default=_DEFAULT, sorted_by_client=False)
+    found = await asyncio.to_thread(state.batches.list, owner, page)
+    shown = found[: page.limit]
+    return json_answer(
+        BatchList(
+            data=[*map(_shown, shown)],
+            first_id=shown[0].id if shown else None,
+            last_id=shown[-1].id if shown else None,
+            has_more=len(found) > len(shown),
+        )
+    )
+
+
+@GET_BATCH.answered_by
+async def get_batch(request: Request) -> Response:
+    """How far a batch is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await asyncio.to_thread(state.batches.get, batch_id, owner))
+
+
+@CANCEL_BATCH.answered_by
+async def cancel_batch(request: Request) -> Response:
+    """End a batch: what is done of it will be in its files. One that is over stays as it is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await asyncio.to_thread(state.batches.cancel, batch_id, owner))
+
+
+def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
+    if batch is None:
+        raise APIError("not_found", f"there is no batch {batch_id[:100]!r}", "batch")
+    return json_answer(_shown(batch))
+
+
+def _shown(batch: StoredBatch) -> BatchObject:
+    errors = _errors.decode(batch.errors)
+    return BatchObject(
+        id=batch.id,
+        endpoint=batch.endpoint,
+        model=batch.model,
+        errors=BatchErrors(data=errors) if errors else None,
+        input_file_id=batch.input_file_id,
+        completion_window=batch.completion_window,
+        status=batch.status,
+        output_file_id=batch.output_file_id,
+        error_file_id=batch.error_file_id,
+        created_at=batch.created_at,
+        in_progress_at=batch.in_progress_at,
+        expires_at=batch.expires_at,
+        finalizing_at=batch.finalizing_at,
+        completed_at=batch.completed_at,
+        failed_at=batch.failed_at,
+        expired_at=batch.expired_at,
+        cancelling_at=batch.cancelling_at,
+        cancelled_at=batch.cancelled_at,
+        request_counts=RequestCounts(batch.total, batch.completed, batch.failed),
+        metadata=_metadata.decode(batch.metadata),
+    )

@@ -1,0 +1,187 @@
+"""`/v1/files`: files of requests that clients upload, and those with the answers."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import Request, Response
+from msgspec import UNSET
+from starlette.responses import FileResponse
+
+from server.errors import APIError, ErrorCode
+from server.http.form import Form, FormReader
+from server.http.openapi import operation
+from server.schemas.stored.files import DeletedFile, FileList, FileObject
+from server.service.endpoint import Endpoint, Operation
+from server.service.service import json_answer, service_of
+from server.service.stored import Stored, page_of, stored_of
+from server.settings.server_config import Limits
+from server.state.stored_files import StoredFile, new_id
+from server.state.upload import Upload, UploadBounds, UploadRefusedError
+
+_SECONDS = (3600, 2_592_000)
+_MOST = 10_000
+_REFUSALS: dict[str, ErrorCode] = {
+    "bytes": "body_too_large",
+    "lines": "too_large",
+    "quota": "quota_exceeded",
+}
+
+CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject), order=71)
+LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList), order=72)
+GET_FILE = Endpoint(
+    "GET", "/v1/files/{file}", operation(FileObject, parameters=("file",)), order=73
+)
+DELETE_FILE = Endpoint(
+    "DELETE", "/v1/files/{file}", operation(DeletedFile, parameters=("file",)), order=74
+)
+GET_CONTENT = Endpoint(
+    "GET",
+    "/v1/files/{file}/content",
+    Operation(arguments={"response_class": Response}),
+    order=75,
+)
+
+
+@CREATE_FILE.answered_by
+async def create_file(request: Request) -> Response:
+    """Store a file for a batch: a form with `file` and `purpose`, read as it comes."""
+    stored, limits = stored_of(request), service_of(request).limits
+    file_id = new_id("file")
+    path = stored.state.files.path(file_id)
+    async with _upload(stored, path, limits) as upload:
+        form = await FormReader("file", upload).read(request)
+        file = _described(form, file_id, stored.owner, upload.num_bytes)
+        await asyncio.to_thread(upload.commit)
+        await asyncio.to_thread(stored.state.files.add, file)
+    return json_answer(_shown(file))
+
+
+@LIST_FILES.answered_by
+async def list_files(request: Request) -> Response:
+    """The client's files, newest first or by `order`, of one `purpose` or of all; `limit` of them,
+    behind `after`."""
+    state, owner = stored_of(request)
+    page = page_of(request, most=_MOST, default=_MOST, sorted_by_client=True)
+    purpose = request.query_params.get("purpose")
+    found = await asyncio.to_thread(state.files.list, owner, page, purpose)
+    shown = found[: page.limit]
+    return json_answer(
+        FileList(
+            data=[*map(_shown, shown)],
+            first_id=shown[0].id if shown else None,
+            last_id=shown[-1].id if shown else None,
+            has_more=len(found) > len(shown),
+        )
+    )
+
+
+@GET_FILE.answered_by
+async def get_file(request: Request) -> Response:
+    """What is known of a file."""
+    _, file = await _found(request)
+    return json_answer(_shown(file))
+
+
+@GET_CONTENT.answered_by
+async def get_content(request: Request) -> Response:
+    """What is in a file."""
+    path, file = await _found(request)
+    return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
+
+
+@DELETE_FILE.answered_by
+async def delete_file(request: Request) -> Response:
+    """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
+    state, owner = stored_of(request)
+    file_id: str = request.path_params["file"]
+    if not await asyncio.to_thread(state.files.delete, file_id, owner):
+        raise _not_found(file_id)
+    return json_answer(DeletedFile(id=file_id))
+
+
+@asynccontextmanager
+async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
+    """Where the contents go; nothing is left of them if the block fails. Raises APIError."""
+    try:
+        used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
+        bounds = UploadBounds(
+            max_bytes=limits.max_file_bytes,
+            max_lines=limits.max_file_lines,
+            left_bytes=max(0, limits.max_stored_bytes - used),
+        )
+        upload = await asyncio.to_thread(Upload, path, bounds)
+        try:
+            yield upload
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(upload.discard))
+            raise
+    except UploadRefusedError as refusal:
+        raise APIError(
+            _REFUSALS[refusal.kind], f"file: {refusal}", "file", {"connection": "close"}
+        ) from None
+    except OSError as error:
+        raise APIError("storage_full", f"the file cannot be stored: {error.strerror}") from None
+
+
+def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
+    """Raises APIError."""
+    if form.filename is None:
+        raise APIError("invalid_request", "file: is required", "file")
+    purpose = form.fields.get("purpose")
+    if purpose != "batch":
+        said = "is required: batch" if purpose is None else f"{purpose[:100]!r} is not batch"
+        raise APIError("invalid_request", f"purpose: {said}", "purpose")
+    now = int(time.time())
+    seconds = _kept_seconds(form.fields)
+    return StoredFile(
+        id=file_id,
+        owner=owner,
+        filename=form.filename,
+        purpose="batch",
+        bytes=num_bytes,
+        created_at=now,
+        expires_at=None if seconds is None else now + seconds,
+    )
+
+
+def _kept_seconds(fields: dict[str, str]) -> int | None:
+    """How long a file is kept; None for ever."""
+    anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and text is None:
+        return None
+    if anchor != "created_at":
+        raise APIError("invalid_request", "expires_after.anchor: is created_at", "expires_after")
+    least, most = _SECONDS
+    if not re.fullmatch(r"[0-9]{1,9}", text or "") or not least <= int(text or 0) <= most:
+        message = f"expires_after.seconds: is a number from {least} to {most}"
+        raise APIError("invalid_request", message, "expires_after")
+    return int(text or 0)
+
+
+async def _found(request: Request) -> tuple[Path, StoredFile]:
+    """The file that the path names, and where it is. Raises APIError."""
+    state, owner = stored_of(request)
+    file_id: str = request.path_params["file"]
+    file = await asyncio.to_thread(state.files.get, file_id, owner)
+    if file is None:
+        raise _not_found(file_id)
+    return state.files.path(file_id), file
+
+
+def _not_found(file_id: str) -> APIError:
+    return APIError("not_found", f"there is no file {file_id[:100]!r}", "file")
+
+
+def _shown(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id,
+        bytes=file.bytes,
+        created_at=file.created_at,
+        expires_at=UNSET if file.expires_at is None else file.expires_at,
+        filename=file.filename,
+        purpose=file.purpose,
+    )

@@ -1,0 +1,70 @@
+"""The batch process: `python -P -m server.batch_process.batch_main CONFIG.json`.
+
+CONFIG.json holds the ServerConfig of the API processes. There is one batch process, whatever their
+number. SIGTERM ends it; what it was doing goes on at the next start.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from server.batch_files.answering.grouped_lines import grouped_lines
+from server.batch_process.batch_runner import BatchRunner
+from server.settings.server_config import ServerConfig, State
+from server.state.state_folder import StateFolder
+from workers.contract.supervision import exit_with_parent
+
+_SHARE = 0.5
+"""Of what an engine takes at once: requests that somebody waits for find room beside a batch."""
+
+
+async def run_batches(config: ServerConfig) -> None:
+    """Until SIGTERM. Raises EngineError or JobStoppedError if an engine is lost, sqlite3.Error or
+    OSError if the disk fails."""
+    running = asyncio.current_task()
+    assert running is not None, "a task runs this"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    assert config.state.folder is not None, "only then is there a batch process"
+    state = StateFolder(Path(config.state.folder))
+    # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
+    # metrics, logs and traces of requests are not those of the API processes.
+    own = msgspec.structs.replace(
+        config,
+        state=State(),
+        api_keys=(),
+        count_files=(),
+        process_file=None,
+        access_log=None,
+        otlp_traces_endpoint=None,
+        metrics_alias=None,
+    )
+    try:
+        async with grouped_lines(own, _SHARE) as backend:
+            await BatchRunner(state, backend, config.limits.max_body_bytes).run()
+    finally:
+        state.close()
+
+
+def main() -> None:
+    """The process."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    exit_with_parent()
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ServerConfig)
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s batches: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    with suppress(asyncio.CancelledError):
+        uvloop.run(run_batches(config))
+
+
+if __name__ == "__main__":
+    main()

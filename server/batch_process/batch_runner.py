@@ -1,0 +1,175 @@
+"""Runs the batches of the state folder, one after another, with the engines of the daemon."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+
+from server.batch_files.base import LineBackend
+from server.batch_files.batch_lines import LineError, LineRules, model_of
+from server.batch_files.file_job import FileJob
+from server.batch_files.result_log import JobFileError
+from server.state.state_folder import StateFolder
+from server.state.stored_batches import BatchError, Status, StoredBatch
+from server.state.stored_files import StoredFile, new_id
+
+_POLL_S = 0.2
+_TIDY_S = 60.0
+_EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
+_BESIDE_BODY = 1 << 16
+"""Bytes of a line that are not its body."""
+
+_log = logging.getLogger("penstock")
+
+
+class BatchRunner:
+    """`run` takes batches in the order in which they were made. One that a killed daemon has begun
+    goes on: what had been written of its results is kept."""
+
+    def __init__(self, state: StateFolder, backend: LineBackend, max_body_bytes: int) -> None:
+        self._state = state
+        self._backend = backend
+        self._max_line_bytes = max_body_bytes + _BESIDE_BODY
+
+    async def run(self) -> None:
+        """Until cancelled. Raises JobStoppedError if the engines are lost, sqlite3.Error or OSError
+        if the disk fails."""
+        tidied = 0.0
+        while True:
+            batch = await asyncio.to_thread(self._state.batches.next_open)
+            if batch is not None:
+                await _BatchRun(self._state, batch, self._rules(batch)).run(self._backend)
+            elif time.time() - tidied < _TIDY_S:
+                await asyncio.sleep(_POLL_S)
+            else:
+                tidied = time.time()
+                await asyncio.to_thread(self._state.files.drop_expired)
+
+    def _rules(self, batch: StoredBatch) -> LineRules:
+        """All lines are for the model of the first one."""
+        source = self._state.files.path(batch.input_file_id)
+        model = _first_model(source, self._max_line_bytes)
+        return LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint, model=model)
+
+
+class _BatchRun:
+    """One batch, from wherever it is to its end."""
+
+    def __init__(self, state: StateFolder, batch: StoredBatch, rules: LineRules) -> None:
+        self._state, self._batch, self._rules = state, batch, rules
+        self._log = state.jobs / batch.id
+        source = state.files.path(batch.input_file_id)
+        self._job = FileJob(source, self._log, rules=rules, options={})
+
+    async def run(self, backend: LineBackend) -> None:
+        """Raises as `BatchRunner.run` does, and CancelledError: the batch goes on another time."""
+        try:
+            await self._job.open(resume=True)
+        except JobFileError as error:
+            _log.warning("batch %s: %s", self._batch.id, error)
+            await self._fail("input_unreadable", "the input file is gone, or cannot be read")
+            return
+        try:
+            await self._answer(backend)
+        except JobFileError as error:
+            _log.warning("batch %s: %s", self._batch.id, error)
+            await self._fail("storage_full", "the server could not store the results")
+        finally:
+            self._job.close()
+
+    async def _answer(self, backend: LineBackend) -> None:
+        batches, batch = self._state.batches, self._batch
+        if not self._job.counts.total:
+            await self._fail("empty_file", "the input file has no lines")
+            return
+        await asyncio.to_thread(
+            batches.enter, batch.id, "in_progress", "validating", model=self._rules.model
+        )
+        work = asyncio.create_task(self._job.run(backend))
+        try:
+            ended = await self._watch(work)
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+        await asyncio.to_thread(self._finish, ended)
+
+    async def _watch(self, work: asyncio.Task[None]) -> Status:
+        """Tell how far it is, until it is done, cancelled or too late: the status that follows."""
+        batches, batch = self._state.batches, self._batch
+        while True:
+            await asyncio.wait([work], timeout=_POLL_S)
+            await asyncio.to_thread(self._count)
+            if work.done():
+                work.result()
+                return "completed"
+            if await asyncio.to_thread(batches.status, batch.id) == "cancelling":
+                return "cancelled"
+            if time.time() >= batch.expires_at:
+                return "expired"
+
+    def _count(self) -> None:
+        counts = self._job.counts
+        self._state.batches.count(
+            self._batch.id, total=counts.total, completed=counts.completed, failed=counts.failed
+        )
+
+    def _finish(self, status: Status) -> None:
+        """Give the client what there is. Raises JobFileError."""
+        batches, batch, files = self._state.batches, self._batch, self._state.files
+        batches.enter(batch.id, "finalizing", "in_progress")
+        output, errors = new_id("file"), new_id("file")
+        self._job.assemble(
+            files.path(output),
+            files.path(errors),
+            unfinished=_EXPIRED if status == "expired" else None,
+        )
+        made = tuple(filter(None, (self._made(output, "output"), self._made(errors, "error"))))
+        known = {file.id for file in made}
+        batches.end(
+            batch.id,
+            status,
+            made,
+            output_file_id=output if output in known else None,
+            error_file_id=errors if errors in known else None,
+            completed=self._job.counts.completed,
+            failed=self._job.counts.failed,
+        )
+        self._job.remove()
+
+    def _made(self, file_id: str, what: str) -> StoredFile | None:
+        """A file for the client; an empty one is removed."""
+        batch, path = self._batch, self._state.files.path(file_id)
+        size = path.stat().st_size
+        if not size:
+            path.unlink()
+            return None
+        now, kept = int(time.time()), batch.output_seconds
+        return StoredFile(
+            id=file_id,
+            owner=batch.owner,
+            filename=f"{batch.id}_{what}.jsonl",
+            purpose="batch_output",
+            bytes=size,
+            created_at=now,
+            expires_at=None if kept is None else now + kept,
+        )
+
+    async def _fail(self, code: str, message: str) -> None:
+        errors = msgspec.json.encode([BatchError(code, message)]).decode()
+        await asyncio.to_thread(
+            self._state.batches.end, self._batch.id, "failed", (), errors=errors
+        )
+        self._log.unlink(missing_ok=True)
+
+
+def _first_model(source: Path, max_bytes: int) -> str | None:
+    """The model that the first line of a file names, as far as it can be read."""
+    try:
+        with source.open("rb") as file:
+            while (text := file.readline(max_bytes)) and text.isspace():
+                pass
+    except OSError:
+        return None
+    return model_of(text)

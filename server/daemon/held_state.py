@@ -1,0 +1,36 @@
+"""The state folder of a daemon, while it runs; one that cannot be had stops no start."""
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.settings.server_config import State, state_folder
+from server.state.state_folder import StateFolderError, StateLock
+
+_NO_STATE = "none"
+_SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
+_UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
+
+_log = logging.getLogger("penstock")
+
+
+@contextmanager
+def held_state(setting: str | None) -> Generator[State]:
+    """The state folder that the setting names, by default the user's, locked for this daemon."""
+    if setting == _NO_STATE:
+        yield State(fault=_SWITCHED_OFF)
+        return
+    folder = Path(setting).expanduser().absolute() if setting else state_folder()
+    try:
+        lock = StateLock(folder)
+    except StateFolderError as error:
+        # Nobody has asked for the default folder; a second daemon of a user has none.
+        level = logging.INFO if setting is None else logging.WARNING
+        _log.log(level, "no files and batches (--state-dir): %s", error)
+        yield State(fault=_UNUSABLE)
+        return
+    try:
+        yield State(folder=str(folder))
+    finally:
+        lock.release()

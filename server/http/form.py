@@ -1,0 +1,137 @@
+"""Forms (multipart/form-data, RFC 7578) with one file, which is not held in memory."""
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from server.errors import APIError
+from server.http.disconnect import ClientLeftError
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+_MAX_FIELDS = 32
+_MAX_FIELD_BYTES = 4096
+_WRITTEN_AT_ONCE = 1 << 20
+
+
+class Sink(Protocol):
+    """Takes a file's contents as they come; `write` may block, and runs in a thread."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Form:
+    """The fields of a form that has been read, and its file's name."""
+
+    def __init__(self, file_field: str) -> None:
+        self.file_field = file_field
+        self.fields: dict[str, str] = {}
+        self.filename: str | None = None
+
+
+class FormReader:
+    """Reads a form: the file in the field `file_field` goes to a sink, other fields are kept."""
+
+    def __init__(self, file_field: str, sink: Sink) -> None:
+        self._form = Form(file_field)
+        self._sink = sink
+        self._unwritten: list[bytes] = []
+        self._size = 0
+        self._header = bytearray()
+        self._value = bytearray()
+        self._headers: dict[bytes, bytes] = {}
+        self._name = ""
+        self._is_file = False
+        self._whole = False
+
+    async def read(self, request: Request) -> Form:
+        """The whole form. Raises APIError `invalid_request`, ClientLeftError, or what the sink
+        raises."""
+        kind, options = parse_options_header(request.headers.get("content-type", ""))
+        boundary = options.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise _fault("the body is multipart/form-data with a boundary")
+        parser = MultipartParser(boundary, self._callbacks())
+        try:
+            async for part in request.stream():
+                parser.write(part)
+                if self._size >= _WRITTEN_AT_ONCE:
+                    await self._flush()
+            parser.finalize()
+        except FormParserError as error:
+            raise _fault(f"not a form: {error}") from None
+        except ClientDisconnect:
+            raise ClientLeftError from None
+        await self._flush()
+        if not self._whole:
+            raise _fault("the form ends before its last boundary")
+        return self._form
+
+    async def _flush(self) -> None:
+        data, self._unwritten, self._size = b"".join(self._unwritten), [], 0
+        await asyncio.to_thread(self._sink.write, data)
+
+    def _callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": self._add_to_header,
+            "on_header_value": self._add_to_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._begin_data,
+            "on_part_data": self._add,
+            "on_part_end": self._end,
+            "on_end": self._finish,
+        }
+
+    def _begin(self) -> None:
+        self._headers.clear()
+        self._value.clear()
+
+    def _add_to_header(self, data: bytes, start: int, end: int) -> None:
+        self._header.extend(data[start:end])
+
+    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
+        self._value.extend(data[start:end])
+
+    def _end_header(self) -> None:
+        self._headers[bytes(self._header).lower()] = bytes(self._value)
+        self._header.clear()
+        self._value.clear()
+
+    def _begin_data(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._name = options.get(b"name", b"").decode(errors="replace")
+        filename = options.get(b"filename")
+        self._is_file = self._name == self._form.file_field
+        if self._is_file:
+            if filename is None:
+                raise _fault(f"{self._name}: is a file, with a filename", self._name)
+            if self._form.filename is not None:
+                raise _fault(f"{self._name}: is there twice", self._name)
+            self._form.filename = filename.decode(errors="replace")
+        elif len(self._form.fields) >= _MAX_FIELDS:
+            raise _fault(f"a form has at most {_MAX_FIELDS} fields")
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self._unwritten.append(data[start:end])
+            self._size += end - start
+        elif len(self._value) + end - start > _MAX_FIELD_BYTES:
+            raise _fault(f"{self._name}: at most {_MAX_FIELD_BYTES} bytes", self._name)
+        else:
+            self._add_to_value(data, start, end)
+
+    def _end(self) -> None:
+        if not self._is_file:
+            self._form.fields[self._name] = self._value.decode(errors="replace")
+
+    def _finish(self) -> None:
+        self._whole = True
+
+
+def _fault(message: str, param: str | None = None) -> APIError:
+    return APIError("invalid_request", message, param)

@@ -1,0 +1,1 @@
+"""What clients store: files, and the batches that answer them."""

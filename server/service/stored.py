@@ -1,0 +1,41 @@
+"""What a request has to do with the state folder: whose it is, and which part of a list it asks
+for."""
+
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from server.errors import APIError
+from server.service.service import service_of
+from server.state.database import Page
+from server.state.state_folder import StateFolder
+
+
+class Stored(NamedTuple):
+    """The state folder, and the `owner` whose things in it a request may see."""
+
+    state: StateFolder
+    owner: str
+
+
+def stored_of(request: Request) -> Stored:
+    """Raises APIError `state_unavailable` where clients can store nothing."""
+    service = service_of(request)
+    if service.state is None:
+        raise APIError("state_unavailable", service.config.state.fault)
+    authorization = request.headers.get("authorization", "").encode("latin-1")
+    return Stored(service.state, service.keys.owner(authorization))
+
+
+def page_of(request: Request, *, most: int, default: int, sorted_by_client: bool) -> Page:
+    """The page that the query asks for with `limit` (1 to `most`), `after`, and `order` (asc, desc)
+    if clients may sort. Raises APIError."""
+    query = request.query_params
+    order = query.get("order", "desc") if sorted_by_client else "desc"
+    if order not in ("asc", "desc"):
+        raise APIError("invalid_request", "order: is asc or desc", "order")
+    text = query.get("limit") or str(default)
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= limit <= most:
+        raise APIError("invalid_request", f"limit: is a number from 1 to {most}", "limit")
+    return Page(limit, query.get("after"), newest_first=order == "desc")

@@ -1,0 +1,1 @@
+"""What outlives the daemon: the files that clients upload and the batches that answer them."""

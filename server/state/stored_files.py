@@ -1,0 +1,105 @@
+"""Files that clients have uploaded, and those that batches have written for them."""
+
+import secrets
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from server.state.database import Database, Page, Run
+from server.sync_folder import sync_folder
+
+Purpose = Literal["batch", "batch_output"]
+"""What a file is for: the requests of a batch, or what came of them."""
+
+_LIVE = "(expires_at IS NULL OR expires_at > ?)"
+_ID_BYTES = 12
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file of `owner` (a digest of its API key). Times are in seconds since 1970; without
+    `expires_at` it stays until it is deleted. The fields are the columns of its table."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: Purpose
+    bytes: int
+    created_at: int
+    expires_at: int | None = None
+
+
+def new_id(kind: str) -> str:
+    """An id that nobody can guess."""
+    return f"{kind}-{secrets.token_hex(_ID_BYTES)}"
+
+
+class StoredFiles:
+    """Their contents are in a folder, all else in the database. A file is there once it has its
+    row. Methods block; they raise OSError or sqlite3.Error where the disk fails."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._database = database
+        self._folder = folder
+
+    def path(self, file_id: str) -> Path:
+        """Where its contents are."""
+        return self._folder / file_id
+
+    def add(self, *files: StoredFile) -> None:
+        """Files whose contents are at their paths, and on the disk."""
+        sync_folder(self._folder)
+        with self._database.changes() as run:
+            insert_files(run, files)
+
+    def get(self, file_id: str, owner: str) -> StoredFile | None:
+        """A file of this owner that has not expired."""
+        found = self._database.rows(
+            f"SELECT * FROM files WHERE id = ? AND owner = ? AND {_LIVE}",  # noqa: S608
+            *(file_id, owner, time.time()),
+        )
+        return StoredFile(*found[0]) if found else None
+
+    def list(self, owner: str, page: Page, purpose: str | None = None) -> list[StoredFile]:
+        """A page of the owner's files, and the one behind it, if there is one."""
+        where, values = f"owner = ? AND {_LIVE}", [owner, time.time()]
+        if purpose is not None:
+            where, values = f"{where} AND purpose = ?", [*values, purpose]
+        return [StoredFile(*row) for row in page.rows(self._database, "files", where, *values)]
+
+    def delete(self, file_id: str, owner: str) -> bool:
+        """Whether there was such a file."""
+        with self._database.changes() as run:
+            gone = run("DELETE FROM files WHERE id = ? AND owner = ? RETURNING id", file_id, owner)
+        if gone:
+            self.path(file_id).unlink(missing_ok=True)
+        return bool(gone)
+
+    def used_bytes(self, owner: str) -> int:
+        """What the owner's files take."""
+        ((total,),) = self._database.rows(
+            "SELECT COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?", owner
+        )
+        return total
+
+    def drop_expired(self) -> None:
+        """Delete what has expired."""
+        with self._database.changes() as run:
+            gone = run("DELETE FROM files WHERE expires_at <= ? RETURNING id", time.time())
+        for (file_id,) in gone:
+            self.path(file_id).unlink(missing_ok=True)
+
+    def drop_unknown(self) -> None:
+        """Delete contents without a row: of uploads that a killed daemon did not finish. Only while
+        nobody else uses the folder."""
+        known = {file_id for (file_id,) in self._database.rows("SELECT id FROM files")}
+        for path in self._folder.iterdir():
+            if path.name not in known:
+                path.unlink()
+
+
+def insert_files(run: Run, files: tuple[StoredFile, ...]) -> None:
+    """In a transaction."""
+    for file in files:
+        run("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", *msgspec.structs.astuple(file))

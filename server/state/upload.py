@@ -1,0 +1,60 @@
+"""An upload on its way to the disk, within its bounds."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+_CHUNK = 1 << 20
+
+
+class UploadBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file may have, and what is left of what its owner may store, in bytes."""
+
+    max_bytes: int
+    max_lines: int
+    left_bytes: int
+
+
+class UploadRefusedError(Exception):
+    """The upload breaks a bound: `kind` says which."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Upload:
+    """Takes the contents of a file as they come. `commit` or `discard` it. Its methods block, and
+    raise OSError where the disk fails."""
+
+    def __init__(self, path: Path, bounds: UploadBounds) -> None:
+        self._path = path
+        self._bounds = bounds
+        self._file = path.open("xb", _CHUNK)
+        self.num_bytes = self._num_lines = 0
+
+    def write(self, data: bytes) -> None:
+        """Raises UploadRefusedError where there is too much."""
+        self.num_bytes += len(data)
+        self._num_lines += data.count(b"\n")
+        bounds = self._bounds
+        if self.num_bytes > bounds.max_bytes:
+            raise UploadRefusedError("bytes", f"a file has at most {bounds.max_bytes:,} bytes")
+        if self.num_bytes > bounds.left_bytes:
+            message = f"{bounds.left_bytes:,} bytes are left of what you may store; delete files"
+            raise UploadRefusedError("quota", message)
+        if self._num_lines > bounds.max_lines:
+            raise UploadRefusedError("lines", f"a file has at most {bounds.max_lines:,} lines")
+        self._file.write(data)
+
+    def commit(self) -> None:
+        """The contents are on the disk when this returns."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Nothing is left of it."""
+        self._path.unlink(missing_ok=True)
+        self._file.close()
