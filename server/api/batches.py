@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from server.errors import APIError
 from server.http.body import Body
 from server.http.openapi import operation
-from server.schemas.stored.batches import (
+from server.schemas.stored.batch_objects import (
     BatchErrors,
     BatchList,
     BatchObject,

@@ -14,7 +14,7 @@ from starlette.responses import FileResponse
 from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
 from server.http.openapi import operation
-from server.schemas.stored.files import DeletedFile, FileList, FileObject
+from server.schemas.stored.file_objects import DeletedFile, FileList, FileObject
 from server.service.endpoint import Endpoint, Operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, page_of, stored_of

@@ -14,19 +14,21 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from engine_core.client.pending_jobs import EngineError
 from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_process.batch_runner import BatchRunner
+from server.batches.results import JobStoppedError
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
 from workers.contract.supervision import exit_with_parent
 
 _SHARE = 0.5
-"""Of what an engine takes at once: requests that somebody waits for find room beside a batch."""
+"""The part of what an engine takes at once that is for batches: others find room beside them."""
 
 
 async def run_batches(config: ServerConfig) -> None:
-    """Until SIGTERM. Raises EngineError or JobStoppedError if an engine is lost, sqlite3.Error or
-    OSError if the disk fails."""
+    """Until SIGTERM, which also comes when an engine is lost. Raises sqlite3.Error or OSError if
+    the disk fails."""
     running = asyncio.current_task()
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -47,6 +49,8 @@ async def run_batches(config: ServerConfig) -> None:
     try:
         async with grouped_lines(own, _SHARE) as backend:
             await BatchRunner(state, backend, config.limits.max_body_bytes).run()
+    except (EngineError, JobStoppedError):
+        await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
     finally:
         state.close()
 

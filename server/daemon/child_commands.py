@@ -20,9 +20,6 @@ from workers.contract.multicast import NO_MULTICAST
 PROCESS_FILE = "processes.json"
 """In the private folder: which processes the daemon has, once all are started."""
 
-SERVER_FILE = "server.json"
-"""In the private folder: the configuration of the API processes."""
-
 Role = Literal["engine", "worker", "api", "batch"]
 
 
@@ -58,8 +55,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
     """Every process of the daemon. Their configurations are written into private `directory`."""
-    engines = engine_parts(config.models, directory)
-    return engines + _api_parts(config, listening_fd, directory)
+    server_file = write_server_config(config, directory)
+    batches = [] if config.state.folder is None else [_batch_part(server_file)]
+    return [
+        *engine_parts(config.models, directory),
+        *_api_parts(config, listening_fd, server_file),
+        *batches,
+    ]
 
 
 def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
@@ -106,14 +108,13 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
     )
 
 
-def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
-    file = write_server_config(config, directory)
+def _api_parts(config: ServerConfig, listening_fd: int, server_file: str) -> list[Part]:
     return [
         Part(
             title=f"api process {index}",
             role="api",
             number=index,
-            command=_command("server.app.api_process", file, str(listening_fd), str(index)),
+            command=_command("server.app.api_process", server_file, str(listening_fd), str(index)),
             environment=child_environment(),
             inherited_fd=listening_fd,
         )
@@ -121,15 +122,12 @@ def _api_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list
     ]
 
 
-def batch_part(config: ServerConfig, directory: Path) -> Part | None:
-    """The batch process, which reads the configuration of the API processes, if there is a state
-    folder."""
-    if config.state.folder is None:
-        return None
+def _batch_part(server_file: str) -> Part:
+    """It reads the configuration of the API processes."""
     return Part(
         title="batch process",
         role="batch",
-        command=_command("server.batch_process.batch_main", str(directory / SERVER_FILE)),
+        command=_command("server.batch_process.batch_main", server_file),
         environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
     )
 
@@ -141,7 +139,7 @@ def write_server_config(config: ServerConfig, directory: Path) -> str:
     if config.api_workers > 1:
         files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
         config = msgspec.structs.replace(config, count_files=files)
-    file, new = directory / SERVER_FILE, directory / f"{SERVER_FILE}.new"
+    file, new = directory / "server.json", directory / "server.json.new"
     new.unlink(missing_ok=True)
     Path(_written(new, config)).replace(file)
     return str(file)

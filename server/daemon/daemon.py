@@ -15,12 +15,7 @@ from pathlib import Path
 import msgspec
 
 from server.daemon.build_config import build_config
-from server.daemon.child_commands import (
-    PROCESS_FILE,
-    batch_part,
-    daemon_parts,
-    write_server_config,
-)
+from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
 from server.daemon.credentials import Credentials
 from server.daemon.hangup import Hangup
 from server.daemon.held_state import held_state
@@ -106,7 +101,6 @@ async def _supervise(
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
-        batch_part(config, folder),
         Timing(
             startup_timeout=config.startup_timeout,
             drain_timeout=config.drain_timeout,

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from server.settings.server_config import State, state_folder
+from server.settings.storage_settings import NO_STATE
 from server.state.state_folder import StateFolderError, StateLock
 
-_NO_STATE = "none"
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("penstock")
 @contextmanager
 def held_state(setting: str | None) -> Generator[State]:
     """The state folder that the setting names, by default the user's, locked for this daemon."""
-    if setting == _NO_STATE:
+    if setting == NO_STATE:
         yield State(fault=_SWITCHED_OFF)
         return
     folder = Path(setting).expanduser().absolute() if setting else state_folder()

@@ -48,7 +48,6 @@ class Supervisor:
     def __init__(
         self,
         parts: Sequence[Part],
-        batch_part: Part | None,
         timing: Timing,
         hangup: Hangup,
         *,
@@ -57,10 +56,11 @@ class Supervisor:
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """The daemon lives as long as all `parts` do, but without the batch process it can do for a
-        while. `on_started` is called with all processes once they are spawned, `on_ready` with the
+        """The daemon lives as long as its `parts` do; but the batch process is started again.
+        `on_started` is called with all processes once they are spawned, `on_ready` with the
         seconds that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
-        self._parts, self._batch_part = parts, batch_part
+        self._parts = [part for part in parts if part.role != "batch"]
+        self._restarted = [part for part in parts if part.role == "batch"]
         self._timing = timing
         self._hangup = hangup
         self._is_ready = is_ready
@@ -68,7 +68,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_hangup = on_hangup
         self._children: list[RunningPart] = []
-        self._batches: KeptRunning | None = None
+        self._kept: list[KeptRunning] = []
         self._ended: list[RunningPart] = []
         self._lost: set[str] = set()
         self._unlogged: list[str] = []
@@ -88,8 +88,7 @@ class Supervisor:
             with _held_back(signal.SIGHUP):
                 for part in self._parts:
                     self._children.append(RunningPart(part))
-                if self._batch_part is not None:
-                    self._batches = KeptRunning(self._batch_part)
+                self._kept = [*map(KeptRunning, self._restarted)]
             self._on_started(self._children)
             code = await self._start_and_serve()
         finally:
@@ -224,8 +223,8 @@ class Supervisor:
         """The API processes finish what runs and exit; the others are idle then. Batches go on
         another time."""
         self._draining = True
-        if self._batches is not None:
-            await self._batches.stop()
+        for kept in self._kept:
+            await kept.stop()
         if not self._lost:
             _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
         seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
@@ -242,8 +241,8 @@ class Supervisor:
 
     async def _end(self, grace: float) -> None:
         """SIGTERM to all that are left, a moment, SIGKILL."""
-        if self._batches is not None:
-            await self._batches.stop()
+        for kept in self._kept:
+            await kept.stop()
         if grace:
             for child in self._children:
                 child.signal(signal.SIGTERM)

@@ -25,6 +25,7 @@ from server.settings.setting_types import (
     parse_traces_endpoint,
 )
 from server.settings.settings import Settings, SettingsError
+from server.settings.storage_settings import NO_STATE
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
@@ -200,6 +201,9 @@ def _with_absolute_paths(folder: Path, settings: Settings) -> Settings:
             msgspec.structs.replace(model, model=source(model.model)) for model in settings.models
         ),
         api_key_files=tuple(map(path, settings.api_key_files)),
+        state_dir=settings.state_dir
+        if settings.state_dir in (None, NO_STATE)
+        else path(settings.state_dir),
         tls_cert=settings.tls_cert and path(settings.tls_cert),
         tls_key=settings.tls_key and path(settings.tls_key),
     )

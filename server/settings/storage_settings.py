@@ -8,6 +8,9 @@ from server.settings import defaults
 from server.settings.flag_declaration import Flag, FlagGroup
 from server.settings.setting_types import Bytes, Positive, Text, parse_positive, parse_size
 
+NO_STATE = "none"
+"""As `state_dir`: clients can store nothing."""
+
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where files and batches are kept, and how much of them. Sizes are in bytes."""

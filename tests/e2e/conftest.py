@@ -9,9 +9,10 @@ from tests.e2e.full_daemon import guarded_arguments, write_models
 
 
 @pytest.fixture(scope="session")
-def demo() -> Generator[Daemon]:
-    """`penstock serve` with the demo models, one thread."""
-    with running("--threads", "1") as daemon:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
+    """`penstock serve` with the demo models, one thread, and a state folder."""
+    state = tmp_path_factory.mktemp("state")
+    with running("--threads", "1", "--state-dir", str(state)) as daemon:
         yield daemon
 
 

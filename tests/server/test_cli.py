@@ -80,6 +80,7 @@ EVERY_FLAG = (
     "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
     "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
+    "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
 )
 EVERY_ENGINE_SETTING = EngineSettings(
@@ -118,6 +119,10 @@ EVERY_SETTING = Settings(
     max_documents=10,
     max_n=11,
     max_queue_seconds=12.0,
+    state_dir="s",
+    max_file_size=10**6,
+    max_file_lines=13,
+    max_stored_size=2 * 10**6,
     memory_share=0.25,
     startup_timeout=9.0,
     drain_timeout=0.5,
@@ -139,6 +144,9 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_documents=10,
         max_n=11,
         max_queue_seconds=12.0,
+        max_file_bytes=10**6,
+        max_file_lines=13,
+        max_stored_bytes=2 * 10**6,
     )
 
 

@@ -178,10 +178,15 @@ def test_the_limits_are_the_defaults() -> None:
     limits = Limits()
     documented = {row[0]: row[1].replace(",", "") for row in rows(section("Limits and admission"))}
     assert documented.pop("size of a body") == f"{limits.max_body_bytes >> 20} MiB"
+    uploaded = documented.pop("size of a file that is uploaded")
+    assert uploaded == f"{limits.max_file_bytes >> 20} MiB"
+    stored = documented.pop("files of one API key")
+    assert stored == f"{limits.max_stored_bytes >> 30} GiB"
     for name, value in {
         "prompts, inputs": limits.max_inputs,
         "documents": limits.max_documents,
         "`n`": limits.max_n,
+        "lines of such a file": limits.max_file_lines,
         "requests in flight": limits.max_requests,
         "sequences in flight": limits.max_rows,
         "tokens in flight": limits.max_tokens,

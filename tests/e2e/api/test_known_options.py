@@ -48,6 +48,11 @@ BASES: dict[str, JSON] = {
     "/score": SCORE,
     "/v1/classify": CLASSIFY,
     "/classify": CLASSIFY,
+    "/v1/batches": {
+        "input_file_id": "FILE",
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    },
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
     "/": {"inputs": "What do pandas eat?"},
@@ -64,7 +69,7 @@ INSTEAD_OF = {
     "messages": "prompt",
 }  # fmt: skip
 _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
-_OF_ONE_ANSWER = re.compile(r'"(id|created)": ?("[^"]*"|\d+),?')
+_OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|expires_at)": ?("[^"]*"|\d+),?')
 
 
 class Daemons:
@@ -72,6 +77,8 @@ class Daemons:
 
     def __init__(self, others: httpx.Client, judge: httpx.Client) -> None:
         self._others, self._judge = others, judge
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"{}")}}
+        self.file: str = others.post("/v1/files", **form).raise_for_status().json()["id"]
 
     def post(self, endpoint: str, *, content: str) -> httpx.Response:
         to = self._judge if json.loads(content).get("model") == "judge" else self._others
@@ -98,7 +105,14 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemons]:
         (models[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     names = [word for name in models for word in ("--served-model-name", name)]
     with (
-        running(*map(str, models.values()), *names, "--threads", "1") as daemon,
+        running(
+            *map(str, models.values()),
+            *names,
+            "--threads",
+            "1",
+            "--state-dir",
+            str(folder / "state"),
+        ) as daemon,
         running(str(save_judge(folder)), "--task", "rerank", "--threads", "1") as other,
         httpx.Client(base_url=daemon.url, timeout=60) as client,
         httpx.Client(base_url=other.url, timeout=60) as judge,
@@ -153,7 +167,7 @@ class Client:
     def post(self, path: str = "", *value: object) -> httpx.Response:
         """The answer with `value` at `path`."""
         body = placed(self._body, path, *value) if path else self._body
-        text = json.dumps(body).replace('"LONG"', json.dumps(LONG))
+        text = json.dumps(body).replace('"LONG"', json.dumps(LONG)).replace("FILE", self._http.file)
         return self._http.post(self._endpoint, content=text)
 
     def answer(self, path: str = "", *value: object) -> object:

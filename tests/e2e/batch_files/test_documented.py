@@ -47,6 +47,18 @@ def test_the_commands_are_found() -> None:
         assert all(line.startswith("penstock batch") for line in lines)
 
 
+def test_the_way_of_openais_client(here: Path, demo: Daemon) -> None:
+    (program,) = blocks("python")
+    program = program.replace("http://127.0.0.1:8000", demo.url)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=here, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    answered, failed = [json.loads(line) for line in run.stdout.splitlines() if line]
+    assert answered["response"]["body"]["object"] == "text_completion"
+    assert failed["response"]["body"]["error"]["param"] == "n"
+
+
 @pytest.mark.parametrize("command", "".join(COMMANDS).splitlines())
 def test_a_command_that_is_shown_answers(command: str, here: Path, demo: Daemon) -> None:
     own = command.replace("http://127.0.0.1:8000", demo.url)

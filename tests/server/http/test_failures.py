@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import home, ops, status
+from server.api import batches, files, home, ops, status
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.metrics.metrics import Metrics
@@ -51,6 +51,15 @@ REFUSED_BY_ENGINE = {
 BROKEN_INSIDE = {
     ("POST", "/tokenize"): (Tokenizer, "encode"),
     ("POST", "/detokenize"): (Tokenizer, "decode"),
+    ("POST", "/v1/files"): (files, "stored_of"),
+    ("GET", "/v1/files"): (files, "stored_of"),
+    ("GET", "/v1/files/{file}"): (files, "stored_of"),
+    ("GET", "/v1/files/{file}/content"): (files, "stored_of"),
+    ("DELETE", "/v1/files/{file}"): (files, "stored_of"),
+    ("POST", "/v1/batches"): (batches, "stored_of"),
+    ("GET", "/v1/batches"): (batches, "stored_of"),
+    ("GET", "/v1/batches/{batch}"): (batches, "stored_of"),
+    ("POST", "/v1/batches/{batch}/cancel"): (batches, "stored_of"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
     ("GET", "/v1/models/{model}"): (Registry, "named"),

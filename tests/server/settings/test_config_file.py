@@ -31,6 +31,10 @@ max_inputs: 30
 max_documents: 40
 max_n: 50
 max_queue_seconds: 60
+state_dir: ~/state
+max_file_size: 1GiB
+max_file_lines: 70
+max_stored_size: 2GiB
 memory_share: 0.8
 startup_timeout: 60
 drain_timeout: 1.5
@@ -132,6 +136,10 @@ def everything(folder: Path) -> Settings:
         max_documents=40,
         max_n=50,
         max_queue_seconds=60.0,
+        state_dir="/home/me/state",
+        max_file_size=1 << 30,
+        max_file_lines=70,
+        max_stored_size=2 << 30,
         memory_share=0.8,
         startup_timeout=60.0,
         drain_timeout=1.5,

@@ -1,0 +1,244 @@
+"""`/v1/files` and `/v1/batches` in front of a state folder, without a batch process."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from server.app.application import create_app
+from server.app.endpoints import all_endpoints
+from server.service.registry import Registry
+from server.service.service import Service
+from server.settings.api_keys import digests
+from server.settings.server_config import Limits, State
+from server.state.state_folder import StateLock
+from tests.server.support import server_config
+
+LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
+CONTENTS = b'{"custom_id": "1"}\n{"custom_id": "2"}\n'
+MINE, YOURS = ({"authorization": f"Bearer {key}"} for key in ("mine", "yours"))
+
+
+@asynccontextmanager
+async def served(state: State, *keys: str) -> AsyncIterator[httpx.AsyncClient]:
+    config = msgspec.structs.replace(
+        server_config(limits=LIMITS), state=state, api_keys=digests(keys)
+    )
+    service = Service(config, Registry([], all_endpoints()))
+    transport = httpx.ASGITransport(create_app(service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        yield client
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    StateLock(tmp_path).release()
+    return tmp_path
+
+
+@pytest_asyncio.fixture
+async def http(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(State(folder=str(folder)), "mine", "yours") as client:
+        yield client
+
+
+async def upload(
+    http: httpx.AsyncClient, contents: bytes = CONTENTS, headers: Any = MINE, **fields: str
+) -> httpx.Response:
+    fields = {"purpose": "batch"} | fields
+    files = {"file": ("my file.jsonl", contents)}
+    return await http.post("/v1/files", data=fields, files=files, headers=headers)
+
+
+async def test_a_file_is_kept(http: httpx.AsyncClient, folder: Path) -> None:
+    answer = await upload(http)
+    assert answer.status_code == 200, answer.text
+    file = answer.json()
+    assert file["bytes"] == len(CONTENTS)
+    assert (file["filename"], file["purpose"]) == ("my file.jsonl", "batch")
+    assert "expires_at" not in file
+    found = await http.get(f"/v1/files/{file['id']}", headers=MINE)
+    assert found.json() == file
+    content = await http.get(f"/v1/files/{file['id']}/content", headers=MINE)
+    assert content.content == CONTENTS
+    gone = await http.delete(f"/v1/files/{file['id']}", headers=MINE)
+    assert gone.json() == {"id": file["id"], "object": "file", "deleted": True}
+    for method in ("GET", "DELETE"):
+        again = await http.request(method, f"/v1/files/{file['id']}", headers=MINE)
+        assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
+    assert list((folder / "files").iterdir()) == []
+
+
+async def test_another_keys_are_not_there(http: httpx.AsyncClient) -> None:
+    file = (await upload(http)).json()["id"]
+    made = await http.post("/v1/batches", json=batch_of(file), headers=MINE)
+    assert made.status_code == 200, made.text
+    batch = made.json()["id"]
+    for method, path in (
+        ("GET", f"/v1/files/{file}"),
+        ("GET", f"/v1/files/{file}/content"),
+        ("DELETE", f"/v1/files/{file}"),
+        ("GET", f"/v1/batches/{batch}"),
+        ("POST", f"/v1/batches/{batch}/cancel"),
+    ):
+        assert (await http.request(method, path, headers=YOURS)).status_code == 404, path
+    assert (await http.post("/v1/batches", json=batch_of(file), headers=YOURS)).status_code == 400
+    for path in ("/v1/files", "/v1/batches"):
+        assert (await http.get(path, headers=YOURS)).json()["data"] == []
+        assert len((await http.get(path, headers=MINE)).json()["data"]) == 1
+    assert (await http.get("/v1/files")).status_code == 401
+
+
+async def test_lists_come_in_pages(http: httpx.AsyncClient) -> None:
+    ids = {(await upload(http)).json()["id"] for _ in range(3)}
+    first = (await http.get("/v1/files?limit=2", headers=MINE)).json()
+    assert (len(first["data"]), first["has_more"]) == (2, True)
+    assert first["last_id"] == first["data"][1]["id"]
+    rest = (await http.get(f"/v1/files?after={first['last_id']}", headers=MINE)).json()
+    assert (len(rest["data"]), rest["has_more"]) == (1, False)
+    assert {file["id"] for file in first["data"] + rest["data"]} == ids
+    turned = (await http.get("/v1/files?order=asc", headers=MINE)).json()["data"]
+    assert turned == (first["data"] + rest["data"])[::-1]
+    assert (await http.get("/v1/files?purpose=batch_output", headers=MINE)).json()["data"] == []
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=10001", "limit=x", "limit=-1", "order=up"])
+async def test_what_is_no_page_is_refused(http: httpx.AsyncClient, query: str) -> None:
+    answer = await http.get(f"/v1/files?{query}", headers=MINE)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == query.partition("=")[0]
+
+
+@pytest.mark.parametrize(
+    ("contents", "fields", "status", "param"),
+    [
+        (b"x" * 5001, {}, 413, "file"),
+        (b"\n" * 10, {}, 400, "file"),
+        (CONTENTS, {"purpose": "fine-tune"}, 400, "purpose"),
+        (CONTENTS, {"expires_after[anchor]": "now", "expires_after[seconds]": "3600"}, 400, "expires_after"),
+        (CONTENTS, {"expires_after[anchor]": "created_at", "expires_after[seconds]": "1"}, 400, "expires_after"),
+        (CONTENTS, {"expires_after[anchor]": "created_at"}, 400, "expires_after"),
+        (CONTENTS, {"expires_after[seconds]": "3600"}, 400, "expires_after"),
+        (CONTENTS, {"note": "x" * 5000}, 400, "note"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_upload_leaves_nothing(
+    http: httpx.AsyncClient, folder: Path, contents, fields, status, param
+) -> None:
+    answer = await upload(http, contents, **fields)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert list((folder / "files").iterdir()) == []
+
+
+async def test_files_may_expire(http: httpx.AsyncClient) -> None:
+    kept = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    file = (await upload(http, **kept)).json()
+    assert file["expires_at"] == file["created_at"] + 3600
+
+
+async def test_a_key_may_store_so_much(http: httpx.AsyncClient) -> None:
+    for size, status in ((5000, 200), (3001, 403), (3000, 200)):
+        answer = await upload(http, b"x" * size)
+        assert answer.status_code == status, answer.text
+    assert (await upload(http, b"x" * 3001, YOURS)).status_code == 200
+
+
+BOUNDARY = "multipart/form-data; boundary=b"
+PART = b'--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nabc\r\n'
+PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "says"),
+    [
+        ("application/json", b"{}", "multipart/form-data"),
+        ("multipart/form-data", PART, "boundary"),
+        (BOUNDARY, b"", "ends before"),
+        (BOUNDARY, PART + PURPOSE, "ends before"),
+        (BOUNDARY, PURPOSE + b"--b--\r\n", "file: is required"),
+        (BOUNDARY, PART + b"--b--\r\n", "purpose: is required"),
+        (BOUNDARY, PART + PART + b"--b--\r\n", "file: is there twice"),
+        (BOUNDARY, PART.replace(b'; filename="a"', b"") + b"--b--\r\n", "with a filename"),
+        (BOUNDARY, b"nonsense", "not a form"),
+        (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "file: is required"),
+    ],
+)
+async def test_what_is_no_form_is_explained(
+    http: httpx.AsyncClient, folder: Path, kind: str, body: bytes, says: str
+) -> None:
+    answer = await http.post("/v1/files", content=body, headers={**MINE, "content-type": kind})
+    assert answer.status_code == 400, answer.text
+    assert says in answer.json()["error"]["message"]
+    assert list((folder / "files").iterdir()) == []
+
+
+async def test_a_form_may_come_in_any_pieces(http: httpx.AsyncClient) -> None:
+    body = PART + PURPOSE + b"--b--\r\n"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for index in range(len(body)):
+            yield body[index : index + 1]
+
+    answer = await http.post(
+        "/v1/files", content=pieces(), headers={**MINE, "content-type": BOUNDARY}
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["bytes"] == 3
+
+
+def batch_of(file: str, **fields: Any) -> dict[str, Any]:
+    given = {
+        "input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h",
+    }  # fmt: skip
+    return given | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input_file_id": "file-x"}, "input_file_id"),
+        ({"input_file_id": "../lock"}, "input_file_id"),
+        ({"endpoint": "/v1/score"}, "endpoint"),
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"metadata": {"a": 5}}, "metadata"),
+        ({"metadata": {str(n): "a" for n in range(17)}}, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after"),
+    ],
+)
+async def test_a_wrong_batch_is_refused(http: httpx.AsyncClient, fields: Any, param: str) -> None:
+    file = (await upload(http)).json()["id"]
+    answer = await http.post("/v1/batches", json=batch_of(file, **fields), headers=MINE)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(param)
+    assert (await http.get("/v1/batches", headers=MINE)).json()["data"] == []
+
+
+async def test_a_batch_waits_and_is_cancelled(http: httpx.AsyncClient) -> None:
+    file = (await upload(http)).json()["id"]
+    made = await http.post("/v1/batches", json=batch_of(file, metadata={"a": "b"}), headers=MINE)
+    batch = made.json()
+    assert (batch["status"], batch["metadata"]) == ("validating", {"a": "b"})
+    assert batch["expires_at"] == batch["created_at"] + 86_400
+    assert batch["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
+    assert (await http.get(f"/v1/batches/{batch['id']}", headers=MINE)).json() == batch
+    cancelled = await http.post(f"/v1/batches/{batch['id']}/cancel", headers=MINE)
+    assert cancelled.json()["status"] == "cancelling"
+    listed = (await http.get("/v1/batches?limit=1", headers=MINE)).json()
+    assert [each["id"] for each in listed["data"]] == [batch["id"]]
+    assert listed["has_more"] is False
+
+
+async def test_without_a_state_folder_it_says_why() -> None:
+    async with served(State(fault="nothing is stored: --state-dir is none")) as http:
+        for method, path in (("POST", "/v1/files"), ("GET", "/v1/files/a"), ("GET", "/v1/batches")):
+            answer = await http.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
+                501, "state_unavailable",
+            )  # fmt: skip
+            assert "--state-dir" in answer.text

@@ -1,0 +1,215 @@
+"""Batches run one after another, and go on where a process was ended."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.batch_process.batch_runner import BatchRunner
+from server.batches.results import JobStoppedError
+from server.state.state_folder import StateFolder, StateLock
+from server.state.stored_batches import StoredBatch
+from server.state.stored_files import StoredFile, new_id
+from tests.server.batch_files.requests_file import Echo, line
+
+ME = "me"
+OPEN = {"validating", "in_progress", "finalizing", "cancelling"}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    StateLock(tmp_path).release()
+    return StateFolder(tmp_path)
+
+
+def uploaded(state: StateFolder, *lines: bytes) -> str:
+    file = StoredFile(new_id("file"), ME, "in.jsonl", "batch", 1, 1)
+    state.files.path(file.id).write_bytes(b"".join(lines))
+    state.files.add(file)
+    return file.id
+
+
+def begun(state: StateFolder, file_id: str, seconds: int = 100, **fields: Any) -> str:
+    now = int(time.time())
+    batch = StoredBatch(
+        id=new_id("batch"),
+        owner=ME,
+        endpoint="/v1/completions",
+        input_file_id=file_id,
+        completion_window="24h",
+        metadata="null",
+        created_at=now,
+        expires_at=now + seconds,
+        **fields,
+    )
+    state.batches.add(batch)
+    return batch.id
+
+
+def got(state: StateFolder, batch_id: str) -> StoredBatch:
+    batch = state.batches.get(batch_id, ME)
+    assert batch is not None
+    return batch
+
+
+@asynccontextmanager
+async def running(state: StateFolder, backend: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(BatchRunner(state, backend, 1 << 16).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def over(state: StateFolder, batch_id: str) -> StoredBatch:
+    async with asyncio.timeout(20):
+        while got(state, batch_id).status in OPEN:  # noqa: ASYNC110 (another thread changes it)
+            await asyncio.sleep(0.01)
+    return got(state, batch_id)
+
+
+async def asked(backend: Echo, count: int) -> None:
+    while len(backend.asked) < count:  # noqa: ASYNC110 (there is no event)
+        await asyncio.sleep(0.01)
+
+
+def results(state: StateFolder, file_id: str | None) -> list[dict[str, Any]]:
+    assert file_id is not None
+    file = state.files.get(file_id, ME)
+    assert file is not None
+    path = state.files.path(file_id)
+    assert file.bytes == path.stat().st_size
+    assert file.purpose == "batch_output"
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+async def test_answers_and_failures_come_in_order_in_their_files(state: StateFolder) -> None:
+    lines = [
+        line("a", "z", model="m"),
+        b"nonsense\n",
+        line("b", "y", model="m"),
+        line("c", model="other"),
+        line("d", model="m").replace(b"completions", b"embeddings"),
+    ]
+    batch_id = begun(state, uploaded(state, *lines))
+    async with running(state, Echo()):
+        batch = await over(state, batch_id)
+    assert (batch.status, batch.model) == ("completed", "m")
+    assert (batch.total, batch.completed, batch.failed) == (5, 2, 3)
+    assert [each["custom_id"] for each in results(state, batch.output_file_id)] == ["a", "b"]
+    failed = results(state, batch.error_file_id)
+    assert [each["error"]["code"] for each in failed] == [
+        "invalid_json_line", "mismatched_model", "invalid_url",
+    ]  # fmt: skip
+    assert batch.in_progress_at is not None
+    assert batch.finalizing_at is not None
+    assert batch.completed_at is not None
+    assert list(state.jobs.iterdir()) == []
+
+
+async def test_there_is_no_empty_file(state: StateFolder) -> None:
+    good = begun(state, uploaded(state, line("a")))
+    bad = begun(state, uploaded(state, b"nonsense\n"), output_seconds=7200)
+    async with running(state, Echo()):
+        assert (await over(state, good)).error_file_id is None
+        failed = await over(state, bad)
+    assert failed.output_file_id is None
+    assert failed.error_file_id is not None
+    file = state.files.get(failed.error_file_id, ME)
+    assert file is not None
+    assert file.expires_at == file.created_at + 7200
+
+
+async def test_a_batch_that_cannot_be_read_fails(state: StateFolder) -> None:
+    empty = begun(state, uploaded(state, b"\n\n"))
+    gone = begun(state, "file-gone")
+    last = begun(state, uploaded(state, line("a")))
+    async with running(state, Echo()):
+        assert (await over(state, last)).status == "completed"
+    for batch_id, code in ((empty, "empty_file"), (gone, "input_unreadable")):
+        batch = got(state, batch_id)
+        assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", code)
+        assert batch.failed_at is not None
+
+
+async def test_a_batch_goes_on_where_it_was(state: StateFolder) -> None:
+    lines = [line(str(number)) for number in range(60)]
+    batch_id = begun(state, uploaded(state, *lines))
+    first = Echo(pause=0.02)
+    async with running(state, first):
+        await asked(first, 20)
+    assert got(state, batch_id).status == "in_progress"
+    second = Echo()
+    async with running(state, second):
+        batch = await over(state, batch_id)
+    assert (batch.completed, batch.failed) == (60, 0)
+    found = [each["custom_id"] for each in results(state, batch.output_file_id)]
+    assert found == [str(number) for number in range(60)]
+    assert len(first.asked) + len(second.asked) <= 61, "the one that was asked last is asked again"
+
+
+async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    next_id = begun(state, uploaded(state, line("a")))
+    backend = Echo(pause=0.01)
+    async with running(state, backend):
+        await asked(backend, 5)
+        state.batches.cancel(batch_id, ME)
+        batch = await over(state, batch_id)
+        await over(state, next_id)
+    assert (batch.status, batch.error_file_id) == ("cancelled", None)
+    assert 5 <= len(results(state, batch.output_file_id)) == batch.completed < 1000
+    assert got(state, next_id).status == "completed"
+
+
+async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: StateFolder) -> None:
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(50)]))
+    state.batches.cancel(batch_id, ME)
+    backend = Echo(pause=1)
+    async with running(state, backend):
+        assert (await over(state, batch_id)).status == "cancelled"
+    assert backend.asked == []
+
+
+async def test_what_is_not_done_in_time_is_an_error(state: StateFolder) -> None:
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]), 1)
+    async with running(state, Echo(pause=0.02)):
+        batch = await over(state, batch_id)
+    assert batch.status == "expired"
+    assert batch.expired_at is not None
+    done, late = results(state, batch.output_file_id), results(state, batch.error_file_id)
+    assert len(done) + len(late) == 1000
+    assert {each["error"]["code"] for each in late} == {"batch_expired"}
+
+
+async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolder) -> None:
+    def lost(count: int) -> None:
+        if count == 3:
+            raise JobStoppedError("the engine stopped (engine_dead)")
+
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(9)]))
+    with pytest.raises(JobStoppedError):
+        await BatchRunner(state, Echo(lost), 1 << 16).run()
+    assert got(state, batch_id).status == "in_progress"
+    async with running(state, Echo()):
+        assert (await over(state, batch_id)).completed == 9
+
+
+async def test_a_full_disk_fails_the_batch(state: StateFolder, monkeypatch) -> None:
+    from server.batch_files import file_job
+    from server.batch_files.result_log import JobFileError
+
+    def full(*_: object, **__: object) -> None:
+        raise JobFileError("full")
+
+    monkeypatch.setattr(file_job, "write_results", full)
+    batch_id = begun(state, uploaded(state, line("a")))
+    async with running(state, Echo()):
+        batch = await over(state, batch_id)
+    assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")

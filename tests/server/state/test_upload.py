@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+from server.state.upload import Upload, UploadBounds, UploadRefusedError
+
+BOUNDS = UploadBounds(max_bytes=10, max_lines=2, left_bytes=8)
+
+
+def test_an_upload_is_what_was_written(tmp_path: Path) -> None:
+    upload = Upload(tmp_path / "a", BOUNDS)
+    upload.write(b"one\n")
+    upload.write(b"two\n")
+    upload.commit()
+    assert (tmp_path / "a").read_bytes() == b"one\ntwo\n"
+    assert upload.num_bytes == 8
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [([b"12345678901"], "bytes"), ([b"123456789"], "quota"), ([b"\n"] * 3, "lines")],
+)
+def test_a_bound_that_is_broken_is_named(tmp_path: Path, parts: list[bytes], kind: str) -> None:
+    upload = Upload(tmp_path / "a", BOUNDS)
+    *good, last = parts
+    for part in good:
+        upload.write(part)
+    with pytest.raises(UploadRefusedError) as refused:
+        upload.write(last)
+    assert refused.value.kind == kind
+    upload.discard()
+    assert not (tmp_path / "a").exists()
