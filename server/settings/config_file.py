@@ -33,6 +33,8 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "device": parse_device,
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
+    "max_file_size": parse_size,
+    "max_stored_size": parse_size,
     "cors_origins": parse_origin,
     "otlp_traces_endpoint": parse_traces_endpoint,
     "stage_layers": parse_stage_layers,

@@ -20,6 +20,7 @@ from server.state.state_folder import StateLock
 from tests.server.support import server_config
 
 LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
+ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 CONTENTS = b'{"custom_id": "1"}\n{"custom_id": "2"}\n'
 MINE, YOURS = ({"authorization": f"Bearer {key}"} for key in ("mine", "yours"))
 
@@ -120,10 +121,10 @@ async def test_what_is_no_page_is_refused(http: httpx.AsyncClient, query: str) -
         (b"x" * 5001, {}, 413, "file"),
         (b"\n" * 10, {}, 400, "file"),
         (CONTENTS, {"purpose": "fine-tune"}, 400, "purpose"),
-        (CONTENTS, {"expires_after[anchor]": "now", "expires_after[seconds]": "3600"}, 400, "expires_after"),
-        (CONTENTS, {"expires_after[anchor]": "created_at", "expires_after[seconds]": "1"}, 400, "expires_after"),
-        (CONTENTS, {"expires_after[anchor]": "created_at"}, 400, "expires_after"),
-        (CONTENTS, {"expires_after[seconds]": "3600"}, 400, "expires_after"),
+        (CONTENTS, {ANCHOR: "now", SECONDS: "3600"}, 400, "expires_after"),
+        (CONTENTS, {ANCHOR: "created_at", SECONDS: "1"}, 400, "expires_after"),
+        (CONTENTS, {ANCHOR: "created_at"}, 400, "expires_after"),
+        (CONTENTS, {SECONDS: "3600"}, 400, "expires_after"),
         (CONTENTS, {"note": "x" * 5000}, 400, "note"),
     ],
 )  # fmt: skip
