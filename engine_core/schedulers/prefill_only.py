@@ -219,7 +219,7 @@ class _Packer:
 
     @property
     def work(self) -> StepWork:
-        """Of the rows so far."""
+        """That for the rows so far."""
         squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
         return StepWork(sum(map(len, self._tokens)), squares)
 

@@ -39,7 +39,7 @@ class EncoderRows:
 
     @property
     def next_cost(self) -> int:
-        """Of the first row that is not submitted."""
+        """That of the first row that is not submitted."""
         return self.costs[self.cursor + 1] - self.costs[self.cursor]
 
     @property
@@ -48,7 +48,7 @@ class EncoderRows:
         return len(self.lens) - self.cursor
 
     def tokens_of(self, rows: npt.NDArray[np.int32]) -> int:
-        """Of these consecutive rows."""
+        """How many consecutive rows have."""
         return self.offsets[int(rows[-1]) + 1] - self.offsets[int(rows[0])]
 
     def fitting(self, cost: float, tokens: int) -> int:

@@ -37,8 +37,8 @@ class RunningRequests:
         return next(reversed(self._requests))
 
     def beside(self, others: Collection[Request]) -> tuple[int, int]:
-        """Of those that are not among these `others`: how many generate, and how many tokens of
-        their prompts are not submitted."""
+        """Without these `others`: how many generate, and how many tokens of their prompts are not
+        submitted."""
         prompts = [request for request in self.prompts if request not in others]
         unsubmitted = sum(len(request.tokens) - request.submitted for request in prompts)
         return len(self._requests) - len(others) - len(prompts), unsubmitted
