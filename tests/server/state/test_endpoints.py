@@ -139,7 +139,7 @@ async def test_a_wrong_upload_leaves_nothing(
 
 async def test_files_may_expire(http: httpx.AsyncClient) -> None:
     kept = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
-    file = (await upload(http, **kept)).json()
+    file = (await upload(http, CONTENTS, MINE, **kept)).json()
     assert file["expires_at"] == file["created_at"] + 3600
 
 
