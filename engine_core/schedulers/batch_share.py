@@ -44,9 +44,10 @@ class BatchShare:
         """There are rows of the batch class."""
         return bool(self._groups.running) or len(self._groups) > 0
 
-    def decide(self) -> None:
+    def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
         self.limited = self.present and self.online.is_recent()
+        return self.limited
 
     def fits_arrivals(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one
@@ -55,22 +56,29 @@ class BatchShare:
         tokens = sum(self._running.beside(self._groups.running))
         return self._arrivals.fits(slots, max_tokens - tokens)
 
-    def decodes(self, rows: list[Request], max_tokens: int) -> list[Request]:
-        """Generating `rows` for a step of so many tokens: all of clients, and as many of the batch
-        class, which have waited longest, as fit beside them and the prompts of clients."""
+    def split(self, ready: list[Request]) -> tuple[list[Request], list[Request]]:
+        """Generating requests that clients wait for, which are in the next step in any case, and
+        all others. Where there is no limit, all are alike."""
         if not self.limited:
+            return [], ready
+        online = [request for request in ready if request.group is None]
+        return online, [request for request in ready if request.group is not None]
+
+    def fitting(self, rows: list[Request], online: list[Request], max_tokens: int) -> list[Request]:
+        """As many generating `rows` of the batch class, which have waited longest, as fit beside
+        those `online` and the prompts of clients, in a step of so many tokens."""
+        if not self.limited or not rows:
             return rows
         _, token, _, context = self._costs.coefficients
-        online = [row for row in rows if row.group is None]
-        batch = sorted((row for row in rows if row.group is not None), key=_age)
         prompts = self._running.beside(self._groups.running)[1] + self._arrivals.num_tokens
         room = max_tokens - len(online)
         prompts = min(prompts, room)
         work = StepWork(len(online), contexts=sum(row.submitted + 1 for row in online))
         left = STEP_SECONDS - self._costs.seconds(work) - self._prompt_seconds(prompts)
-        times = accumulate(token + context * (row.submitted + 1) for row in batch)
-        fitting = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
-        return online + batch[: max(fitting, min(_LEAST_ROWS, max_tokens // 8), 1)]
+        rows = sorted(rows, key=_age)
+        times = accumulate(token + context * (row.submitted + 1) for row in rows)
+        count = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
+        return rows[: max(count, min(_LEAST_ROWS, max_tokens // 8), 1)]
 
     def prompt_seconds(self, batch: DecodeBatch) -> float:
         """What chunks of prompts of the batch class may add to a step that holds all else."""

@@ -110,9 +110,10 @@ class DecoderScheduler:
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
         running = self._running
+        limited = self._batch_share.decide()
         startable = self.queued_tokens() if running.free_slots else running.unsubmitted
-        self._micro_batches.decide(running.generating, startable)
-        self._batch_share.decide()
+        # More micro-batches of short steps would only keep clients waiting.
+        self._micro_batches.decide(running.generating, 0 if limited else startable)
         ahead_of = oldest.step if oldest is not None and self._ahead else -1
         # A row of the oldest step keeps the first stage waiting if that step has stages before it:
         # so it is the choice of last resort until all micro-batches are in flight.
@@ -180,8 +181,9 @@ class DecoderScheduler:
         self._preemption.for_arrivals(self._max_tokens)
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
+        online, ready = self._batch_share.split(ready)
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
-        rows = self._batch_share.decodes(rows, self._max_tokens)
+        rows = online + self._batch_share.fitting(rows, online, self._max_tokens)
         batch.add_decodes(self._shared.adjacent(rows[: self._max_tokens]))
         self._running.contexts += batch.num_decodes
 
