@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: a model's tokenizer, without its engine."""
+"""`/detokenize`, and our own form of `/tokenize`: a model's tokenizer, without its engine."""
 
 import asyncio
 from typing import get_args
@@ -25,27 +25,21 @@ from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 from workers.contract.config import Task
 
-_ALL_TASKS = get_args(Task)
-TOKENIZE = Endpoint(
-    "POST", "/tokenize", operation(Tokens, TokenizeRequest), tasks=_ALL_TASKS, order=200
-)
+ALL_TASKS = get_args(Task)
 DETOKENIZE = Endpoint(
     "POST",
     "/detokenize",
     operation(DetokenizedText, DetokenizeRequest),
-    tasks=_ALL_TASKS,
+    tasks=ALL_TASKS,
     order=210,
 )
-_tokenize_body = Body(TokenizeRequest)
+tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 
-@TOKENIZE.answered_by
-async def tokenize(request: Request) -> Response:
-    """The token ids of a text, or of the prompt that a chat template makes of messages."""
-    service, record = service_of(request), record_of(request)
-    body = await _tokenize_body.read(request, service.limits.max_body_bytes)
-    model = service.find(record, body.model, TOKENIZE)
+async def answer_tokenization(service: Service, model: Model, body: TokenizeRequest) -> Response:
+    """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
+    APIError."""
     text, special = await _text(service, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.

@@ -77,6 +77,34 @@ class RerankTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
 
 
+class TokenizeTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/tokenize` in TEI's form: a text, or texts."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool | None = None
+    prompt_name: str | None = None
+    model: str | None = None
+
+
+class DecodeRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/decode`: the token ids of a text, or of texts. Special tokens are left out
+    unless `skip_special_tokens` is false."""
+
+    ids: list[int | list[int]]
+    skip_special_tokens: bool | None = None
+    model: str | None = None
+
+
+class SimpleToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of a text, and where in it, in bytes; a special token is nowhere in it."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """A label and its score."""
 

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from server.http.openapi import REF, operation, ref
-from server.schemas.rerank import Reranking, RerankRequest
-from server.schemas.tei import Rank, RerankTextsRequest, TEIError
+from server.schemas.tei import TEIError
 from server.service.endpoint import Operation
 from server.tei.tei_errors import STATUSES
 
@@ -30,10 +29,9 @@ def tei_operation(*answers: Any, body: type[msgspec.Struct] | None = None) -> Op
     )
 
 
-def either_operation() -> Operation:
-    """That of `/rerank`, whose bodies and answers are TEI's or our own."""
-    both = operation(Reranking, RerankRequest), tei_operation(list[Rank], body=RerankTextsRequest)
-    ours, theirs = (one.arguments for one in both)
+def either_operation(own: Operation, tei: Operation) -> Operation:
+    """That of a path whose bodies and answers are our own or TEI's."""
+    ours, theirs = own.arguments, tei.arguments
     statuses = sorted({*ours["responses"], *theirs["responses"]})
     responses = {
         status: _either(*(side["responses"].get(status) for side in (ours, theirs)))
@@ -42,7 +40,7 @@ def either_operation() -> Operation:
     body = _either(*(side["openapi_extra"]["requestBody"] for side in (ours, theirs)))
     return Operation(
         arguments={"responses": responses, "openapi_extra": {"requestBody": body}},
-        types=(*both[0].types, *both[1].types),
+        types=(*own.types, *tei.types),
     )
 
 

@@ -11,18 +11,28 @@ from server.encoding.relevance import Pairs, relevance
 from server.errors import APIError
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
+from server.http.openapi import operation
 from server.metrics.request_record import RequestRecord, record_of
+from server.schemas.rerank import Reranking, RerankRequest
 from server.schemas.tei import Rank, RerankTextsRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 from server.tei.dialects import is_tei
-from server.tei.operations import either_operation
+from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import EmptyBatchError, tei_errors
 from server.tei.text_limit import side
 
-RERANK_TEXTS = Endpoint("POST", "/rerank", either_operation(), variant_of=RERANK, order=120)
+RERANK_TEXTS = Endpoint(
+    "POST",
+    "/rerank",
+    either_operation(
+        operation(Reranking, RerankRequest), tei_operation(list[Rank], body=RerankTextsRequest)
+    ),
+    variant_of=RERANK,
+    order=120,
+)
 _texts_body = Body(RerankTextsRequest)
 
 

@@ -55,6 +55,7 @@ BASES: dict[str, JSON] = {
     },
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
+    "/decode": {"ids": [[101, 2054, 102]]},
     "/": {"inputs": "What do pandas eat?"},
     "/embed": {"inputs": "What do pandas eat?"},
     "/embed_all": {"inputs": "What do pandas eat?"},
@@ -62,7 +63,11 @@ BASES: dict[str, JSON] = {
     "/similarity": {"inputs": {"source_sentence": "A panda.", "sentences": ["A bear.", "Iron."]}},
     "/predict": {"inputs": "What do pandas eat?"},
 }
-TEI_RERANK: JSON = {"query": "What do pandas eat?", "texts": ["Paris.", "Bamboo."]}
+# At paths that have a form of our own too.
+TEI_FORMS: dict[str, JSON] = {
+    "RerankTextsRequest": {"query": "What do pandas eat?", "texts": ["Paris.", "Bamboo."]},
+    "TokenizeTextsRequest": {"inputs": "What do pandas eat?"},
+}
 # Two names of one thing: a request has one of them.
 INSTEAD_OF = {
     "max_completion_tokens": "max_tokens", "queries": "text_1", "documents": "text_2",
@@ -155,7 +160,7 @@ def cases(treatment: Treatment) -> list[tuple[str, str, str]]:
 
 
 def base_of(endpoint: str, request: str) -> JSON:
-    return TEI_RERANK if request == "RerankTextsRequest" else BASES[endpoint]
+    return TEI_FORMS.get(request) or BASES[endpoint]
 
 
 class Client:

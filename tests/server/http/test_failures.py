@@ -60,6 +60,7 @@ BROKEN_INSIDE = {
     ("GET", "/v1/batches"): (batches, "stored_of"),
     ("GET", "/v1/batches/{batch}"): (batches, "stored_of"),
     ("POST", "/v1/batches/{batch}/cancel"): (batches, "stored_of"),
+    ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
     ("GET", "/v1/models/{model}"): (Registry, "named"),
@@ -74,6 +75,7 @@ BROKEN_INSIDE = {
 BODIES = {
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/detokenize": {"tokens": [5], "model": "generate"},
+    "/decode": {"ids": [5]},
 }
 
 

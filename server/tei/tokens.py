@@ -1,0 +1,147 @@
+"""`/tokenize`, TEI's if the body has `inputs`, and TEI's `/decode`."""
+
+import asyncio
+from itertools import accumulate
+from typing import cast
+
+import msgspec
+from fastapi import Request, Response
+from msgspec import Raw
+from tokenizers import Encoding
+
+from server.api.tokenize import ALL_TASKS, DETOKENIZE, answer_tokenization, tokenize_body
+from server.encoding.text_prompts import text_prompt
+from server.errors import APIError
+from server.http.body import Body, whole_body
+from server.http.openapi import operation
+from server.metrics.request_record import RequestRecord, record_of
+from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
+from server.schemas.tokenize import TokenizeRequest, Tokens
+from server.service.endpoint import Endpoint
+from server.service.inputs import check_count, check_ids
+from server.service.registry import Model
+from server.service.service import Service, json_answer, service_of
+from server.tei.dialects import is_tei
+from server.tei.info import described
+from server.tei.operations import either_operation, tei_operation
+from server.tei.tei_errors import EmptyBatchError, tei_errors
+
+TOKENIZE = Endpoint(
+    "POST",
+    "/tokenize",
+    either_operation(
+        operation(Tokens, TokenizeRequest),
+        tei_operation(list[list[SimpleToken]], body=TokenizeTextsRequest),
+    ),
+    tasks=ALL_TASKS,
+    order=200,
+)
+DECODE = Endpoint(
+    "POST",
+    "/decode",
+    tei_operation(list[str], body=DecodeRequest),
+    variant_of=DETOKENIZE,
+    order=125,
+)
+_texts_body = Body(TokenizeTextsRequest)
+_decode_body = Body(DecodeRequest)
+
+
+@TOKENIZE.answered_by
+async def tokenize(request: Request) -> Response:
+    """The tokens of texts, or of the prompt that a chat template makes of messages."""
+    service, record = service_of(request), record_of(request)
+    raw = await whole_body(request)
+    if is_tei(raw, "inputs", unless=("prompt", "messages")):
+        return await _tei_tokenize(request, raw)
+    body = tokenize_body.decode(raw, strictly=service.config.strict_fields)
+    model = service.find(record, body.model, TOKENIZE)
+    return await answer_tokenization(service, model, body)
+
+
+@tei_errors
+async def _tei_tokenize(request: Request, raw: bytes) -> Response:
+    service, record = service_of(request), record_of(request)
+    body = _texts_body.decode(raw, strictly=service.config.strict_fields)
+    model = _model(service, record, body.model, TOKENIZE)
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if not texts:
+        raise EmptyBatchError("inputs")
+    check_count(len(texts), "inputs", service.limits.max_inputs)
+    prompt = text_prompt(model, body.prompt_name, None)
+    whole = [prompt + text for text in texts]
+    special = body.add_special_tokens is not False
+    size = sum(len(text.encode()) for text in whole)
+    with service.admission.admit(rows=len(whole), tokens=size):
+        # In a thread: the tokenizer releases the interpreter's lock, and texts may be long.
+        tokens = await asyncio.to_thread(_tokens, model, whole, special=special)
+    return json_answer(tokens)
+
+
+@DECODE.answered_by
+@tei_errors
+async def decode(request: Request) -> Response:
+    """The text of each list of token ids, without special tokens unless they are asked for."""
+    service, record = service_of(request), record_of(request)
+    body = await _decode_body.read(request, service.limits.max_body_bytes)
+    model = _model(service, record, body.model, DECODE)
+    lists = _id_lists(body.ids, model, service.limits.max_inputs)
+    skips = body.skip_special_tokens is not False
+    with service.admission.admit(rows=len(lists), tokens=sum(map(len, lists))):
+        return json_answer(await asyncio.to_thread(_texts, model, lists, skips=skips))
+
+
+def _model(service: Service, record: RequestRecord, name: str | None, endpoint: Endpoint) -> Model:
+    """The one of that name, or the only one, or the one of `/info`. Raises APIError."""
+    if name is None and len(service.registry.models) > 1:
+        return described(service, record)
+    return service.find(record, name, endpoint)
+
+
+def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[list[int]]:
+    """The ids of each text. Raises APIError for none, a mixed list, too many texts, and ids outside
+    the vocabulary."""
+    if not ids:
+        raise EmptyBatchError("ids")
+    if all(isinstance(item, int) for item in ids):
+        single = cast("list[int]", ids)
+        check_ids(single, "ids", model.vocab_size)
+        return [single]
+    if not all(isinstance(item, list) for item in ids):
+        raise APIError("invalid_request", "ids: all token ids, or all lists of them", "ids")
+    check_count(len(ids), "ids", max_items)
+    lists = cast("list[list[int]]", ids)
+    for index, each in enumerate(lists):
+        check_ids(each, f"ids[{index}]", model.vocab_size)
+    return lists
+
+
+def _texts(model: Model, lists: list[list[int]], *, skips: bool) -> list[str]:
+    return [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
+
+
+def _tokens(model: Model, texts: list[str], *, special: bool) -> list[Raw]:
+    """The tokens of each text, as JSON: as objects those of a long text would be large."""
+    encodings = model.tokenizer.raw.encode_batch(texts, add_special_tokens=special)
+    return [
+        Raw(msgspec.json.encode(_tokens_of(text, encoding)))
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+
+
+def _tokens_of(text: str, encoding: Encoding) -> list[SimpleToken]:
+    # From characters, in which the tokenizer counts, to bytes, in which TEI does.
+    bytes_before = list(accumulate((len(char.encode()) for char in text), initial=0))
+    columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets
+    return [
+        SimpleToken(id=id_, text=token, special=True, start=None, stop=None)
+        if special
+        else SimpleToken(
+            id=id_,
+            text=text[start:stop],
+            special=False,
+            start=bytes_before[start],
+            stop=bytes_before[stop],
+        )
+        for id_, token, special, (start, stop) in zip(*columns, strict=True)
+    ]
