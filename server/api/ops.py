@@ -3,6 +3,7 @@
 from fastapi import Request, Response
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import RedirectResponse
 
 from server import __version__
 from server.http.openapi import operation
@@ -45,6 +46,9 @@ async def get_model(request: Request) -> Response:
     """One model of this daemon. Its id may hold slashes, percent-encoded or not."""
     registry = service_of(request).registry
     name: str = request.path_params["model"]
+    if not name or name.endswith("/"):
+        # As FastAPI does it for paths that no pattern matches.
+        return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))
     return json_answer(_card(registry, registry.named(name), name))
 
 

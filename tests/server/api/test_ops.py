@@ -81,13 +81,25 @@ def test_openai_retrieves_a_model(deep_deployment):
 
 
 @pytest.mark.parametrize(
-    "name", ["nobody", "writer/", "%00", "%FF", "{model:path}", "org", "a" * 9000]
+    "name", ["nobody", "%00", "%FF", "{model:path}", "org", "a" * 9000]
 )
 def test_models_that_are_not_here(deep_deployment, name):
     response = deep_deployment.http.get(f"/v1/models/{name}")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
     assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models", "/v1/models/writer", "/v1/models/org/deep/model", "/version", "/v1/completions"],
+)
+def test_an_extra_slash_leads_to_the_path_without_it(deep_deployment, path):
+    response = deep_deployment.http.get(f"{path}/", params={"a": "b"})
+    assert response.status_code == 307
+    assert response.headers["location"] == f"{deep_deployment.api.url}{path}?a=b"
+    assert response.headers["x-request-id"]
+    assert not response.content
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
