@@ -3,7 +3,9 @@
 import time
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access_log.access_log import AccessLog
@@ -18,7 +20,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
     """
     if not origins:
         return app
-    cors = CORSMiddleware(
+    cors = _ForAllowedOrigins(
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
@@ -26,6 +28,32 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
         expose_headers=("x-request-id", "retry-after"),
     )
     return cors if access_log is None else _LoggedPreflights(cors, access_log)
+
+
+class _ForAllowedOrigins(CORSMiddleware):
+    """Starlette's sends pages of other origins all CORS headers but the one that counts."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The answer to a preflight."""
+        if self.is_allowed_origin(request_headers["origin"]):
+            return super().preflight_response(request_headers)
+        return PlainTextResponse("Disallowed CORS origin", 400, headers={"vary": "Origin"})
+
+    async def simple_response(
+        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
+    ) -> None:
+        """Any other answer."""
+        origin = request_headers.get("origin")
+        if origin is None or self.is_allowed_origin(origin):
+            await super().simple_response(scope, receive, send, request_headers)
+            return
+
+        async def send_varied(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).add_vary_header("Origin")
+            await send(message)
+
+        await self.app(scope, receive, send_varied)
 
 
 class _LoggedPreflights:

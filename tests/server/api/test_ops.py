@@ -80,9 +80,7 @@ def test_openai_retrieves_a_model(deep_deployment):
     assert missing.value.code == "model_not_found"
 
 
-@pytest.mark.parametrize(
-    "name", ["nobody", "%00", "%FF", "{model:path}", "org", "a" * 9000]
-)
+@pytest.mark.parametrize("name", ["nobody", "%00", "%FF", "{model:path}", "org", "a" * 9000])
 def test_models_that_are_not_here(deep_deployment, name):
     response = deep_deployment.http.get(f"/v1/models/{name}")
     assert response.status_code == 404
