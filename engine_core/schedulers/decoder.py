@@ -57,7 +57,7 @@ class DecoderScheduler:
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
-        self._arrivals = ArrivalQueue(self.kv)
+        self._arrivals = ArrivalQueue(self.kv, config.max_priority_wait, clock)
         self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
         self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
         self._preemption = Preemption(

@@ -32,7 +32,8 @@ _MOST_MISFITS = 32
 
 
 class PrefillOnlyScheduler:
-    """Jobs of the lowest priority value go first; later priorities fill the rest of the step.
+    """Jobs of the lowest priority value go first; later priorities fill the rest of the step. A job
+    that has had no row for `max_priority_wait` seconds goes before them all, for one step.
 
     Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
     So a large job never delays a small one by more than a step, and never starves. The steps of a
@@ -55,7 +56,7 @@ class PrefillOnlyScheduler:
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = config.largest_step_tokens
-        self._waiting: WaitingQueue[Job] = WaitingQueue()
+        self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = self._batch_tokens = 0  # of all jobs; of the batch class
@@ -70,8 +71,7 @@ class PrefillOnlyScheduler:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        priority = math.inf if job.is_batch else job.message.priority
-        self._waiting.add(job, priority, rows.first_tokens)
+        self._waiting.add(job, _priority(job), rows.first_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
@@ -103,6 +103,7 @@ class PrefillOnlyScheduler:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
+        self._waiting.promote_overdue()
         packer = _Packer(self._budget(), self._max_tokens, self._rows)
         self._limited = self._batch_tokens > 0 and self._online.is_recent()
         for equals in self._waiting.groups():
@@ -182,8 +183,14 @@ class PrefillOnlyScheduler:
                 self._waiting.remove(job)
                 self._leave(rows)
                 del self._rows[job]
-            elif numbers[0] == 0:
-                self._waiting.recount(job, 0)
+            else:
+                self._waiting.wait_anew(job, _priority(job))
+                if numbers[0] == 0:
+                    self._waiting.recount(job, 0)
+
+
+def _priority(job: Job) -> float:
+    return math.inf if job.is_batch else job.message.priority
 
 
 class _Packer:

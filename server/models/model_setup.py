@@ -68,6 +68,7 @@ def set_up_model(
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)
     execution = execution_config(name, model, task, options, prefix)
+    execution = msgspec.structs.replace(execution, max_priority_wait=limits.max_priority_wait)
     _check_transport(execution)
     if execution.device_type != "cpu":
         shares = _memory_shares(execution, options.memory_share, heads)

@@ -68,15 +68,26 @@ class Service:
     ) -> Model:
         """The model that the request of `record` means; `priority` is that of a job for its engine.
 
-        Raises APIError where it cannot be served now, EngineError where the engine's queue is known
-        to be full: before any more is done for the request.
+        Raises APIError where it cannot be served now, or not with that priority, EngineError where
+        the engine's queue is known to be full: before any more is done for the request.
         """
         found = self.registry.find(model, endpoint)
         record.model = found.name
         self.check([found])
         if priority is not None:
+            self._check_priority(priority)
             found.client.breaker.check(priority)
         return found
+
+    def _check_priority(self, priority: int) -> None:
+        allowed = self.limits.priority_range
+        if allowed is None and priority != 0:
+            message = "priority: only 0 is served, as this server has no --priority-range LOW:HIGH"
+            raise APIError("invalid_request", message, "priority")
+        if allowed is not None and not allowed[0] <= priority <= allowed[1]:
+            low, high = allowed
+            message = f"priority: {priority} is not from {low} to {high}, this server's range"
+            raise APIError("invalid_request", message, "priority")
 
     def check(self, models: Sequence[Model]) -> None:
         """Raises APIError unless new requests for each of `models` are taken: `unhealthy`,

@@ -20,6 +20,7 @@ from server.settings.engine_settings import ModelSettings
 from server.settings.setting_types import (
     parse_device,
     parse_origin,
+    parse_priority_range,
     parse_size,
     parse_stage_layers,
     parse_traces_endpoint,
@@ -35,6 +36,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "max_body_size": parse_size,
     "max_file_size": parse_size,
     "max_stored_size": parse_size,
+    "priority_range": parse_priority_range,
     "cors_origins": parse_origin,
     "otlp_traces_endpoint": parse_traces_endpoint,
     "stage_layers": parse_stage_layers,

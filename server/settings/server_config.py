@@ -9,6 +9,7 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from server.settings import defaults
+from server.settings.setting_types import PriorityRange
 from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 
@@ -25,7 +26,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
     tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected
-    wait; the other bounds hold for each request.
+    wait; the other bounds hold for each request. `priority_range` is what requests may name, from
+    and to; None: 0 alone. What has waited `max_priority_wait` seconds goes before every priority.
     """
 
     max_requests: int = defaults.MAX_REQUESTS
@@ -39,6 +41,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int = defaults.MAX_FILE_BYTES
     max_file_lines: int = defaults.MAX_FILE_LINES
     max_stored_bytes: int = defaults.MAX_STORED_BYTES
+    priority_range: PriorityRange | None = None
+    max_priority_wait: float = defaults.MAX_PRIORITY_WAIT
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

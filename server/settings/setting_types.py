@@ -18,6 +18,9 @@ Seconds = Annotated[float, Meta(ge=0, le=10**6)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Text = Annotated[str, Meta(min_length=1)]
+PriorityRange = tuple[
+    Annotated[int, Meta(ge=-(2**63), le=0)], Annotated[int, Meta(ge=0, le=2**63 - 1)]
+]
 
 _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -63,6 +66,17 @@ def parse_seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) > 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return float(text)
+
+
+def parse_priority_range(text: str) -> tuple[int, int]:
+    """`-1:1`: the lowest and the highest priority, with 0 between them."""
+    match = re.fullmatch(r"(0|-[0-9]{1,19}):([0-9]{1,19})", text)
+    low, high = (int(match[1]), int(match[2])) if match else (1, 0)
+    if not -(2**63) <= low <= 0 <= high < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a range of priorities that contains 0, such as -1:1"
+        )
+    return low, high
 
 
 def parse_share(text: str) -> float:

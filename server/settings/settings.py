@@ -13,10 +13,10 @@ from msgspec import Meta
 from server.settings import defaults
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.server_config import API_KEY_VARIABLE, Limits, LogFormat, MetricsAlias
+from server.settings.limit_settings import LimitSettings
+from server.settings.server_config import API_KEY_VARIABLE, LogFormat, MetricsAlias
 from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
-    Bytes,
     Port,
     Positive,
     Seconds,
@@ -28,10 +28,8 @@ from server.settings.setting_types import (
     parse_positive,
     parse_seconds,
     parse_share,
-    parse_size,
     parse_traces_endpoint,
 )
-from server.settings.storage_settings import StorageSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -40,7 +38,7 @@ class SettingsError(ValueError):
     """The settings are not valid; one line names the flag, or the file and the key."""
 
 
-class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
     Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
@@ -139,72 +137,6 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             action="append",
         ),
     ] = ()
-    max_requests: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            "requests in flight in the whole daemon; more are answered with 429 "
-            f"(default: {defaults.MAX_REQUESTS})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_REQUESTS
-    max_sequences: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            "prompts, inputs and documents in flight; more are answered with 429 "
-            f"(default: {defaults.MAX_SEQUENCES})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_SEQUENCES
-    max_queue_seconds: Annotated[
-        Seconds,
-        Flag(
-            FlagGroup.LIMITS,
-            "longest expected wait until a request begins, for each model; those that would wait "
-            f"longer are answered with 429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
-            parse_seconds,
-            "SECONDS",
-        ),
-    ] = defaults.MAX_QUEUE_SECONDS
-    max_body_size: Annotated[
-        Bytes,
-        Flag(
-            FlagGroup.LIMITS,
-            f"largest body of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
-            parse_size,
-            "SIZE",
-        ),
-    ] = defaults.MAX_BODY_BYTES
-    max_inputs: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_INPUTS
-    max_documents: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most documents of a rerank request (default: {defaults.MAX_DOCUMENTS})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_DOCUMENTS
-    max_n: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most choices for each prompt (default: {defaults.MAX_N})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_N
     memory_share: Annotated[
         Share,
         Flag(
@@ -254,22 +186,6 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             choices=get_args(LogLevel),
         ),
     ] = defaults.LOG_LEVEL
-
-    @property
-    def limits(self) -> Limits:
-        """What the daemon admits, and what one request may ask for."""
-        return Limits(
-            max_requests=self.max_requests,
-            max_rows=self.max_sequences,
-            max_queue_seconds=self.max_queue_seconds,
-            max_body_bytes=self.max_body_size,
-            max_inputs=self.max_inputs,
-            max_documents=self.max_documents,
-            max_n=self.max_n,
-            max_file_bytes=self.max_file_size,
-            max_file_lines=self.max_file_lines,
-            max_stored_bytes=self.max_stored_size,
-        )
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from tests.e2e.full_daemon import guarded_arguments, write_models
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
     """`penstock serve` with the demo models, one thread, and a state folder."""
     state = tmp_path_factory.mktemp("state")
-    with running("--threads", "1", "--state-dir", str(state)) as daemon:
+    with running("--threads", "1", "--priority-range=-1:1", "--state-dir", str(state)) as daemon:
         yield daemon
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import served_model, server_config, write_tokenizer
+from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
 
 TOKENS = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
 
@@ -105,5 +105,5 @@ def chat_deployment(tokenizer: Tokenizer, templates: dict[str, object]) -> Itera
             endpoint = f"ipc://{root}/{index}.client"
             size = tokenizer.raw.get_vocab_size()
             models.append(served_model(model, "generate", folder, endpoint, vocab_size=size))
-        yield builder.open(server_config(*models))
+        yield builder.open(server_config(*models, limits=ANY_PRIORITY))
         builder.close()

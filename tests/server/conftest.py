@@ -14,7 +14,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.server_config import ServedModel, ServerConfig
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
-from tests.server.support import served_model, server_config, write_tokenizer
+from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
 from workers.contract.config import Task
 
 # Examples are not judged by the time they take: machines that run tests are busy.
@@ -106,7 +106,7 @@ def shared_deployment(folder: Path, tokenizer: Tokenizer) -> Iterator[Deployment
         builder.model("embedder", "embed"),
         builder.model("ranker", "classify"),
     ]
-    yield builder.open(server_config(*models))
+    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
     builder.close()
 
 

@@ -19,6 +19,7 @@ WORDS = [
     "Water falls from the gate into the turbine below, and the turbine turns.",
     "naïve café, größer, 漢字, emoji 🎉 and more words than that.",
 ]
+ANY_PRIORITY = Limits(priority_range=(-(2**63), 2**63 - 1))
 BOS, EOS = "<s>", "</s>"
 
 

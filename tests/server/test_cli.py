@@ -81,6 +81,7 @@ EVERY_FLAG = (
     "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
     "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
+    "--priority-range=-2:3 --max-priority-wait 1.5 "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
 )
 EVERY_ENGINE_SETTING = EngineSettings(
@@ -123,6 +124,8 @@ EVERY_SETTING = Settings(
     max_file_size=10**6,
     max_file_lines=13,
     max_stored_size=2 * 10**6,
+    priority_range=(-2, 3),
+    max_priority_wait=1.5,
     memory_share=0.25,
     startup_timeout=9.0,
     drain_timeout=0.5,
@@ -147,6 +150,8 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_file_bytes=10**6,
         max_file_lines=13,
         max_stored_bytes=2 * 10**6,
+        priority_range=(-2, 3),
+        max_priority_wait=1.5,
     )
 
 

@@ -47,6 +47,8 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     `disable_cascade_attn` is whether each row attends to the whole of its context by itself, even
     where rows share a prefix.
 
+    What has waited `max_priority_wait` seconds begins before every priority.
+
     `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
     each stage's cache, unless there are `memory_shares`, the bytes that each stage may take of its
     device: then the cache takes what the weights and the largest step leave of them.
@@ -70,6 +72,7 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     load_format: LoadFormat
     attention_backend: AttentionBackendName
     disable_cascade_attn: bool = False
+    max_priority_wait: float = 10.0
     threads: int
     block_size: int
     kv_cache_bytes: int

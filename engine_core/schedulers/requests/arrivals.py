@@ -1,7 +1,7 @@
 """The queue of all requests that came alone."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import Claim, claim_from_cache
@@ -10,10 +10,11 @@ from engine_core.schedulers.requests.waiting import WaitingQueue
 
 
 class ArrivalQueue:
-    """First come, first served, priority by priority. Implements `QueuePolicy`."""
+    """First come, first served, priority by priority; what has waited `max_wait` seconds goes
+    before them all. Implements `QueuePolicy`."""
 
-    def __init__(self, kv: KVCacheManager) -> None:
-        self.waiting: WaitingQueue[Request] = WaitingQueue()
+    def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
+        self.waiting: WaitingQueue[Request] = WaitingQueue(max_wait, clock)
         self._kv = kv
         self._blocks = 0  # what those that wait need, cached ones included
 
@@ -50,6 +51,7 @@ class ArrivalQueue:
 
     def first(self, tokens: int) -> Iterator[Request]:
         """Those that begin next, in order, while so many prompt tokens last."""
+        self.waiting.promote_overdue()
         for request in self.waiting:
             if tokens <= 0 or request.in_flight:
                 return
@@ -58,6 +60,7 @@ class ArrivalQueue:
 
     def next(self, step: int) -> Request | None:
         del step
+        self.waiting.promote_overdue()
         request = next(iter(self.waiting), None)
         return None if request is None or request.in_flight else request
 

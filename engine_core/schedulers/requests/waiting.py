@@ -1,24 +1,32 @@
 """The requests or jobs that wait, in the order in which they begin; the sums of their tokens."""
 
+import sys
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from math import inf
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 ItemT = TypeVar("ItemT", bound=Hashable)
+
+_OVERDUE: Final = -sys.float_info.max
+"""Before every priority, and behind what was preempted."""
 
 
 class WaitingQueue(Generic[ItemT]):
     """An ordered set by (priority, arrival), lower priorities first.
 
     Preempted items come before all priorities, in the order in which they had begun: so no priority
-    makes them start over for ever. Each item counts some prompt tokens, those that it held when it
-    was added. Adding and removing cost a look-up wherever an item stands; sums are kept.
+    makes them start over for ever. What has waited longer than `max_wait` seconds follows: so no
+    priority makes it wait for ever, unless its own is infinite. Each item counts some prompt
+    tokens, those that it held when it was added. Adding and removing cost a look-up wherever an
+    item stands; sums are kept.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
         self.num_tokens = 0
+        self._max_wait, self._clock = max_wait, clock
+        self._since: OrderedDict[ItemT, float] = OrderedDict()  # of those not overdue, ascending
         self._groups: dict[float, OrderedDict[ItemT, int]] = {}
         self._priorities: list[float] = []  # the keys of `_groups`, ascending
         self._priority_of: dict[ItemT, float] = {}
@@ -43,18 +51,31 @@ class WaitingQueue(Generic[ItemT]):
 
     def add(self, item: ItemT, priority: float, tokens: int) -> None:
         """A new item: behind all others of its priority."""
-        if priority not in self._groups:
-            self._groups[priority] = OrderedDict()
-            insort(self._priorities, priority)
-        self._groups[priority][item] = tokens
-        self._priority_of[item] = priority
-        self._group_tokens[priority] += tokens
-        self.num_tokens += tokens
+        self._insert(item, priority, tokens)
+        if priority < inf:
+            self._since[item] = self._clock()
 
     def put_back(self, item: ItemT, tokens: int) -> None:
         """A preempted item: before all others, which began later or have not begun."""
-        self.add(item, -inf, tokens)
+        self._insert(item, -inf, tokens)
         self._groups[-inf].move_to_end(item, last=False)
+
+    def promote_overdue(self) -> None:
+        """What has waited too long goes before every priority from now on."""
+        limit = self._clock() - self._max_wait
+        while self._since:
+            item, since = next(iter(self._since.items()))
+            if since > limit:
+                return
+            self._insert(item, _OVERDUE, self.remove(item))
+
+    def wait_anew(self, item: ItemT, priority: float) -> None:
+        """An item has got a part of what it waits for: it is of `priority`, and not overdue."""
+        if self._priority_of[item] == _OVERDUE:
+            self.add(item, priority, self.remove(item))
+        elif item in self._since:
+            self._since[item] = self._clock()
+            self._since.move_to_end(item)
 
     def recount(self, item: ItemT, tokens: int) -> None:
         """An item counts this many tokens from now on."""
@@ -68,6 +89,7 @@ class WaitingQueue(Generic[ItemT]):
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
         priority = self._priority_of.pop(item)
+        self._since.pop(item, None)
         group = self._groups[priority]
         tokens = group.pop(item)
         self._group_tokens[priority] -= tokens
@@ -76,3 +98,12 @@ class WaitingQueue(Generic[ItemT]):
             del self._groups[priority], self._group_tokens[priority]
             del self._priorities[bisect_left(self._priorities, priority)]
         return tokens
+
+    def _insert(self, item: ItemT, priority: float, tokens: int) -> None:
+        if priority not in self._groups:
+            self._groups[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        self._groups[priority][item] = tokens
+        self._priority_of[item] = priority
+        self._group_tokens[priority] += tokens
+        self.num_tokens += tokens

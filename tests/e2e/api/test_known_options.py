@@ -109,16 +109,11 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemons]:
         prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
         (models[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     names = [word for name in models for word in ("--served-model-name", name)]
+    state = ("--state-dir", str(folder / "state"))
+    common = ("--threads", "1", "--priority-range=-1:1")
     with (
-        running(
-            *map(str, models.values()),
-            *names,
-            "--threads",
-            "1",
-            "--state-dir",
-            str(folder / "state"),
-        ) as daemon,
-        running(str(save_judge(folder)), "--task", "rerank", "--threads", "1") as other,
+        running(*map(str, models.values()), *names, *common, *state) as daemon,
+        running(str(save_judge(folder)), "--task", "rerank", *common) as other,
         httpx.Client(base_url=daemon.url, timeout=60) as client,
         httpx.Client(base_url=other.url, timeout=60) as judge,
     ):

@@ -134,6 +134,19 @@ def test_a_lower_priority_begins_first_and_among_equals_the_older() -> None:
     driver.assert_idle()
 
 
+def test_what_has_waited_ten_seconds_begins_before_any_priority() -> None:
+    driver = Driver(num_blocks=64, max_running=1)
+    driver.add(0, prompt_of(5), max_tokens=6)
+    driver.submit()
+    driver.add(1, prompt_of(5, seed=1), max_tokens=3)
+    driver.now = 10.0
+    driver.add(2, prompt_of(5, seed=2), max_tokens=3)
+    driver.add(3, prompt_of(5, seed=3), max_tokens=3, priority=-1)
+    driver.drain()
+    assert [job.message.id for job in driver.ended] == [0, 1, 3, 2]
+    driver.assert_idle()
+
+
 def test_what_was_preempted_comes_back_before_any_priority() -> None:
     driver = Driver(num_blocks=8)
     for job in (1, 2, 3):

@@ -88,6 +88,17 @@ def test_a_lower_priority_value_goes_first() -> None:
     assert [{job for job, _ in rows} for rows in steps.order] == [{3}, {3}, {1}, {1}, {2}, {2}]
 
 
+def test_a_job_without_a_row_for_ten_seconds_goes_before_every_priority_for_one_step() -> None:
+    steps = Steps()
+    steps.add(1, [16] * 5)
+    for job in range(2, 10):
+        steps.now += 4
+        steps.add(job, [16] * 2, priority=-1)
+        steps.step()
+    turns = [(at, rows) for at, rows in enumerate(steps.order) if any(job == 1 for job, _ in rows)]
+    assert turns == [(2, [(1, 0), (1, 1)]), (5, [(1, 2), (1, 3)])]
+
+
 def test_what_the_first_leave_goes_to_the_next() -> None:
     steps = Steps()
     steps.add(1, [8] * 4, priority=1)

@@ -6,7 +6,7 @@ import pytest
 from engine_core.messages import Failed, Tokenization
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import logits_of
-from tests.server.support import server_config
+from tests.server.support import ANY_PRIORITY, server_config
 
 LABELS = ("good", "bad", "ugly")
 TEXTS = ["a b", "a b c d", "e"]
@@ -16,7 +16,7 @@ TEXTS = ["a b", "a b c d", "e"]
 def open_sorting_deployment(folder, tokenizer) -> Iterator[Deployment]:
     builder = DeploymentBuilder(folder, tokenizer)
     models = [builder.model("sorter", "classify", LABELS), builder.model("vectors", "embed")]
-    yield builder.open(server_config(*models))
+    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
     builder.close()
 
 

@@ -15,7 +15,7 @@ from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.vectors import quantize
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import vector_of
-from tests.server.support import server_config
+from tests.server.support import ANY_PRIORITY, server_config
 from workers.contract.model_config import EmbeddingConfig
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "plain": "", "Clustering": "C: "}
@@ -43,7 +43,7 @@ def embedders(folder, tokenizer) -> Iterator[Deployment]:
         execution = msgspec.structs.replace(served.execution, model=model)
         engine = msgspec.structs.replace(served.engine, execution=execution)
         models.append(msgspec.structs.replace(served, engine=engine))
-    yield builder.open(server_config(*models))
+    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
     builder.close()
 
 

@@ -35,6 +35,8 @@ state_dir: ~/state
 max_file_size: 1GiB
 max_file_lines: 70
 max_stored_size: 2GiB
+priority_range: "-5:6"
+max_priority_wait: 4
 memory_share: 0.8
 startup_timeout: 60
 drain_timeout: 1.5
@@ -140,6 +142,8 @@ def everything(folder: Path) -> Settings:
         max_file_size=1 << 30,
         max_file_lines=70,
         max_stored_size=2 << 30,
+        priority_range=(-5, 6),
+        max_priority_wait=4.0,
         memory_share=0.8,
         startup_timeout=60.0,
         drain_timeout=1.5,

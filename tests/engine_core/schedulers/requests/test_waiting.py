@@ -13,7 +13,7 @@ Entry = tuple[tuple[float, int], int]
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-2, 2), st.integers(0, 100))))
 def test_the_queue_is_a_sorted_list(actions: list[tuple[int, int, int]]) -> None:
-    queue: WaitingQueue[int] = WaitingQueue()
+    queue: WaitingQueue[int] = WaitingQueue(inf, lambda: 0.0)
     expected: list[Entry] = []
     names: list[int] = []  # the items in the order of `expected`
     for number, (action, priority, choice) in enumerate(actions):
@@ -42,3 +42,43 @@ def test_the_queue_is_a_sorted_list(actions: list[tuple[int, int, int]]) -> None
             before = sum(tokens for (own, _), tokens in expected if own <= limit)
             assert queue.tokens_before(limit) == before
         assert queue.tokens_before() == queue.num_tokens == sum(tokens for _, tokens in expected)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_is_overdue_goes_before_every_priority_and_after_what_was_preempted() -> None:
+    clock = Clock()
+    queue: WaitingQueue[str] = WaitingQueue(10, clock)
+    queue.add("batch", inf, 1)
+    queue.add("late", 5, 20)
+    clock.now = 1
+    queue.add("later", 0, 300)
+    queue.add("gone", 0, 4000)
+    queue.remove("gone")
+    queue.put_back("preempted", 50000)
+    clock.now = 9.9
+    queue.add("urgent", -(2**63), 600000)
+    queue.promote_overdue()
+    assert list(queue) == ["preempted", "urgent", "later", "late", "batch"]
+    clock.now = 10
+    queue.promote_overdue()
+    assert list(queue) == ["preempted", "late", "urgent", "later", "batch"]
+    assert queue.tokens_before(-(2**63)) == 650020
+    clock.now = 11
+    queue.promote_overdue()
+    assert list(queue) == ["preempted", "late", "later", "urgent", "batch"]
+    queue.wait_anew("late", 5)
+    assert list(queue) == ["preempted", "later", "urgent", "late", "batch"]
+    queue.wait_anew("urgent", -(2**63))
+    clock.now = 20.9
+    queue.promote_overdue()
+    assert list(queue) == ["preempted", "later", "urgent", "late", "batch"]
+    clock.now = 21
+    queue.promote_overdue()
+    assert list(queue) == ["preempted", "later", "late", "urgent", "batch"]
+    assert queue.tokens_before() == queue.num_tokens == 650321

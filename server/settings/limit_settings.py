@@ -1,0 +1,127 @@
+"""The settings of what the daemon admits, and of what one request may ask for."""
+
+from typing import Annotated
+
+from server.settings import defaults
+from server.settings.flag_declaration import Flag, FlagGroup
+from server.settings.server_config import Limits
+from server.settings.setting_types import (
+    Bytes,
+    Positive,
+    PriorityRange,
+    Seconds,
+    parse_positive,
+    parse_priority_range,
+    parse_seconds,
+    parse_size,
+)
+from server.settings.storage_settings import StorageSettings
+
+
+class LimitSettings(StorageSettings, frozen=True, kw_only=True):
+    """What one client may ask of the daemon, and all of them together."""
+
+    max_requests: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            "requests in flight in the whole daemon; more are answered with 429 "
+            f"(default: {defaults.MAX_REQUESTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_REQUESTS
+    max_sequences: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            "prompts, inputs and documents in flight; more are answered with 429 "
+            f"(default: {defaults.MAX_SEQUENCES})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_SEQUENCES
+    max_queue_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "longest expected wait until a request begins, for each model; those that would wait "
+            f"longer are answered with 429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.MAX_QUEUE_SECONDS
+    max_body_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.LIMITS,
+            f"largest body of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
+            parse_size,
+            "SIZE",
+        ),
+    ] = defaults.MAX_BODY_BYTES
+    max_inputs: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"most prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_INPUTS
+    max_documents: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"most documents of a rerank request (default: {defaults.MAX_DOCUMENTS})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_DOCUMENTS
+    max_n: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS,
+            f"most choices for each prompt (default: {defaults.MAX_N})",
+            parse_positive,
+            "N",
+        ),
+    ] = defaults.MAX_N
+    priority_range: Annotated[
+        PriorityRange | None,
+        Flag(
+            FlagGroup.LIMITS,
+            "lowest and highest priority that a request may name, such as "
+            "--priority-range=-1:1; the lowest begin first (default: none but 0)",
+            parse_priority_range,
+            "LOW:HIGH",
+        ),
+    ] = None
+    max_priority_wait: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "what has waited so long goes before every priority "
+            f"(default: {defaults.MAX_PRIORITY_WAIT:g})",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.MAX_PRIORITY_WAIT
+
+    @property
+    def limits(self) -> Limits:
+        """What the daemon admits, and what one request may ask for."""
+        return Limits(
+            max_requests=self.max_requests,
+            max_rows=self.max_sequences,
+            max_queue_seconds=self.max_queue_seconds,
+            max_body_bytes=self.max_body_size,
+            max_inputs=self.max_inputs,
+            max_documents=self.max_documents,
+            max_n=self.max_n,
+            max_file_bytes=self.max_file_size,
+            max_file_lines=self.max_file_lines,
+            max_stored_bytes=self.max_stored_size,
+            priority_range=self.priority_range,
+            max_priority_wait=self.max_priority_wait,
+        )
