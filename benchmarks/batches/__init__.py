@@ -1,0 +1,1 @@
+"""Batches on an engine without HTTP: files of requests, and online traffic beside them."""

@@ -1,0 +1,134 @@
+"""`python -m benchmarks.batches.batch_file`: a case as a file of requests, and the same on the
+engine itself.
+
+The file's lines are completions of token ids; they go the way of `penstock batch`, through the
+API's handlers and the groups of a window. The engine is one and the same, its prefix cache emptied
+in between.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
+from server.batch_files.answering.grouped_lines import grouped_lines
+from server.batch_files.batch_lines import LineRules
+from server.batch_files.file_job import FileJob
+from server.bench.cases.random_prompts import offline_prompts
+from server.bench.cases.workloads import GenerationCase
+from server.bench.continuations import GroupedContinuations, prompts_of
+from server.bench.results.measurement import Figures, Progress
+from server.daemon.run import RunningEngine
+from server.settings.server_config import Limits, ServerConfig
+
+
+def write_file(file: Path, case: GenerationCase, prompts: Sequence[bytes]) -> None:
+    """A line for each prompt."""
+    with file.open("wb") as lines:
+        for number, ids in enumerate(prompts):
+            body = {
+                "prompt": array("i", ids).tolist(),
+                "max_tokens": case.outputs,
+                "ignore_eos": True,
+                "temperature": 0,
+            }
+            line = {
+                "custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body,
+            }  # fmt: skip
+            lines.write(msgspec.json.encode(line) + b"\n")
+
+
+async def engine_figures(
+    engine: RunningEngine, case: GenerationCase, prompts: Sequence[bytes]
+) -> Figures:
+    """The prompts through the engine client."""
+    engine.client.reset_cache()
+    work = GroupedContinuations(engine.client, prompts_of(case, prompts), prefix_caching=True)
+    async with Progress("engine", work.unit, work.total, work.done).shown():
+        started = time.perf_counter()
+        await work.run()
+        return work.figures(time.perf_counter() - started)
+
+
+async def file_figures(
+    engine: RunningEngine, case: GenerationCase, prompts: Sequence[bytes], folder: Path
+) -> Figures:
+    """The prompts as a file: from opening it to its answers in order."""
+    source = folder / "in.jsonl"
+    await asyncio.to_thread(write_file, source, case, prompts)
+    config = ServerConfig(
+        host="",
+        port=0,
+        api_workers=1,
+        drain_timeout=0,
+        log_level="warning",
+        limits=Limits(max_queue_seconds=0),
+        models=(engine.model,),
+    )
+    engine.client.reset_cache()
+    async with grouped_lines(config) as backend:
+        rules = LineRules(max_line_bytes=1 << 20)
+        job = FileJob(source, folder / "out.part", rules=rules, options={})
+        progress = Progress("file", "requests", len(prompts), lambda: job.counts.done)
+        async with progress.shown():
+            started = time.perf_counter()
+            await job.open(resume=False)
+            opened = time.perf_counter()
+            await job.run(backend)
+            answered = time.perf_counter()
+            job.assemble(folder / "out.jsonl")
+            seconds = time.perf_counter() - started
+        job.remove()
+    if job.counts.completed < len(prompts):
+        raise SystemExit(f"{job.counts.failed} lines failed: see {folder / 'out.jsonl'}")
+    return {
+        "requests_per_s": len(prompts) / seconds,
+        "seconds": seconds,
+        "first_pass_s": opened - started,
+        "assembly_s": started + seconds - answered,
+        "saved_share": job.counts.saved_share,
+        "output_tokens": job.counts.output_tokens,
+    }
+
+
+async def measure(given: argparse.Namespace) -> dict[str, Figures]:
+    """Both, after a warm-up with other prompts."""
+    case = case_of(given)
+    prompts = offline_prompts(case)
+    async with measured_engine(given) as engine:
+        few = msgspec.structs.replace(case, count=min(case.count, 4))
+        await engine_figures(engine, few, offline_prompts(few, seed=1)[:64])
+        own = await engine_figures(engine, case, prompts)
+        with tempfile.TemporaryDirectory() as folder:
+            lines = await file_figures(engine, case, prompts, Path(folder))
+    return {"engine": own, "file": lines}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.batches.batch_file", description=__doc__
+    )
+    add_engine_flags(parser)
+    given = parser.parse_args()
+    figures = asyncio.run(measure(given))
+    if given.json is not None:
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
+    own, lines = figures["engine"], figures["file"]
+    share = lines["requests_per_s"] / own["requests_per_s"]
+    print(
+        f"{given.case}: engine {own['requests_per_s']:.2f} req/s, file "
+        f"{lines['requests_per_s']:.2f} req/s ({share:.3f}; goal 0.97), first pass "
+        f"{lines['first_pass_s']:.2f} s, assembly {lines['assembly_s']:.2f} s, "
+        f"{lines['saved_share']:.1%} saved"
+    )
+
+
+if __name__ == "__main__":
+    main()
