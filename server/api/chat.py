@@ -1,12 +1,13 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import msgspec
 from fastapi import Request, Response
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from engine_core.client.pending_jobs import EngineError
 from server.api.chat_choices import ChatFormat
@@ -17,6 +18,7 @@ from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
+from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -50,8 +52,7 @@ async def create_chat_completion(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         plan = await _plan(body, service, model)
         generating = generate(service, record, model, plan)
-        as_ids = bool(body.return_tokens_as_token_ids)
-        answer = _Answer(service, model, ChatFormat(model, plan.logprobs, as_ids=as_ids))
+        answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
         try:
             if body.stream:
                 return await EventStream.begin(answer.events(generating, usage))
@@ -73,13 +74,17 @@ class _Answer:
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
         """The answer once it has ended."""
         async with generating as generation:
+            pieces = await generation.final_pieces()
+            first = pieces[0]
             return ChatCompletion(
                 id=self._id,
                 created=self._created,
                 model=self._model,
                 system_fingerprint=self._fingerprint,
-                choices=[self._form.choice(piece) for piece in await generation.final_pieces()],
+                choices=[self._form.choice(piece) for piece in pieces],
                 usage=generation.usage(),
+                prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
+                prompt_logprobs=self._form.prompt_logprobs(first),
             )
 
     def events(
@@ -89,14 +94,23 @@ class _Answer:
         return stream_events(
             generating,
             usage,
-            lambda piece, used: (
-                self._chunk([choice], used) for choice in self._form.deltas(piece)
-            ),
+            self._chunks,
             partial(self._chunk, []),
         )
 
+    def _chunks(
+        self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
+    ) -> Iterator[ChatChunk]:
+        prompt_ids = UNSET if piece.prompt_ids is None else piece.prompt_ids
+        for choice in self._form.deltas(piece):
+            yield self._chunk([choice], usage, prompt_ids)
+            prompt_ids = UNSET
+
     def _chunk(
-        self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
+        self,
+        choices: list[ChunkChoice],
+        usage: CompletionUsage | UnsetType | None,
+        prompt_ids: list[int] | UnsetType = UNSET,
     ) -> ChatChunk:
         return ChatChunk(
             id=self._id,
@@ -105,6 +119,7 @@ class _Answer:
             system_fingerprint=self._fingerprint,
             choices=choices,
             usage=usage,
+            prompt_token_ids=prompt_ids,
         )
 
 
@@ -112,15 +127,17 @@ async def _plan(body: ChatRequest, service: Service, model: Model) -> Generation
     """The request, checked, its prompt rendered. Raises APIError."""
     max_tokens = _max_tokens(body)
     logprobs = _top_logprobs(body)
+    if body.stream and body.prompt_logprobs is not None:
+        raise APIError("invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs")
     params = sampling_params(
         body,
         model.served.generation,
         max_tokens=max_tokens,
         logprobs=logprobs,
-        prompt_logprobs=None,
+        prompt_logprobs=body.prompt_logprobs,
     )
     text = await chat_prompt(service, model, body.messages, _options(body))
-    return generation_plan(
+    plan = generation_plan(
         body,
         model,
         service.limits,
@@ -130,6 +147,7 @@ async def _plan(body: ChatRequest, service: Service, model: Model) -> Generation
         # Templates write the special tokens themselves.
         add_special_tokens=bool(body.add_special_tokens),
     )
+    return msgspec.structs.replace(plan, return_token_ids=bool(body.return_token_ids))
 
 
 def _options(body: ChatRequest) -> ChatOptions:

@@ -2,53 +2,75 @@
 
 from collections.abc import Iterator
 
+from msgspec import UNSET, UnsetType
+
+from server.generation.chat.conversation import last_answer
+from server.generation.prompt_logprobs import prompt_logprobs
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
     ChatLogprobs,
+    ChatRequest,
     ChunkChoice,
     Delta,
     TokenLogprob,
     TopLogprob,
 )
+from server.schemas.common import FinishReason, PromptLogprobs
 from server.service.registry import Model
 from server.service.token_text import TokenIds, TokenText
 
 
 class ChatFormat:
-    """Formats the pieces of one answer, with `top_logprobs` alternatives for each token; None for
-    no log-probabilities. `as_ids` names tokens in them by their ids."""
+    """Formats the pieces of one answer, with the parts that its request selects."""
 
-    def __init__(self, model: Model, top_logprobs: int | None, *, as_ids: bool) -> None:
+    def __init__(self, body: ChatRequest, model: Model, top_logprobs: int | None) -> None:
+        """With `top_logprobs` alternatives for each token; None for no log-probabilities."""
         self._top_logprobs = top_logprobs
         self._bytes = model.token_bytes
+        as_ids = bool(body.return_tokens_as_token_ids)
         self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")
+        self._prompt_text = model.token_text
+        self._prompt_logprobs = body.prompt_logprobs
+        self._has_ids = bool(body.return_token_ids)
+        self._echo = last_answer(body.messages) if body.echo else ""
         self._begun: set[int] = set()
 
     def choice(self, piece: TextPiece) -> ChatChoice:
         """A whole answer."""
         return ChatChoice(
             index=piece.index,
-            message=AssistantMessage(content=piece.text),
+            message=AssistantMessage(content=self._echo + piece.text),
             logprobs=self._logprobs(piece),
             finish_reason=piece.finish_reason,
+            token_ids=piece.token_ids if self._has_ids else UNSET,
         )
+
+    def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
+        """Those of the prompt of a whole answer."""
+        width = self._prompt_logprobs
+        if width is None:
+            return UNSET
+        return prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
 
     def deltas(self, piece: TextPiece) -> Iterator[ChunkChoice]:
         """The role before a message's first piece, the piece, its finish reason after the last."""
         if piece.index not in self._begun:
             self._begun.add(piece.index)
             yield _delta(piece, Delta(role="assistant", content="", refusal=None))
-        if piece.text or piece.tokens:
-            yield _delta(piece, Delta(content=piece.text), self._logprobs(piece))
-        if piece.finish_reason is not None:
+            if self._echo:
+                yield _delta(piece, Delta(content=self._echo))
+        if piece.text or piece.tokens or piece.token_ids:
             yield ChunkChoice(
                 index=piece.index,
-                delta=Delta(),
-                logprobs=None,
-                finish_reason=piece.finish_reason,
+                delta=Delta(content=piece.text),
+                logprobs=self._logprobs(piece),
+                finish_reason=None,
+                token_ids=piece.token_ids if self._has_ids else UNSET,
             )
+        if piece.finish_reason is not None:
+            yield _delta(piece, Delta(), piece.finish_reason)
 
     def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:
         width = self._top_logprobs
@@ -72,5 +94,6 @@ class ChatFormat:
         return None if data is None else list(data)
 
 
-def _delta(piece: TextPiece, delta: Delta, logprobs: ChatLogprobs | None = None) -> ChunkChoice:
-    return ChunkChoice(index=piece.index, delta=delta, logprobs=logprobs, finish_reason=None)
+def _delta(piece: TextPiece, delta: Delta, finish: FinishReason | None = None) -> ChunkChoice:
+    """One that has no tokens."""
+    return ChunkChoice(index=piece.index, delta=delta, logprobs=None, finish_reason=finish)

@@ -1,16 +1,13 @@
 """From text pieces to the choices of `/v1/completions`."""
 
-from collections.abc import Sequence
-
 from msgspec import UNSET
 
+from server.generation.prompt_logprobs import prompt_logprobs
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.completions import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
-    PromptLogprob,
-    PromptLogprobs,
 )
 from server.service.registry import Model
 from server.service.token_text import TokenIds
@@ -38,7 +35,7 @@ class CompletionFormat:
             prompt_token_ids=UNSET if piece.prompt_ids is None else piece.prompt_ids,
             prompt_logprobs=UNSET
             if self._prompt_logprobs is None
-            else self._prompt_logprobs_of(piece.prompt_tokens, self._prompt_logprobs),
+            else prompt_logprobs(piece.prompt_tokens, self._prompt_logprobs, self._prompt_text),
         )
 
     def _logprobs_of(self, piece: TextPiece, width: int) -> CompletionLogprobs:
@@ -60,17 +57,3 @@ class CompletionFormat:
             alternatives.setdefault(self._text[other], logprob)
         alternatives.setdefault(self._text[token.id], token.logprob)
         return alternatives
-
-    def _prompt_logprobs_of(self, tokens: Sequence[ScoredToken], width: int) -> PromptLogprobs:
-        """vLLM's: an entry for each token after the first, with the token and `width` others."""
-        entries: PromptLogprobs = [None]
-        for token in tokens:
-            if token.logprob is not None:
-                entry = {token.id: self._entry(token.id, token.logprob, token.rank)}
-                for rank, (other, logprob) in enumerate(token.top[:width], 1):
-                    entry[other] = self._entry(other, logprob, rank)
-                entries.append(entry)
-        return entries
-
-    def _entry(self, token: int, logprob: float, rank: int) -> PromptLogprob:
-        return PromptLogprob(logprob, rank, self._prompt_text[token])

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import CompletionUsage, Count, FinishReason
+from server.schemas.common import CompletionUsage, Count, FinishReason, PromptLogprobs
 from server.schemas.sampling import SamplingOptions
 
 
@@ -50,7 +50,8 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     """A request of `/v1/chat/completions`.
 
     `max_tokens` is the older name of `max_completion_tokens`. `reasoning_effort` and
-    `chat_template_kwargs` are the template's to use. From `store` on fields change nothing.
+    `chat_template_kwargs` are the template's to use. With `echo` an answer begins with the text of
+    the last message, if that is an assistant's. From `store` on fields change nothing.
     """
 
     messages: Messages
@@ -62,6 +63,9 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
+    echo: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: TemplateVariables | None = None
     store: bool | None = None
@@ -108,17 +112,19 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer."""
+    """One answer. `token_ids` are there if they are requested."""
 
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/chat/completions`. `system_fingerprint` stands for the release, the model
-    and how it is computed."""
+    and how it is computed. The fields after `usage` are there if they are requested, and as those
+    of `/v1/completions`."""
 
     id: str
     object: str = "chat.completion"
@@ -127,6 +133,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: CompletionUsage
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,16 +146,18 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of one answer."""
+    """A piece of one answer, with its tokens if they are requested."""
 
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk of a stream. `usage` is absent, or with `include_usage` null until the last one."""
+    """A chunk of a stream. `usage` is absent, or with `include_usage` null until the last one. The
+    prompt's ids, if they are requested, come with an answer's first chunk."""
 
     id: str
     object: str = "chat.completion.chunk"
@@ -156,3 +166,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: CompletionUsage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

@@ -37,6 +37,17 @@ class CompletionUsage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """A token that might stand in a prompt: its rank by likelihood, from 1, and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `/v1/models`; `created` is when the daemon started. `text_only` is true for a
     model that could see images, whose language model alone is served; else it is not there."""

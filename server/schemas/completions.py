@@ -5,7 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import CompletionUsage, Count, FinishReason, TextOrIds
+from server.schemas.common import (
+    CompletionUsage,
+    Count,
+    FinishReason,
+    PromptLogprobs,
+    TextOrIds,
+)
 from server.schemas.sampling import SamplingOptions
 
 
@@ -39,17 +45,6 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     token_logprobs: list[float | None]
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None]
-
-
-class PromptLogprob(msgspec.Struct, frozen=True):
-    """A token that might stand in a prompt: its rank by likelihood, from 1, and its text."""
-
-    logprob: float
-    rank: int
-    decoded_token: str
-
-
-PromptLogprobs = list[dict[int, PromptLogprob] | None]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):

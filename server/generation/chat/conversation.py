@@ -48,6 +48,15 @@ def conversation(
     )
 
 
+def last_answer(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last message if it is an assistant's, or else none. Raises APIError, as
+    `conversation` does."""
+    *others, last = messages
+    if last.role != "assistant" or last.content is None:
+        return ""
+    return _text(last.content, f"messages[{len(others)}].content")
+
+
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
     for name in variables:
         if name in _OWN_NAMES or name in template.tokens:
