@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
+from engine_core.messages import EncodeJob, GenerateGroup, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
 from tests.engine_core.simulated_model import SimulatedModel
@@ -49,7 +49,8 @@ class TimedWorker:
         self.submit_times.append(self.now)
         self.idle.append(begin - free)
         self.ends.append(begin + self.seconds(step))
-        times = StepTimes(idle_us=round(self.idle[-1] * 1e6))
+        busy = round(self.seconds(step) * 1e6)
+        times = StepTimes(idle_us=round(self.idle[-1] * 1e6), busy_us=busy)
         self._queue.append(msgspec.structs.replace(self._model.run(step), times=times))
 
     def poll(self) -> StepOutput | None:
@@ -76,15 +77,16 @@ class TimedEngine:
         *,
         tick: float = TICK,
         encodes: bool = False,
+        blocks: int = BLOCKS,
         **changes,
     ) -> None:
         changes = {"max_running": 8, "max_step_tokens": 64} | changes
-        generator = SimulatedModel(BLOCKS, 4, changes["max_running"])
+        generator = SimulatedModel(blocks, changes.get("block_size", 4), changes["max_running"])
         self.worker = TimedWorker(SimulatedEncoder() if encodes else generator, seconds, lead)
         self.engine = Engine(
             tokenizer,
             "BertModel" if encodes else "LlamaForCausalLM",
-            0 if encodes else BLOCKS,
+            0 if encodes else blocks,
             executor=self.worker,
             clock=lambda: self.worker.now,
             **changes,
@@ -104,6 +106,19 @@ class TimedEngine:
         params = SamplingParams(max_tokens=max_tokens)
         self._arrive(GenerateJob(self._jobs, params=params, ids=ids, priority=priority))
         return self._jobs
+
+    def put_group(self, prefix: int, own: int, max_tokens: int, count: int) -> None:
+        """Prompts of the batch class arrive now, which share `prefix` tokens."""
+        self._jobs += 1
+        beginning = array("i", ((self._jobs % 50, self._jobs // 50) * prefix)[:prefix]).tobytes()
+        params = SamplingParams(max_tokens=max_tokens)
+        jobs: list[GenerateJob] = []
+        for member in range(count):
+            ids = array("i", ((member % 50, member // 50) * own)[:own]).tobytes()
+            jobs.append(
+                GenerateJob(1_000_000 + self._jobs * count + member, params=params, ids=[ids])
+            )
+        self.engine.clients.put(b"batch", GenerateGroup(prefix=beginning, jobs=jobs))
 
     def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:
         """A job of texts to encode arrives now. Returns its id."""
