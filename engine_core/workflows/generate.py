@@ -18,6 +18,9 @@ from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, Token
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig
 
+MAX_PROMPT_SCORES = 1 << 22
+"""Most log-probabilities of prompts in the answer to one job of a client."""
+
 
 class DecoderPreprocessor:
     """Tokenizes the prompts of a job, then compiles its grammar.
@@ -72,7 +75,9 @@ class DecoderProcessor:
         assert isinstance(message, GenerateJob)
         self._check_biases(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
-        if job.group is not None:
+        if job.group is None:
+            _check_scores(message, prompts)
+        else:
             _check_own_parts(job.group, message, prompts)
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
         barred = self._barred(message.params)
@@ -148,6 +153,22 @@ class DecoderProcessor:
                 param if prompt_len >= limit or most is None else "max_tokens",
             )
         return limit if params.max_tokens is None else min(prompt_len + params.max_tokens, limit)
+
+
+def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
+    """Raises RefusalError if the answer would hold too many log-probabilities of prompts: each
+    token of each choice has that many alternatives, and its own."""
+    width = message.params.prompt_logprobs
+    if width is None:
+        return
+    tokens = sum(map(len, prompts))
+    scores = tokens * message.n * (width + 1)
+    if scores > MAX_PROMPT_SCORES:
+        reason = (
+            f"{tokens} prompt tokens x {message.n} choices x ({width} + 1) log-probabilities are "
+            f"{scores}; at most {MAX_PROMPT_SCORES} are returned"
+        )
+        raise RefusalError("too_large", reason, "prompt")
 
 
 def _check_own_parts(group: PrefixGroup, message: GenerateJob, prompts: list[array[int]]) -> None:

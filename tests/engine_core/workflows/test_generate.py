@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized
-from engine_core.workflows.generate import DecoderProcessor
+from engine_core.workflows.generate import MAX_PROMPT_SCORES, DecoderProcessor
 from tests.engine_core.configs import execution_config
 
 STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
@@ -70,3 +70,22 @@ def test_a_length_that_was_asked_for_is_not_lowered() -> None:
     with pytest.raises(RefusalError) as refused:
         rows_of(prompt=prompt, max_tokens=16)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "max_tokens")
+
+
+def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
+    """8 tokens x 64 choices x 8 are the bound, for 1,024 prompts."""
+    config = execution_config()
+    processor = DecoderProcessor(config, 64)
+    tokenized = [Tokenized(array("i", [3] * 8).tobytes())] * 1024
+    assert 8 * 64 * 8 * len(tokenized) == MAX_PROMPT_SCORES
+
+    def rows(n: int, width: int | None, group: PrefixGroup | None = None) -> int:
+        params = SamplingParams(max_tokens=0, prompt_logprobs=width)
+        job = Job(b"client", GenerateJob(1, params=params, n=n), n, 0, group)
+        return len(processor.prepare(CompiledJob(job, tokenized))[1])
+
+    assert rows(64, 7) == rows(64, None) == rows(64, 8, PrefixGroup(0)) == 65536
+    for n, width in ((65, 7), (64, 8)):
+        with pytest.raises(RefusalError, match=rf"8192 .* {n} .*\({width} \+ 1\)") as refused:
+            rows(n, width)
+        assert (refused.value.code, refused.value.param) == ("too_large", "prompt")

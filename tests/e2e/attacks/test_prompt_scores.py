@@ -1,0 +1,21 @@
+"""A small request for an enormous answer: log-probabilities of many prompts' tokens."""
+
+import httpx
+
+from server.demo import GENERATOR_NAME, demo_models
+from tests.e2e.daemon import running
+
+
+def test_log_probabilities_of_too_many_prompts_are_refused_before_they_are_computed() -> None:
+    model = str(demo_models()[GENERATOR_NAME])
+    with running(model, "--threads", "1") as daemon:
+        body = {"prompt": [[9] * 500] * 500, "max_tokens": 0}
+        for scored in ({"prompt_logprobs": 20}, {"echo": True, "logprobs": 20}):
+            answer = httpx.post(f"{daemon.url}/v1/completions", json={**body, **scored}, timeout=20)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert error["code"] == "too_large"
+            assert "250000 prompt tokens x 1 choices x (20 + 1)" in error["message"]
+        small = {"prompt": [9] * 500, "max_tokens": 0, "prompt_logprobs": 20}
+        answer = httpx.post(f"{daemon.url}/v1/completions", json=small, timeout=20)
+        assert len(answer.json()["choices"][0]["prompt_logprobs"]) == 500
