@@ -50,6 +50,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
 
     sampling        how each token is chosen from its logits
     logit_bias      added to the logits of the token ids that it names, before `sampling`
+    allowed_token_ids  the only tokens that may be sampled; all, if it is empty
+    bad_words       the ids of each word that is never written
     grammar         what the text must match
     seed            None draws one for each row
     max_tokens      None runs to the model's length
@@ -64,6 +66,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
 
     sampling: TokenSampling = TokenSampling()
     logit_bias: dict[int, float] = {}
+    allowed_token_ids: frozenset[int] = frozenset()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
     seed: int | None = None
     max_tokens: int | None = None

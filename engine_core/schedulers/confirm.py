@@ -66,8 +66,13 @@ def num_sampled(batch: DecodeBatch) -> int:
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
-    """The request cannot go on within its grammar: its job fails whole."""
-    message = "the text cannot be continued within its grammar, which may have grown too complex"
+    """The request cannot go on within its grammar, or its limits: its job fails whole."""
+    if request.matcher is None:
+        message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
+    else:
+        message = (
+            "the text cannot be continued within its grammar, which may have grown too complex"
+        )
     outbox.fail(request.job, RefusalError("row_failed", message))
 
 

@@ -86,7 +86,7 @@ class DecoderScheduler:
 
     def add(self, job: Job, rows: list[Request]) -> None:
         self._jobs[job.key] = rows
-        self._constrained += sum(request.matcher is not None for request in rows)
+        self._constrained += sum(request.constrained for request in rows)
         for request in rows:
             self._queue_of(request).add(request)
 
@@ -212,7 +212,7 @@ class DecoderScheduler:
         else:
             self._queue_of(request).remove(request)
         request.status = Status.ENDED
-        self._constrained -= request.matcher is not None
+        self._constrained -= request.constrained
         if self._arrivals.owns(request):
             self._batch_share.online.seen()
         return True

@@ -47,11 +47,11 @@ class StepMasks:
     def owe(self, batch: DecodeBatch) -> bytes:
         """`batch` is submitted. Returns `DecodeStep.masked`."""
         sampled = [r for r, s in zip(batch.requests, batch.samples, strict=True) if s]
-        requests = [request for request in sampled if request.matcher is not None]
+        requests = [request for request in sampled if request.constrained]
         if not requests:
             return b""
         self._owed.append(_OwedMask(batch.step, requests))
-        return bytes([request.matcher is not None for request in sampled])
+        return bytes([request.constrained for request in sampled])
 
     def compute(self) -> Iterator[tuple[StepMask, list[Request]]]:
         """The masks that can be computed now, in the order of their steps, each with the requests
@@ -60,14 +60,16 @@ class StepMasks:
             yield self._fill(self._owed.popleft())
 
     def _fill(self, owed: _OwedMask) -> tuple[StepMask, list[Request]]:
-        """Requests that have ended may sample any token: nobody reads it."""
+        """Requests that have ended, or fail now, may sample any token: nobody reads it."""
         requests = owed.requests
-        matchers = [
-            (index, request.matcher)
-            for index, request in enumerate(requests)
-            if request.status is not Status.ENDED and request.matcher is not None
-        ]
+        open_ones = [(i, r) for i, r in enumerate(requests) if r.status is not Status.ENDED]
+        matchers = [(i, r.matcher) for i, r in open_ones if r.matcher is not None]
         words = max([matcher.words for _, matcher in matchers], default=self._vocab_words)
         bits = np.full((len(requests), words), 0xFFFFFFFF, np.uint32)
-        failed = [requests[index] for index in self._filler.fill(bits, matchers)]
-        return StepMask(owed.step, bits[:, : self._vocab_words].tobytes()), failed
+        failed = set(self._filler.fill(bits, matchers))
+        bits = bits[:, : self._vocab_words]
+        for i, r in open_ones:
+            if r.limits is not None and not r.limits.restrict(bits[i], r.tokens, r.prompt_len):
+                failed.add(i)
+        bits[list(failed)] = 0xFFFFFFFF
+        return StepMask(owed.step, bits.tobytes()), [requests[i] for i in sorted(failed)]

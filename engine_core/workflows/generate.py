@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import select
 from array import array
+from itertools import chain
 
 from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
@@ -13,6 +14,7 @@ from engine_core.schedulers.requests.request import Request, row_seed
 from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
+from engine_core.structured.token_limits import TokenLimits
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from engine_core.workflows.base import Workflow
@@ -73,7 +75,7 @@ class DecoderProcessor:
     def prepare(self, inputs: CompiledJob) -> tuple[Accepted, list[Request]]:
         job, tokenized, message = inputs.job, inputs.tokenized, inputs.job.message
         assert isinstance(message, GenerateJob)
-        self._check_biases(message.params)
+        self._check_ids(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
         if job.group is None:
             _check_scores(message, prompts)
@@ -81,6 +83,7 @@ class DecoderProcessor:
             _check_own_parts(job.group, message, prompts)
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
         barred = self._barred(message.params)
+        token_limits = TokenLimits.of(message.params, self._vocab_size)
         requests = [
             Request(
                 job=job,
@@ -90,6 +93,7 @@ class DecoderProcessor:
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
                 matcher=self._matcher(inputs.grammar, message.params),
+                limits=token_limits,
                 barred=barred,
                 salt=message.cache_salt.encode(),
                 priority=message.priority if job.group is None else math.inf,
@@ -113,15 +117,21 @@ class DecoderProcessor:
         ends = params.stop_token_ids | own
         return array("i", [token for token in ends if 0 <= token < self._vocab_size]).tobytes()
 
-    def _check_biases(self, params: SamplingParams) -> None:
-        for token in params.logit_bias:
-            if not 0 <= token < self._vocab_size:
-                raise RefusalError(
-                    "invalid_request",
-                    f"logit_bias names token id {token}; this model's vocabulary ends at "
-                    f"{self._vocab_size - 1}",
-                    "logit_bias",
-                )
+    def _check_ids(self, params: SamplingParams) -> None:
+        named = {
+            "logit_bias": params.logit_bias,
+            "allowed_token_ids": params.allowed_token_ids,
+            "bad_words": chain.from_iterable(params.bad_words),
+        }
+        for field, ids in named.items():
+            for token in ids:
+                if not 0 <= token < self._vocab_size:
+                    raise RefusalError(
+                        "invalid_request",
+                        f"{field} names token id {token}; this model's vocabulary ends at "
+                        f"{self._vocab_size - 1}",
+                        field,
+                    )
 
     def _max_len(self, message: GenerateJob, index: int, tokens: array[int]) -> int:
         """The length at which the request ends, prompt included."""

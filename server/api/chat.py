@@ -131,7 +131,7 @@ async def _plan(body: ChatRequest, service: Service, model: Model) -> Generation
         raise APIError("invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs")
     params = sampling_params(
         body,
-        model.served.generation,
+        model,
         max_tokens=max_tokens,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,

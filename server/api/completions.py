@@ -125,7 +125,7 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
     scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
     return sampling_params(
         body,
-        model.served.generation,
+        model,
         max_tokens=_max_tokens(body),
         default_max_tokens=DEFAULT_MAX_TOKENS,
         logprobs=0 if ranked and body.logprobs is None else body.logprobs,

@@ -1,5 +1,7 @@
 """The engine's sampling parameters for a request."""
 
+from array import array
+
 import msgspec
 
 from engine_core.messages import SamplingParams
@@ -7,25 +9,30 @@ from server.errors import APIError
 from server.generation.requested_grammar import grammar_of
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
+from server.service.inputs import check_ids
+from server.service.registry import Model
 from server.settings.server_config import GenerationDefaults
 from workers.contract.token_sampling import TokenSampling
 
 
 def sampling_params(
     body: SamplingOptions,
-    defaults: GenerationDefaults,
+    model: Model,
     *,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
     default_max_tokens: int | None = None,
 ) -> SamplingParams:
-    """The engine's parameters: `body` over the model's own `defaults`. Without `max_tokens` there
+    """The engine's parameters: `body` over the model's own defaults. Without `max_tokens` there
     are `default_max_tokens`, or as many as fit. Raises APIError."""
+    defaults = model.served.generation
     most = default_max_tokens if max_tokens is None else max_tokens
     return SamplingParams(
         sampling=_sampling(body, defaults),
         logit_bias=body.logit_bias or {},
+        allowed_token_ids=_allowed_tokens(body, model),
+        bad_words=_bad_words(body, model),
         grammar=grammar_of(body),
         seed=None if body.seed is None else body.seed & INT64_MAX,
         max_tokens=most,
@@ -47,6 +54,21 @@ def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampl
     if sampling.top_p == 0:  # keeps the likeliest token alone
         sampling = msgspec.structs.replace(sampling, temperature=0.0, top_p=1.0)
     return sampling
+
+
+def _allowed_tokens(body: SamplingOptions, model: Model) -> frozenset[int]:
+    allowed = body.allowed_token_ids or []
+    check_ids(allowed, "allowed_token_ids", model.vocab_size)
+    return frozenset(allowed)
+
+
+def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
+    """Each word as it begins a text, and as it follows a space."""
+    words = [word.lstrip() or word for word in body.bad_words or []]
+    spellings = [*words, *(f" {word}" for word in words)]
+    found = model.tokenizer.encode(spellings, add_special_tokens=False) if spellings else []
+    ids = (tuple(array("i", each)) for each in found)
+    return tuple(dict.fromkeys(word for word in ids if word))
 
 
 def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:

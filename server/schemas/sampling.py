@@ -27,6 +27,7 @@ StopTokens = Annotated[list[TokenId], Meta(max_length=1024)]
 LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
 ]
+BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=256)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -44,7 +45,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     request leaves out is the model's own (`generation_config.json`), or neutral. `top_k` -1
     is neutral like 0. `top_p` 0 keeps the likeliest token alone, as `temperature` 0 does. A
     `repetition_penalty` divides logits, so it must stay away from 0, where they would not be
-    finite. The keys of `logit_bias` are token ids.
+    finite. The keys of `logit_bias` are token ids. No tokens but `allowed_token_ids` are sampled,
+    unless that is empty, and none that would complete one of the `bad_words`.
 
     At most one of the fields from `response_format` to `guided_choice` is given: they are different
     servers' names for what the whole text must match. `timeout` is in seconds. Requests with a
@@ -63,6 +65,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     logit_bias: LogitBias | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: BadWords | None = None
     n: Count | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     stop_token_ids: StopTokens | None = None

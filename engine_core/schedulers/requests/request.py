@@ -17,6 +17,7 @@ from workers.contract.token_sampling import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
     from engine_core.structured.matcher import Matcher
+    from engine_core.structured.token_limits import TokenLimits
 
 _SEED_BITS = 63
 _NOTHING = range(0)
@@ -42,6 +43,7 @@ class Request:
     seed           of its random numbers
     stops          tokens that end it
     matcher        follows its grammar, if it has one, and finds the tokens that it allows
+    limits         takes tokens out of those, for `allowed_token_ids` and `bad_words`
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
@@ -69,6 +71,7 @@ class Request:
     prompt_len: int = field(init=False)
     stops: frozenset[int] = field(init=False)
     matcher: Matcher | None = None
+    limits: TokenLimits | None = None
     barred: bytes = b""
     salt: bytes = b""
     priority: float = 0
@@ -95,6 +98,11 @@ class Request:
         # A grammar allows end tokens only where its text may end: there they are never ignored.
         ignore_eos = self.params.ignore_eos and self.matcher is None
         self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
+
+    @property
+    def constrained(self) -> bool:
+        """Not every token may come next: its steps need a mask."""
+        return self.matcher is not None or self.limits is not None
 
     @property
     def awaits_scores(self) -> bool:

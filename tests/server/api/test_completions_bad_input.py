@@ -62,6 +62,7 @@ def names(error: dict, field: str) -> bool:
 def test_the_lists_above_hold_every_field_of_their_type() -> None:
     simple = {*BOOLEANS, *INTEGERS, *NUMBERS, *STRINGS}
     others = {"prompt", "stop", "stop_token_ids", "logit_bias", "stream_options"}
+    others |= {"allowed_token_ids", "bad_words"}
     others |= {"response_format", "choice", "guided_choice", "structured_outputs"}
     others |= {"json_schema", "guided_json"}
     assert simple | others == set(CompletionRequest.__struct_fields__)

@@ -288,3 +288,33 @@ def test_tokens_spelled_by_their_ids(deployment, say, tokenizer):
     assert plain["text"] == choice["text"]
     assert plain["logprobs"]["text_offset"] == logprobs["text_offset"]
     assert plain["logprobs"]["token_logprobs"] == logprobs["token_logprobs"]
+
+
+def test_which_tokens_may_be_sampled(deployment, tokenizer):
+    words = ["red wine", " red wine", "漢", "red wine"]
+    complete(deployment, prompt="a", allowed_token_ids=[9, 5, 9], bad_words=words)
+    (job,) = deployment.engines["writer"].received
+    assert job.params.allowed_token_ids == {5, 9}
+    spelled = ("red wine", "漢", " red wine", " 漢")
+    encodings = tokenizer.raw.encode_batch(spelled, add_special_tokens=False)
+    assert job.params.bad_words == tuple(tuple(encoding.ids) for encoding in encodings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": [5, 99_999]}, "allowed_token_ids[1]"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"allowed_token_ids": ["a"]}, "allowed_token_ids[0]"),
+        ({"allowed_token_ids": 5}, "allowed_token_ids"),
+        ({"bad_words": ["a", ""]}, "bad_words[1]"),
+        ({"bad_words": ["a" * 129]}, "bad_words[0]"),
+        ({"bad_words": ["a"] * 257}, "bad_words"),
+        ({"bad_words": "a"}, "bad_words"),
+    ],
+)
+def test_limits_on_tokens_that_cannot_be(deployment, fields, param):
+    response = deployment.post("/v1/completions", {"prompt": "a", **fields})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert deployment.engines["writer"].received == []
