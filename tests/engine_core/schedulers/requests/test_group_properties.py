@@ -6,10 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.job import Job, PrefixGroup
+from engine_core.schedulers.cost_model import Coefficients
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
 _STOPS = frozenset({7, 11})
+_SLOW = Coefficients(step=5e-3, token=1.5e-3, attended=1e-5, context=1e-5)
+"""Beside other requests, a step holds about nine tokens of the batch class."""
 
 
 def _trees(data: st.DataObject) -> list[tuple[list[int], list[list[int]]]]:
@@ -37,6 +40,7 @@ def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) ->
         max_running=data.draw(st.sampled_from([2, 5, 16]), "slots"),
         max_step_tokens=data.draw(st.sampled_from([8, 24, 64]), "step"),
         steps_ahead=data.draw(st.integers(0, 1), "ahead"),
+        costs=data.draw(st.sampled_from([None, _SLOW]), "costs"),
     )
     waiting: list[tuple[PrefixGroup | None, list[int]]] = []
     for prefix, owns in _trees(data):
