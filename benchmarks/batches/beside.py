@@ -6,6 +6,7 @@ whose groups are those of b16, is alone; then both are there.
 
 import argparse
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -28,6 +29,8 @@ _OWN = GenerationCase(name="online", count=4096, own=512, outputs=128)
 _ID_BYTES = 4
 _OPEN_GROUPS = 160
 """Groups with the engine at once: two and a half times what its slots hold, in b16."""
+_MOST_ROWS_PER_S = 150
+"""More than the fastest case has."""
 _WARM_SECONDS = 15.0
 """The batch's first seconds have more prompts than later ones."""
 
@@ -62,8 +65,13 @@ class Online:
 class Batch:
     """Group after group, a number of them at once; when each row ended."""
 
-    def __init__(self, client: EngineClient, case: GenerationCase) -> None:
+    def __init__(self, client: EngineClient, case: GenerationCase, seconds: float) -> None:
+        """Enough for so many seconds."""
         self._client, self._case = client, case
+        count = math.ceil(seconds * _MOST_ROWS_PER_S / case.members)
+        ordered = msgspec.structs.replace(case, count=count, shuffled=False)
+        prompts = offline_prompts(ordered)
+        self._groups = [prompts[i : i + case.members] for i in range(0, len(prompts), case.members)]
         self._room = asyncio.Semaphore(_OPEN_GROUPS)
         self.ends: list[float] = []
 
@@ -83,16 +91,9 @@ class Batch:
 
     async def _feed(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for members in await asyncio.to_thread(lambda: list(self._groups())):
+            for members in self._groups:
                 await self._room.acquire()
                 tasks.create_task(self._group(members))
-        raise SystemExit("the batch has ended: a larger --scale lasts longer")
-
-    def _groups(self) -> Iterator[list[bytes]]:
-        ordered = msgspec.structs.replace(self._case, shuffled=False)
-        prompts = offline_prompts(ordered)
-        for start in range(0, len(prompts), ordered.members):
-            yield prompts[start : start + ordered.members]
 
     async def _group(self, members: list[bytes]) -> None:
         params = SamplingParams(sampling=GREEDY, max_tokens=self._case.outputs, ignore_eos=True)
@@ -123,7 +124,8 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
     """The three phases, and each online request and batch rate by second of the last."""
     async with measured_engine(given) as engine:
         online = Online(engine.client, offline_prompts(_OWN), given.rate)
-        batch = Batch(engine.client, case_of(given))
+        seconds = _WARM_SECONDS + given.alone_seconds + given.seconds
+        batch = Batch(engine.client, case_of(given), seconds)
         await online.run(3.0)
         idle = online_figures(await online.run(given.idle_seconds))
         async with batch.running():
