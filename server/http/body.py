@@ -1,5 +1,6 @@
 """Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -19,6 +20,10 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
+
+# A body has the first, and the time that it takes at this rate.
+_READING_S = 10
+_READING_RATE = 16 << 10
 
 _INDICES = re.compile(r"\[[^]]*\]")
 
@@ -83,25 +88,34 @@ async def whole_body(request: Request) -> bytes:
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
-    """The raw body. Raises APIError `body_too_large` or `unsupported_encoding`, or ClientLeftError.
+    """The raw body. Raises APIError `body_too_large`, `unsupported_encoding`, `overloaded` or
+    `body_timeout`, or ClientLeftError.
 
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
     """
     hopeless = max_bytes * _DROPPED_BODIES
-    if int(request.headers.get("content-length", 0)) > hopeless:
+    length = int(request.headers.get("content-length", max_bytes))
+    if length > hopeless:
         raise _too_large(max_bytes, {"connection": "close"})
     parts: list[bytes] = []
     size = 0
+    seconds = _READING_S + length / _READING_RATE
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size <= max_bytes:
-                parts.append(part)
-            elif size > hopeless:
-                raise _too_large(max_bytes, {"connection": "close"})
+        with service_of(request).reading.body() as kept:
+            async with asyncio.timeout(seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size <= max_bytes:
+                        kept.add(len(part))
+                        parts.append(part)
+                    elif size > hopeless:
+                        raise _too_large(max_bytes, {"connection": "close"})
     except ClientDisconnect:
         raise ClientLeftError from None
+    except TimeoutError:
+        message = f"the body has not come within {seconds:.0f} s"
+        raise APIError("body_timeout", message, None, {"connection": "close"}) from None
     if size > max_bytes:
         raise _too_large(max_bytes)
     _check_encoding(request)

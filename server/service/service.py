@@ -17,6 +17,7 @@ from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
+from server.service.reading_budget import ReadingBudget
 from server.service.registry import Model, Registry
 from server.settings.api_keys import KeyCheck
 from server.settings.server_config import ServerConfig, State
@@ -51,6 +52,7 @@ class Service:
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)
         self.admission = Admission(self.limits, self.metrics.set_in_flight)
+        self.reading = ReadingBudget(self.limits.max_reading_bytes)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)

@@ -34,6 +34,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "device": parse_device,
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
+    "max_reading_size": parse_size,
     "max_file_size": parse_size,
     "max_stored_size": parse_size,
     "priority_range": parse_priority_range,

@@ -60,6 +60,16 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             "SIZE",
         ),
     ] = defaults.MAX_BODY_BYTES
+    max_reading_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.LIMITS,
+            "bytes of bodies that have come in part, in each API process; more are answered with "
+            f"429 (default: {defaults.MAX_READING_BYTES >> 20}MiB)",
+            parse_size,
+            "SIZE",
+        ),
+    ] = defaults.MAX_READING_BYTES
     max_inputs: Annotated[
         Positive,
         Flag(
@@ -116,6 +126,7 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             max_rows=self.max_sequences,
             max_queue_seconds=self.max_queue_seconds,
             max_body_bytes=self.max_body_size,
+            max_reading_bytes=self.max_reading_size,
             max_inputs=self.max_inputs,
             max_documents=self.max_documents,
             max_n=self.max_n,

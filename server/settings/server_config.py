@@ -35,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = defaults.MAX_PENDING_TOKENS
     max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
     max_body_bytes: int = defaults.MAX_BODY_BYTES
+    max_reading_bytes: int = defaults.MAX_READING_BYTES
     max_inputs: int = defaults.MAX_INPUTS
     max_documents: int = defaults.MAX_DOCUMENTS
     max_n: int = defaults.MAX_N

@@ -81,7 +81,7 @@ EVERY_FLAG = (
     "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
     "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
-    "--priority-range=-2:3 --max-priority-wait 1.5 "
+    "--max-reading-size 3MB --priority-range=-2:3 --max-priority-wait 1.5 "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
 )
 EVERY_ENGINE_SETTING = EngineSettings(
@@ -116,6 +116,7 @@ EVERY_SETTING = Settings(
     max_requests=7,
     max_sequences=8,
     max_body_size=8000,
+    max_reading_size=3 * 10**6,
     max_inputs=9,
     max_documents=10,
     max_n=11,
@@ -143,6 +144,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_requests=7,
         max_rows=8,
         max_body_bytes=8000,
+        max_reading_bytes=3 * 10**6,
         max_inputs=9,
         max_documents=10,
         max_n=11,

@@ -27,6 +27,7 @@ otlp_traces_endpoint: https://collector/v1/traces
 max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
+max_reading_size: 5MiB
 max_inputs: 30
 max_documents: 40
 max_n: 50
@@ -134,6 +135,7 @@ def everything(folder: Path) -> Settings:
         max_requests=10,
         max_sequences=20,
         max_body_size=2 << 20,
+        max_reading_size=5 << 20,
         max_inputs=30,
         max_documents=40,
         max_n=50,
