@@ -46,7 +46,7 @@ class TokenLimits:
 
 
 def _last_tokens(words: Iterable[tuple[int, ...]], text: Sequence[int]) -> Iterable[int]:
-    """Of the words that `text` ends with but for their last token."""
+    """What would complete a word: `text` ends with all but its last token."""
     for word in words:
         if tuple(text[1 - len(word) :]) == word[:-1]:
             yield word[-1]

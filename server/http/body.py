@@ -118,11 +118,11 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
         raise APIError("body_timeout", message, None, {"connection": "close"}) from None
     if size > max_bytes:
         raise _too_large(max_bytes)
-    _check_encoding(request)
+    check_encoding(request)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _check_encoding(request: Request) -> None:
+def check_encoding(request: Request) -> None:
     """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in {"", "identity"}:

@@ -8,6 +8,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from server.errors import APIError
+from server.http.body import check_encoding
 from server.http.disconnect import ClientLeftError
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class FormReader:
         self._whole = False
 
     async def read(self, request: Request) -> Form:
-        """The whole form. Raises APIError `invalid_request`, ClientLeftError, or what the sink
-        raises."""
+        """The whole form. Raises APIError `invalid_request` or `unsupported_encoding`,
+        ClientLeftError, or what the sink raises."""
+        check_encoding(request)
         kind, options = parse_options_header(request.headers.get("content-type", ""))
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:

@@ -179,6 +179,12 @@ async def test_what_is_no_form_is_explained(
     assert list((folder / "files").iterdir()) == []
 
 
+async def test_a_compressed_form_is_refused(http: httpx.AsyncClient) -> None:
+    answer = await upload(http, headers=MINE | {"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_encoding"
+
+
 async def test_a_form_may_come_in_any_pieces(http: httpx.AsyncClient) -> None:
     body = PART + PURPOSE + b"--b--\r\n"
 
