@@ -79,16 +79,15 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def on_headers_complete(self) -> None:
-        """Raises APIError for headers that are too large or name no host, and for a bad target."""
+        """Raises APIError for headers that are too large, name no host, or two hosts
+        or keys, and for a bad target."""
         if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
             self._check_size()
         if self.parser.should_upgrade():
             return
-        for name, _ in self.headers:
-            if name == b"host":  # one of the first, as a rule
-                break
-        else:
-            self._check_version()
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") != 1 or names.count(b"authorization") > 1:
+            self._check_singles(names)
         try:
             if not self.url.startswith(b"/"):
                 self.url = _with_path(self.url)
@@ -113,8 +112,11 @@ class WireProtocol(HttpToolsProtocol):
             super().on_message_complete()
             self._whole = True
 
-    def _check_version(self) -> None:
-        if self.parser.get_http_version() == "1.1":
+    def _check_singles(self, names: list[bytes]) -> None:
+        for name, title in ((b"host", "Host"), (b"authorization", "Authorization")):
+            if names.count(name) > 1:
+                raise APIError("invalid_request", f"the request has two `{title}` headers")
+        if self.parser.get_http_version() == "1.1" and b"host" not in names:
             raise APIError("invalid_request", "the request has no `Host` header")
 
     def _check_size(self) -> None:

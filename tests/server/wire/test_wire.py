@@ -348,3 +348,14 @@ async def test_a_client_that_wants_no_more(connect: Connect, close: bytes):
     async with connect() as client:
         await client.send(GET + b"Connection: " + close + b"\r\n\r\n" + LAST)
         assert bodies(await client.answers()) == [""]
+
+
+@pytest.mark.parametrize("name", ["Host", "Authorization"])
+async def test_two_fields_that_may_be_there_once_are_refused(connect: Connect, name: str) -> None:
+    field = f"{name}: a\r\n".encode()
+    once = b"" if name == "Host" else field
+    async with connect() as client:
+        await client.send(GET + once + b"\r\n" + GET + field + once + b"\r\n")
+        (first, _), (second, body) = await client.answers()
+    assert (first, second) == (200, 400)
+    assert f"two `{name}` headers" in body["error"]["message"]
