@@ -26,6 +26,17 @@ class Counts(msgspec.Struct, kw_only=True):
         """Between 0 and 1."""
         return self.saved_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
+    def since(self, earlier: "Counts") -> "Counts":
+        """What was done after `earlier`."""
+        return Counts(
+            total=self.total,
+            completed=self.completed - earlier.completed,
+            failed=self.failed - earlier.failed,
+            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
+            output_tokens=self.output_tokens - earlier.output_tokens,
+            saved_tokens=self.saved_tokens - earlier.saved_tokens,
+        )
+
     def add(self, outcome: Answer | LineError) -> None:
         """One more is done."""
         if isinstance(outcome, LineError) or not outcome.is_good:

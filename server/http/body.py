@@ -102,7 +102,7 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     size = 0
     seconds = _READING_S + length / _READING_RATE
     try:
-        with service_of(request).reading.body() as kept:
+        with service_of(request).reading.body(length) as kept:
             async with asyncio.timeout(seconds):
                 async for part in request.stream():
                     size += len(part)

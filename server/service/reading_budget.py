@@ -5,24 +5,29 @@ from contextlib import contextmanager
 
 from server.errors import APIError
 
+_UNCOUNTED = 16 << 10
+"""Bytes of each body. So slow large bodies never stand in the way of a usual request; connections
+are bounded by the limit on open files."""
+
 
 class ReadingBudget:
-    """Counts what has come of bodies that are not whole yet."""
+    """Counts what has come of bodies that are not whole yet, but for the beginning of each."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
 
     @contextmanager
-    def body(self) -> Generator["BodyBytes"]:
-        """While one is read. Raises APIError `overloaded` if the others fill the budget."""
-        if self._bytes >= self._max_bytes:
+    def body(self, length: int) -> Generator["BodyBytes"]:
+        """While one of `length` bytes is read. Raises APIError `overloaded` if the others fill the
+        budget and it would count."""
+        if length > _UNCOUNTED and self._bytes >= self._max_bytes:
             raise self._full()
         own = BodyBytes(self)
         try:
             yield own
         finally:
-            self._bytes -= own.size
+            self._bytes -= own.counted
 
     def take(self, size: int) -> None:
         """Raises APIError `overloaded` if so many bytes more are too many."""
@@ -36,13 +41,16 @@ class ReadingBudget:
 
 
 class BodyBytes:
-    """What has come of one body; `size` of them are kept."""
+    """What has come of one body; `counted` bytes of it are in the budget."""
 
     def __init__(self, budget: ReadingBudget) -> None:
         self._budget = budget
-        self.size = 0
+        self._size = self.counted = 0
 
     def add(self, size: int) -> None:
         """Raises APIError `overloaded`."""
-        self._budget.take(size)
-        self.size += size
+        self._size += size
+        more = max(0, self._size - _UNCOUNTED) - self.counted
+        if more:
+            self._budget.take(more)
+            self.counted += more

@@ -41,6 +41,7 @@ class GroupedLines:
         self, service: Service, clients: Sequence[GroupingClient], arrivals: Arrivals
     ) -> None:
         """`clients` are those of the models of `service`."""
+        self.models = [model.served for model in service.registry.models]
         self._in_process = InProcess(create_app(service))
         self._clients, self._arrivals = clients, arrivals
         self._open_lines = self._open_bytes = 0

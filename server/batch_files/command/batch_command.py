@@ -12,8 +12,10 @@ import msgspec
 import uvloop
 
 from server.batch_files.answering.daemon_lines import daemon_lines
+from server.batch_files.answering.grouped_lines import GroupedLines
 from server.batch_files.base import LineBackend
 from server.batch_files.batch_lines import LineRules
+from server.batch_files.command.floor import floor_seconds
 from server.batch_files.command.own_engines import own_engines, result_options
 from server.batch_files.counts import Counts
 from server.batch_files.file_job import FileJob
@@ -79,6 +81,7 @@ class _Batch:
             options=depends_on,
         )
         self._sharing: Sharing = "by token"
+        self._floor: float | None = None
 
     async def run(self) -> int:
         """Its exit code. Raises JobFileError, JobStoppedError, or one of START_ERRORS."""
@@ -107,7 +110,7 @@ class _Batch:
         self._job.assemble(self._options.output)
         self._job.remove()
         seconds = time.perf_counter() - started
-        print(summary(self._job.counts, earlier, seconds, self._sharing))
+        print(summary(self._job.counts, earlier, seconds, self._sharing, self._floor))
         return 0
 
     async def _answer(self, earlier: Counts) -> None:
@@ -123,7 +126,12 @@ class _Batch:
         async with self._backend() as backend:
             self._sharing = backend.sharing
             async with progress.shown():
+                started = time.perf_counter()
                 await self._job.run(backend)
+                seconds = time.perf_counter() - started
+            if isinstance(backend, GroupedLines):
+                least = floor_seconds(backend.models, counts.since(earlier))
+                self._floor = None if least is None else least / seconds
 
     @asynccontextmanager
     async def _backend(self) -> AsyncGenerator[LineBackend]:
@@ -147,13 +155,17 @@ class _Batch:
         )
 
 
-def summary(counts: Counts, earlier: Counts, seconds: float, sharing: Sharing) -> str:
-    """A finished job in one line; `earlier` was done by other runs."""
+def summary(
+    counts: Counts, earlier: Counts, seconds: float, sharing: Sharing, floor: float | None = None
+) -> str:
+    """A finished job in one line; `earlier` was done by other runs, and `floor` is how much of its
+    time the matrix products alone would take, where that is known."""
+    bound = "" if floor is None else f"; {floor:.0%} of the floor (matrix products alone)"
     done = counts.done - earlier.done
     before = f", {earlier.done:,} of them earlier" if earlier.done else ""
     return (
         f"{counts.total:,} requests{before} ({counts.failed:,} failed) in {seconds:,.1f} s, "
         f"{done / seconds:,.1f} req/s; {counts.prompt_tokens:,} tokens in, "
         f"{counts.saved_tokens:,} of them saved ({counts.saved_share:.1%}, {sharing}), "
-        f"{counts.output_tokens:,} out"
+        f"{counts.output_tokens:,} out{bound}"
     )

@@ -11,7 +11,7 @@ import pytest
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running, wait_for
 
-SIZE = 1 << 20
+SIZE = (1 << 20) + (16 << 10)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 ASKED = {"prompt": "Hi", "max_tokens": 1}
 
@@ -35,8 +35,9 @@ def until_closed(client: socket.socket) -> bytes:
     return data
 
 
-def status(daemon: Daemon) -> int:
-    return httpx.post(f"{daemon.url}/v1/completions", json=ASKED, timeout=20).status_code
+def status(daemon: Daemon, note: str = "") -> int:
+    body = {**ASKED, "note": note}
+    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=20).status_code
 
 
 def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> None:
@@ -45,14 +46,15 @@ def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> N
         for _ in range(2):
             client = open_connections.enter_context(connected(daemon))
             client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (SIZE + 1) + b" " * SIZE)
-        wait_for(lambda: status(daemon) == 429, 5)
+        wait_for(lambda: status(daemon, "x" * 40_000) == 429, 5)
+        assert status(daemon) == 200, "a small body is never refused for that"
         with connected(daemon) as waiting:
-            waiting.sendall(HEAD + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+            waiting.sendall(HEAD + b"Content-Length: 40000\r\nExpect: 100-continue\r\n\r\n")
             answer = until_closed(waiting).lower()
         assert answer.startswith(b"http/1.1 429 ")
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b"\r\nconnection: close\r\n" in answer
-    wait_for(lambda: status(daemon) == 200, 5)
+    wait_for(lambda: status(daemon, "x" * 40_000) == 200, 5)
 
 
 def test_a_body_that_comes_too_slowly_is_ended(daemon: Daemon) -> None:
