@@ -33,6 +33,9 @@ _MOST_ROWS_PER_S = 150
 """More than the fastest case has."""
 _WARM_SECONDS = 15.0
 """The batch's first seconds have more prompts than later ones."""
+_TURN_SECONDS = 10.0
+"""When short steps begin, rows that run end before others take their place: for a moment far more
+end than later on."""
 
 
 class Online:
@@ -141,7 +144,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
         "beside": online_figures(times),
         "batch": {
             "alone_requests_per_s": batch.rate(alone, begun),
-            "beside_requests_per_s": batch.rate(begun, begun + seconds),
+            "beside_requests_per_s": batch.rate(begun + _TURN_SECONDS, begun + seconds),
         },
         "online_rate": given.rate,
         "rows_by_second": [batch.rate(begun + at, begun + at + 1) for at in range(seconds)],

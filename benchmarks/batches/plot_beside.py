@@ -23,7 +23,7 @@ def draw(figures: dict[str, Any], file: Path) -> None:
         values = [request[name] for request in figures["requests"]]
         above.plot(at, values, ".", markersize=3, label=name.removesuffix("_ms").upper())
         above.axhline(figures["idle"][f"{name.removesuffix('_ms')}_p50_ms"], linewidth=0.8)
-    above.set_ylabel("ms (lines: the median without the batch)")
+    above.set_ylabel("ms (lines: without the batch)")
     rows = figures["rows_by_second"]
     below.plot(range(len(rows)), rows, linewidth=0.8, label="batch")
     below.axhline(figures["batch"]["alone_requests_per_s"], linewidth=0.8)
