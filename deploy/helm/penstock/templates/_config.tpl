@@ -1,10 +1,11 @@
 {{/* The daemon's configuration file: docs/configuration.md. */}}
 
-{{/* A part's file, as YAML: (dict "root" $ "part" part). Without models the demo models are served. */}}
+{{/* A part's file, as YAML: (dict "root" $ "part" part). Without models the demo models are served. Clients
+     can store files only where an option names a folder: a pod's HOME goes with it. */}}
 {{- define "penstock.config" -}}
 {{- $values := .root.Values -}}
 {{- $server := $values.server -}}
-{{- $config := deepCopy $server.options -}}
+{{- $config := merge (deepCopy $server.options) (dict "state_dir" "none") -}}
 {{- $_ := set $config "host" $server.host -}}
 {{- $_ := set $config "port" $server.port -}}
 {{- $_ := set $config "api_workers" $server.apiWorkers -}}
