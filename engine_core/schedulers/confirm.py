@@ -67,13 +67,15 @@ def num_sampled(batch: DecodeBatch) -> int:
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
     """The request cannot go on within its grammar, or its limits: its job fails whole."""
-    if request.matcher is None:
+    if request.limits is not None:
         message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
+        error = RefusalError("invalid_request", message)
     else:
         message = (
             "the text cannot be continued within its grammar, which may have grown too complex"
         )
-    outbox.fail(request.job, RefusalError("row_failed", message))
+        error = RefusalError("row_failed", message)
+    outbox.fail(request.job, error)
 
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:

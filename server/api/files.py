@@ -13,9 +13,9 @@ from starlette.responses import FileResponse
 
 from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
-from server.http.openapi import operation
+from server.http.openapi import contents, operation
 from server.schemas.stored.file_objects import DeletedFile, FileList, FileObject
-from server.service.endpoint import Endpoint, Operation
+from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, page_of, stored_of
 from server.settings.server_config import Limits
@@ -38,12 +38,7 @@ GET_FILE = Endpoint(
 DELETE_FILE = Endpoint(
     "DELETE", "/v1/files/{file}", operation(DeletedFile, parameters=("file",)), order=74
 )
-GET_CONTENT = Endpoint(
-    "GET",
-    "/v1/files/{file}/content",
-    Operation(arguments={"response_class": Response}),
-    order=75,
-)
+GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", contents(("file",)), order=75)
 
 
 @CREATE_FILE.answered_by

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from server.errors import ERRORS, ErrorBody
@@ -40,6 +40,22 @@ def operation(
         arguments={"responses": responses, "openapi_extra": _request(body, parameters)},
         types=tuple(kind for kind in (answer, body, chunk, ErrorBody) if kind is not None),
     )
+
+
+def contents(parameters: tuple[str, ...]) -> Operation:
+    """An endpoint whose answer is whatever a file holds."""
+    error = {"application/json": {"schema": ref(ErrorBody)}}
+    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Success", "content": binary},
+        "default": {"description": "Any error", "content": error},
+    }
+    arguments = {
+        "response_class": Response,
+        "responses": responses,
+        "openapi_extra": _request(None, parameters),
+    }
+    return Operation(arguments=arguments, types=(ErrorBody,))
 
 
 def _request(

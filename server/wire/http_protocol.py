@@ -87,7 +87,7 @@ class WireProtocol(HttpToolsProtocol):
             return
         names = [name for name, _ in self.headers]
         if names.count(b"host") != 1 or names.count(b"authorization") > 1:
-            self._check_singles(names)
+            self._check_repeated(names)
         try:
             if not self.url.startswith(b"/"):
                 self.url = _with_path(self.url)
@@ -112,7 +112,7 @@ class WireProtocol(HttpToolsProtocol):
             super().on_message_complete()
             self._whole = True
 
-    def _check_singles(self, names: list[bytes]) -> None:
+    def _check_repeated(self, names: list[bytes]) -> None:
         for name, title in ((b"host", "Host"), (b"authorization", "Authorization")):
             if names.count(name) > 1:
                 raise APIError("invalid_request", f"the request has two `{title}` headers")

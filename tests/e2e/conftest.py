@@ -26,5 +26,6 @@ def pipeline() -> Generator[Daemon]:
 @pytest.fixture(scope="session")
 def full_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
     """A generator that chats, an embedder and a classifier, for those who have the key."""
-    with running(*guarded_arguments(write_models(tmp_path_factory.mktemp("models")))) as daemon:
+    arguments = guarded_arguments(write_models(tmp_path_factory.mktemp("models")))
+    with running(*arguments, "--state-dir", str(tmp_path_factory.mktemp("state"))) as daemon:
         yield daemon

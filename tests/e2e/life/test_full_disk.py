@@ -33,7 +33,7 @@ def last_line(daemon: Daemon) -> str:
     ],
 )
 def test_a_file_system_that_refuses(largest_file: int, words: str) -> None:
-    daemon = Daemon(GENERATOR)
+    daemon = Daemon(GENERATOR, "--state-dir", "none")
     # Before it has imported anything. What is larger is refused by the kernel, as on a full disk.
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
     line = last_line(daemon)
@@ -63,7 +63,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 )
 def test_no_space_left(small_disk: Path, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(small_disk))
-    daemon = Daemon(GENERATOR)
+    daemon = Daemon(GENERATOR, "--state-dir", "none")
     assert words.format(small_disk) in last_line(daemon)
     assert f"{small_disk}/penstock-" in "".join(daemon.log)
     assert "No space left on device" in "".join(daemon.log)
