@@ -79,7 +79,8 @@ class StoredFiles:
     def used_bytes(self, owner: str) -> int:
         """What the owner's files take."""
         ((total,),) = self._database.rows(
-            "SELECT COALESCE(SUM(bytes), 0) FROM files WHERE owner = ?", owner
+            f"SELECT COALESCE(SUM(bytes), 0) FROM files WHERE owner = ? AND {_LIVE}",  # noqa: S608
+            *(owner, time.time()),
         )
         return total
 

@@ -2,6 +2,8 @@
 
 import subprocess
 
+import pytest
+
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS
 
@@ -10,6 +12,7 @@ from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS
 _NOT_CHECKED = "positive_data_acceptance"
 
 
+@pytest.mark.timeout(300)
 def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     asked = [
         str(CLIENTS_PYTHON.with_name("schemathesis")), "run", f"{full_daemon.url}/openapi.json",

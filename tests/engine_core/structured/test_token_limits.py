@@ -81,7 +81,7 @@ def test_a_row_for_which_no_token_is_left_fails() -> None:
     engine.clients.put(A, GenerateJob(2, params=params_of(), ids=[ids(3)]))
     engine.iterate_until(lambda: idle(engine))
     ledger = Ledger(engine, A)
-    assert ledger.failed[1].code == "row_failed"
+    assert ledger.failed[1].code == "invalid_request"
     assert "leave no token" in ledger.failed[1].message
     assert ledger.tokens[2, 0] == reference([3], 40, frozenset({END}))
 
