@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import time
+from contextlib import suppress
 
 from server.daemon.child_commands import Part
 from server.daemon.running_part import RunningPart
@@ -43,4 +44,5 @@ class KeptRunning:
             _log.warning("the %s %s; starting it again in %g s", self._part.title, end, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            self._child = RunningPart(self._part)
+            with suppress(OSError):  # no memory, for one: tried again after the next pause
+                self._child = RunningPart(self._part)
