@@ -61,7 +61,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     ignore_eos      whether `eos_token_ids` are disregarded
     stop_token_ids  the request's own end tokens
     logprobs        alternatives reported beside each sampled token; None: no log-probabilities
-    prompt_logprobs the same for the prompt's tokens
+    prompt_logprobs the same for the prompt's tokens; its first row reports them
     """
 
     sampling: TokenSampling = TokenSampling()

@@ -7,6 +7,8 @@ import select
 from array import array
 from itertools import chain
 
+import msgspec
+
 from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
@@ -84,11 +86,13 @@ class DecoderProcessor:
         limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
         barred = self._barred(message.params)
         token_limits = TokenLimits.of(message.params, self._vocab_size)
+        # The first row of a prompt scores it.
+        unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
         requests = [
             Request(
                 job=job,
                 row=index * message.n + choice,
-                params=message.params,
+                params=unscored if choice else message.params,
                 tokens=tokens[:],
                 max_len=limits[index],
                 seed=row_seed(message.params.seed, choice),
@@ -167,7 +171,8 @@ class DecoderProcessor:
 
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
     """Raises RefusalError if the answer would hold too many log-probabilities of prompts: each
-    token of each choice has that many alternatives, and its own."""
+    token of each choice has that many alternatives, and its own. A prompt is scored once, but the
+    answer repeats its scores for each choice."""
     width = message.params.prompt_logprobs
     if width is None:
         return

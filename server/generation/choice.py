@@ -1,53 +1,15 @@
 """One row of a generate job on its way to the client."""
 
 from array import array
-from functools import cached_property
-from itertools import accumulate
-
-import numpy as np
 
 from engine_core.messages import Logprobs, RowOutput
-from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
 from server.generation.plan import GenerationPlan
+from server.generation.prompt import Prompt
 from server.generation.scored_tokens import scored_tokens
 from server.generation.stop_strings import StopStrings
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.common import FinishReason
 from server.service.registry import Model
-
-
-class Prompt:
-    """One prompt as the engine understood it; `echo` is its text if the choices repeat it."""
-
-    def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
-        self._tokenizer = model.tokenizer
-        self._skips = plan.skip_special_tokens
-        self._ids = np.frombuffer(ids, np.int32)
-        self.echo = self._echo(plan, position) if plan.echo else None
-
-    @cached_property
-    def ids(self) -> list[int]:
-        """The prompt's token ids."""
-        return self._ids.tolist()
-
-    @cached_property
-    def offsets(self) -> list[int]:
-        """Where each token begins in the prompt's text, in characters."""
-        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
-        lengths = [len(detokenizer.step(token)) for token in self.ids]
-        return list(accumulate(lengths[:-1], initial=0))
-
-    def detokenizer(self) -> Detokenizer:
-        """For a text that continues this prompt."""
-        context = self._ids[-CONTEXT_TOKENS:].tolist()
-        return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
-
-    def _echo(self, plan: GenerationPlan, position: int) -> str:
-        """The text as it was sent, or the text of its ids if the model saw something else."""
-        as_sent = plan.prompts.texts and self._skips and plan.tokenization.truncate_to is None
-        if as_sent:
-            return plan.prompts.texts[position]
-        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
 
 
 class Choice:
@@ -56,11 +18,15 @@ class Choice:
     Text that may yet become a stop string, and the bytes of an incomplete character, are held back
     until `end` releases them. An engine that fails does not end its rows: that text is lost.
 
+    Where the prompt is scored, a choice that does not bring the scores itself is held back until
+    they are there.
+
     `tokens` counts every generated token, also a stop token and the tokens whose text a stop string
     has cut off. `cached` counts the tokens of its prompt that the engine had computed before.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
+        """`index` is its row."""
         self.index = index
         self.tokens = 0
         self.cached = 0
@@ -75,10 +41,14 @@ class Choice:
         self._begun = False
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
         self._sampled: list[ScoredToken] = []
-        self._scored: list[ScoredToken] = []
-        self._num_scored = 1  # nothing scores a prompt's first token
-        if plan.params.prompt_logprobs is not None and prompt.ids:
-            self._scored.append(ScoredToken(prompt.ids[0], None, []))
+        self._brings_scores = index % plan.width == 0
+        self._scores_told = 0
+
+    @property
+    def is_held_back(self) -> bool:
+        """The scores of its prompt are awaited, of which another row brings more."""
+        scores = self._prompt.scores
+        return not self._brings_scores and scores is not None and not scores.complete
 
     @property
     def likelihood(self) -> float:
@@ -91,8 +61,8 @@ class Choice:
         if self.finish_reason is not None:
             return
         self.cached += output.cached
-        if output.scored is not None:
-            self._apply_scored(output.scored)
+        if output.scored is not None and self._prompt.scores is not None:
+            self._prompt.scores.add(output.scored)
         if output.token >= 0:
             self._apply_token(output)
         if output.finish is not None:
@@ -103,6 +73,8 @@ class Choice:
         the reason is "stop" after all."""
         if self.finish_reason is not None:
             return
+        if self._brings_scores and self._prompt.scores is not None:
+            self._prompt.scores.complete = True
         self._add_text(self._detokenizer.flush())
         if self.finish_reason is None:
             self.finish_reason = reason
@@ -111,7 +83,7 @@ class Choice:
 
     def next_piece(self) -> TextPiece | None:
         """The part that has become certain since the last call, None if there is none."""
-        if not self._text and self.finish_reason is None:
+        if self.is_held_back or (not self._text and self.finish_reason is None):
             return None
         plan, ids = self._plan, self._ids
         piece = TextPiece(
@@ -119,7 +91,7 @@ class Choice:
             self._text,
             self.finish_reason,
             self._sampled,
-            self._scored,
+            self._new_scores(),
             ids.tolist() if ids else [],
             self._prompt.ids if plan.return_token_ids and not self._begun else None,
         )
@@ -127,17 +99,16 @@ class Choice:
         self._text = ""
         if ids:
             self._ids = array("i")
-        if self._sampled or self._scored:
-            self._sampled, self._scored = [], []
+        if plan.logprobs is not None:
+            self._sampled = []
         return piece
 
-    def _apply_scored(self, scored: Logprobs) -> None:
-        plan, prompt = self._plan, self._prompt
-        begin = self._num_scored
-        self._num_scored = end = begin + len(scored.chosen) // 4
-        offsets = prompt.offsets[begin:end] if plan.echo and plan.logprobs is not None else None
-        width = plan.params.prompt_logprobs or 0
-        self._scored += scored_tokens(prompt.ids[begin:end], scored, width, offsets)
+    def _new_scores(self) -> list[ScoredToken]:
+        """Those of the prompt that no piece has had."""
+        if self._prompt.scores is None:
+            return []
+        begin, self._scores_told = self._scores_told, len(self._prompt.scores.tokens)
+        return self._prompt.scores.tokens[begin:]
 
     def _apply_token(self, output: RowOutput) -> None:
         # The token that comes with "stop" is the stop token: no text, unless it is requested.

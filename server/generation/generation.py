@@ -10,8 +10,9 @@ import msgspec
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
-from server.generation.choice import Choice, Prompt
+from server.generation.choice import Choice
 from server.generation.plan import GenerationPlan
+from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
@@ -73,6 +74,8 @@ class Generation:
             tokens -= choice.tokens
             choice.apply(output)
             tokens += choice.tokens
+            if output.scored is not None:
+                updated |= self._siblings(output.row)
             if choice.finish_reason is not None and self._stream is not None:
                 self._stream.end_row(output.row)
         if tokens:
@@ -118,6 +121,14 @@ class Generation:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
 
+    def _siblings(self, row: int) -> dict[int, Choice]:
+        """The choices of the prompt of a row by theirs, if what it brings was all they awaited."""
+        width = self._plan.width
+        rows = range(row - row % width, row - row % width + width)
+        siblings = {other: self.choices[other] for other in rows}
+        held_back = any(choice.is_held_back for choice in siblings.values())
+        return {} if held_back else siblings
+
     def _best(self) -> list[Choice]:
         """The `n` likeliest choices of each prompt, the best first, numbered anew; all choices
         unchanged if no more were generated."""
@@ -133,7 +144,9 @@ class Generation:
         return best
 
     def _end_open_choices(self) -> list[Choice]:
-        late = [choice for choice in self.choices if choice.finish_reason is None]
+        late = [
+            choice for choice in self.choices if choice.finish_reason is None or choice.is_held_back
+        ]
         for choice in late:
             choice.end("timeout")
         return late

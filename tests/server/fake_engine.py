@@ -320,9 +320,9 @@ class FakeEngine:
                 self._close_row(job, row)
 
     def _scored(self, job: _Job, width: int) -> list[RowOutput]:
-        """The prompt's log-probabilities in two pieces."""
+        """The log-probabilities of each prompt in two pieces, with its first row."""
         pieces: list[RowOutput] = []
-        for row in sorted(job.open_rows):
+        for row in sorted(row for row in job.open_rows if row % job.message.n == 0):
             ids = np.frombuffer(job.prompts[row // job.message.n], np.int32)[1:].tolist()
             half = len(ids) // 2
             for part in (ids[:half], ids[half:]):

@@ -1,5 +1,6 @@
 """Completions of the demo model: scores, ends, priorities, deadlines, seeds in any company."""
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,28 @@ def test_a_prompts_scores_are_those_of_generating_it(demo: Daemon) -> None:
     greedy = zip(ids[-12:], entries[-12:], strict=True)
     assert {entry[str(token)]["rank"] for token, entry in greedy} == {1}
     assert {len(entry) for entry in entries} <= {2, 3}
+
+
+def test_a_prompt_is_scored_once_for_all_its_choices(demo: Daemon) -> None:
+    """Each has the scores, also in a stream, where they may come behind its own first tokens."""
+    long = "word " * 300
+    fields: dict[str, Any] = {"n": 3, "max_tokens": 2, "echo": True, "logprobs": 1, "seed": 4}
+    whole = complete(demo, prompt=[long, PROMPT], **fields)["choices"]
+    for first in (0, 3):
+        told = [each["logprobs"]["token_logprobs"][:-2] for each in whole[first : first + 3]]
+        assert told[0][1:] and told[1] == told[2] == told[0]
+    streamed: dict[int, list[float]] = {}
+    texts: dict[int, str] = {}
+    for line in post(demo, prompt=[long, PROMPT], **fields, stream=True).text.splitlines():
+        if line.startswith("data: {"):
+            (piece,) = json.loads(line[6:])["choices"]
+            streamed.setdefault(piece["index"], []).extend(piece["logprobs"]["token_logprobs"])
+            texts[piece["index"]] = texts.get(piece["index"], "") + piece["text"]
+    assert texts == {each["index"]: each["text"] for each in whole}
+    for each in whole:
+        assert streamed[each["index"]] == pytest.approx(
+            each["logprobs"]["token_logprobs"], abs=1e-3, nan_ok=True
+        )
 
 
 def test_a_stop_token_waits_for_the_least_length(demo: Daemon) -> None:

@@ -46,6 +46,11 @@ def test_every_row_has_the_jobs_priority() -> None:
     assert [row.priority for row in rows_of(n=3, priority=-4)] == [-4] * 3
 
 
+def test_the_first_row_of_a_prompt_scores_it() -> None:
+    rows = rows_of(n=3, prompt_logprobs=5)
+    assert [row.params.prompt_logprobs for row in rows] == [5, None, None]
+
+
 def test_a_prompt_may_be_all_that_is_wanted() -> None:
     (row,) = rows_of(max_tokens=0)
     assert row.max_len == row.prompt_len == 2

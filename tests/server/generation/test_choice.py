@@ -5,28 +5,30 @@ from typing import Any
 
 from engine_core.messages import RowOutput, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.generation.choice import Choice, Prompt
+from server.generation.choice import Choice
 from server.generation.plan import GenerationPlan
+from server.generation.prompt import Prompt
 from server.service.inputs import text_items
 from tests.server.fake_engine import logprobs_of
 
 PROMPT, CONTINUATION = "Water falls", " over the dam"
 
 
-def echoing_choice(tokenizer: Tokenizer) -> Choice:
-    """Its text begins with PROMPT, and all tokens get their log-probabilities."""
+def echoing_choices(tokenizer: Tokenizer, n: int = 1) -> list[Choice]:
+    """Their text begins with PROMPT, and all tokens get their log-probabilities."""
     model: Any = SimpleNamespace(tokenizer=tokenizer)
     plan = GenerationPlan(
         prompts=text_items([PROMPT]),
-        n=1,
-        width=1,
+        n=n,
+        width=n,
         params=SamplingParams(logprobs=0, prompt_logprobs=0),
         stops=(),
         logprobs=0,
         echo=True,
     )
     (ids,) = tokenizer.encode([PROMPT])
-    return Choice(0, Prompt(model, plan, 0, ids), model, plan)
+    prompt = Prompt(model, plan, 0, ids)
+    return [Choice(index, prompt, model, plan) for index in range(n)]
 
 
 def updates(tokenizer: Tokenizer) -> list[RowOutput]:
@@ -41,7 +43,7 @@ def updates(tokenizer: Tokenizer) -> list[RowOutput]:
 
 
 def test_streamed_offsets_go_on_behind_a_prompt_scored_in_several_steps(tokenizer):
-    choice = echoing_choice(tokenizer)
+    (choice,) = echoing_choices(tokenizer)
     pieces = []
     for update in updates(tokenizer):
         choice.apply(update)
@@ -56,3 +58,28 @@ def test_streamed_offsets_go_on_behind_a_prompt_scored_in_several_steps(tokenize
     scored = [token for piece in pieces for token in piece.prompt_tokens]
     for token in [*scored[1:], *sampled]:
         assert text.startswith(tokenizer.decode([token.id]), token.offset)
+
+
+def test_a_choice_waits_for_the_scores_that_its_sibling_brings(tokenizer):
+    first, second = echoing_choices(tokenizer, 2)
+    *scores, token = updates(tokenizer)[:3]
+    second.apply(token)
+    second.end("length")
+    first.apply(scores[0])
+    assert second.next_piece() is None, "more scores will come"
+    first.apply(scores[1])
+    piece, other = second.next_piece(), first.next_piece()
+    assert piece is not None and other is not None
+    assert piece.finish_reason == "length"
+    assert piece.prompt_tokens == other.prompt_tokens
+    assert len(piece.prompt_tokens) > 2
+
+
+def test_a_choice_waits_no_longer_than_its_sibling_runs(tokenizer):
+    first, second = echoing_choices(tokenizer, 2)
+    second.end("timeout")
+    assert second.next_piece() is None
+    first.end("timeout")
+    piece = second.next_piece()
+    assert piece is not None
+    assert [token.logprob for token in piece.prompt_tokens] == [None]
