@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(C
 HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy test-models debian check coverage bench constraints test-newest
+.PHONY: help run test test-deploy test-models debian check coverage bench attack constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
@@ -29,6 +29,7 @@ help:
 	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
 	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
 	@echo "make bench        measure the daemon on this machine (needs wrk)"
+	@echo "make attack       an honest client beside those who mean harm; ARGS='--help' for more"
 	@echo "make constraints  write constraints.txt anew: newest releases, but of torch, triton and numpy"
 	@echo "make test-newest  \`make test\` with such releases, in an environment of its own"
 	@echo
@@ -65,6 +66,9 @@ coverage: $(TEST_READY)
 
 bench: $(RUN_READY)
 	@$(BIN)/python -m benchmarks
+
+attack: $(RUN_READY)
+	@$(BIN)/python -m benchmarks.attacks $(ARGS)
 
 constraints: $(TEST_READY)
 	grep -E $(HELD) $(CONSTRAINTS) > $(VENV)/held.txt

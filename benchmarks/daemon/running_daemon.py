@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from benchmarks.processes import running_command
@@ -43,7 +43,9 @@ class RunningDaemon:
 
 
 @contextmanager
-def running_daemon(*arguments: str) -> Generator[RunningDaemon]:
+def running_daemon(
+    *arguments: str, environment: Mapping[str, str] = os.environ
+) -> Generator[RunningDaemon]:
     """`penstock serve` with `arguments`, on a free port, until the block ends.
 
     Raises RuntimeError if it does not become ready.
@@ -51,7 +53,7 @@ def running_daemon(*arguments: str) -> Generator[RunningDaemon]:
     started = time.monotonic()
     command = [sys.executable, "-P", "-m", "server", "serve", "--port", "0", *arguments]
     # Its children end with it, however it ends.
-    with running_command(command, stderr=subprocess.PIPE) as process:
+    with running_command(command, environment, stderr=subprocess.PIPE) as process:
         yield RunningDaemon(process, started)
         process.send_signal(signal.SIGTERM)
         process.wait(_STOP_SECONDS)

@@ -1,0 +1,1 @@
+"""Clients that mean harm, and an honest one beside them."""

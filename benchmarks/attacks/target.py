@@ -1,0 +1,63 @@
+"""The daemon that is attacked, as an attacker sees it: raw sockets and whole requests."""
+
+import http.client
+import json
+import socket
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+GENERATOR, EMBEDDER = "penstock-demo", "all-MiniLM-L6-v2"
+
+
+class Target(NamedTuple):
+    """A port of loopback, and the attacker's API key, if it has one."""
+
+    port: int
+    key: str | None = None
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+
+    def connect(self, *, receive_buffer: int | None = None) -> socket.socket:
+        """A connection; with a small `receive_buffer`, in bytes, the daemon notices at once that
+        nothing is read."""
+        connection = socket.socket()
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(300)
+        connection.connect(("127.0.0.1", self.port))
+        return connection
+
+    def head(self, path: str, length: int) -> bytes:
+        """The request line and the headers of a body of `length` bytes."""
+        lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {length}"]
+        lines += [f"{name}: {value}" for name, value in self.headers().items()]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def send(self, path: str, body: Any, *, receive_buffer: int | None = None) -> socket.socket:
+        """A whole request, whose answer nobody reads yet."""
+        data = encoded(body)
+        connection = self.connect(receive_buffer=receive_buffer)
+        with suppress(OSError):  # it may be refused before it has come
+            connection.sendall(self.head(path, len(data)) + data)
+        return connection
+
+    def ask(self, path: str, body: Any, timeout: float = 300) -> int:
+        """The status of an answer that is read; 0 for a connection that broke."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            client.request("POST", path, encoded(body), self.headers())
+            answer = client.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            client.close()
+        return answer.status
+
+
+def encoded(body: Any) -> bytes:
+    """A body as JSON without blanks; bytes as they are."""
+    if isinstance(body, bytes):
+        return body
+    return json.dumps(body, separators=(",", ":")).encode()
