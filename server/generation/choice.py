@@ -42,7 +42,7 @@ class Choice:
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
         self._sampled: list[ScoredToken] = []
         self._brings_scores = index % plan.width == 0
-        self._scores_told = 0
+        self._scores_sent = 0
 
     @property
     def is_held_back(self) -> bool:
@@ -107,7 +107,7 @@ class Choice:
         """Those of the prompt that no piece has had."""
         if self._prompt.scores is None:
             return []
-        begin, self._scores_told = self._scores_told, len(self._prompt.scores.tokens)
+        begin, self._scores_sent = self._scores_sent, len(self._prompt.scores.tokens)
         return self._prompt.scores.tokens[begin:]
 
     def _apply_token(self, output: RowOutput) -> None:

@@ -65,7 +65,8 @@ def test_a_prompt_is_scored_once_for_all_its_choices(demo: Daemon) -> None:
     whole = complete(demo, prompt=[long, PROMPT], **fields)["choices"]
     for first in (0, 3):
         told = [each["logprobs"]["token_logprobs"][:-2] for each in whole[first : first + 3]]
-        assert told[0][1:] and told[1] == told[2] == told[0]
+        assert told[0][1:]
+        assert told[1] == told[2] == told[0]
     streamed: dict[int, list[float]] = {}
     texts: dict[int, str] = {}
     for line in post(demo, prompt=[long, PROMPT], **fields, stream=True).text.splitlines():

@@ -69,7 +69,8 @@ def test_a_choice_waits_for_the_scores_that_its_sibling_brings(tokenizer):
     assert second.next_piece() is None, "more scores will come"
     first.apply(scores[1])
     piece, other = second.next_piece(), first.next_piece()
-    assert piece is not None and other is not None
+    assert piece is not None
+    assert other is not None
     assert piece.finish_reason == "length"
     assert piece.prompt_tokens == other.prompt_tokens
     assert len(piece.prompt_tokens) > 2
