@@ -58,6 +58,7 @@ ErrorCode = Literal[
     "not_ready",
     "unhealthy",
     "draining",
+    "request_timeout",
 ]
 
 
@@ -93,6 +94,7 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
     "not_ready": ErrorKind(503, "server_error", retry_after=2),
     "unhealthy": ErrorKind(503, "server_error", retry_after=2),
     "draining": ErrorKind(503, "server_error", retry_after=5),
+    "request_timeout": ErrorKind(504, "server_error"),
     "storage_full": ErrorKind(507, "server_error"),
 }
 

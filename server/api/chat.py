@@ -23,7 +23,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.metrics.request_record import record_of
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
 from server.schemas.common import CompletionUsage
 from server.schemas.field_names import value_under_any_name
@@ -50,7 +50,7 @@ async def create_chat_completion(request: Request) -> Response:
     model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
-        plan = await _plan(body, service, model)
+        plan = await _plan(body, service, record, model)
         generating = generate(service, record, model, plan)
         answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
         try:
@@ -123,7 +123,9 @@ class _Answer:
         )
 
 
-async def _plan(body: ChatRequest, service: Service, model: Model) -> GenerationPlan:
+async def _plan(
+    body: ChatRequest, service: Service, record: RequestRecord, model: Model
+) -> GenerationPlan:
     """The request, checked, its prompt rendered. Raises APIError."""
     max_tokens = _max_tokens(body)
     logprobs = _top_logprobs(body)
@@ -136,7 +138,7 @@ async def _plan(body: ChatRequest, service: Service, model: Model) -> Generation
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    text = await chat_prompt(service, model, body.messages, _options(body))
+    text = await chat_prompt(service, record, model, body.messages, _options(body))
     plan = generation_plan(
         body,
         model,

@@ -12,7 +12,7 @@ from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
 from server.http.openapi import operation
-from server.metrics.request_record import record_of
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,
@@ -37,10 +37,12 @@ tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 
-async def answer_tokenization(service: Service, model: Model, body: TokenizeRequest) -> Response:
+async def answer_tokenization(
+    service: Service, record: RequestRecord, model: Model, body: TokenizeRequest
+) -> Response:
     """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
     APIError."""
-    text, special = await _text(service, model, body)
+    text, special = await _text(service, record, model, body)
     with service.admission.admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
         tokens = await asyncio.to_thread(
@@ -60,7 +62,9 @@ def _tokens(model: Model, text: str, *, special: bool, with_texts: bool) -> Toke
     )
 
 
-async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[str, bool]:
+async def _text(
+    service: Service, record: RequestRecord, model: Model, body: TokenizeRequest
+) -> tuple[str, bool]:
     """The text, and whether it gets special tokens. Raises APIError."""
     if body.messages is None:
         if body.prompt is None:
@@ -74,7 +78,8 @@ async def _text(service: Service, model: Model, body: TokenizeRequest) -> tuple[
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
     )
-    return await chat_prompt(service, model, body.messages, options), bool(body.add_special_tokens)
+    text = await chat_prompt(service, record, model, body.messages, options)
+    return text, bool(body.add_special_tokens)
 
 
 def _refuse_chat_options(body: TokenizeRequest) -> None:

@@ -11,7 +11,14 @@ from server.errors import ErrorBody, ErrorDetail
 
 _OK = 200
 _OF_ONE_REQUEST = frozenset(
-    {"invalid_request", "context_length_exceeded", "too_large", "body_too_large", "row_failed"}
+    {
+        "invalid_request",
+        "context_length_exceeded",
+        "too_large",
+        "body_too_large",
+        "row_failed",
+        "request_timeout",
+    }
 )
 NOT_OURS = "internal_error"
 _WAIT = frozenset({"overloaded", "not_ready"})

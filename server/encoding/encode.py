@@ -14,6 +14,7 @@ from server.schemas.common import Usage
 from server.service.inputs import Items
 from server.service.registry import Model
 from server.service.service import Service
+from server.service.time_limit import within_limit
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -45,11 +46,12 @@ async def encode(
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
     is the kind of answer that the model gives; `record` is that of the request.
 
-    Raises APIError or EngineError if admission or the engine refuses the job, or it fails.
+    Raises APIError or EngineError if admission or the engine refuses the job, it fails, or the
+    request's time is over.
     """
     tokens = items.size + _query_size(query and query.text, len(items))
     with service.admission.admit(rows=len(items), tokens=tokens):
-        encoded = await model.client.encode(
+        encoding = model.client.encode(
             kind,
             texts=items.texts,
             ids=items.ids,
@@ -59,6 +61,7 @@ async def encode(
             tokenization=options.tokenization,
             priority=options.priority,
         )
+        encoded = await within_limit(service.limits, record, encoding)
     _count(service, record, model, encoded)
     return encoded
 

@@ -18,6 +18,7 @@ from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
 from server.service.service import Service
+from server.service.time_limit import time_left
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.
 _AT_ONCE = 512
@@ -167,8 +168,8 @@ class Generation:
 async def generate(
     service: Service, record: RequestRecord, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Admit a job and submit it; entered once the engine has accepted it or the plan's deadline
-    has come, aborted on the way out, when `record` gets its numbers.
+    """Admit a job and submit it; entered once the engine has accepted it or its deadline, by the
+    plan or the server's limit, has come, aborted on the way out, when `record` gets its numbers.
 
     Raises APIError or EngineError if admission or the engine refuses it.
     """
@@ -176,10 +177,11 @@ async def generate(
     limit = model.max_model_len
     tokens = plan.tokens(plan.prompts.size, limit)
     with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
-        if plan.timeout is None:
+        seconds = _seconds(plan, time_left(service.limits, record))
+        if seconds is None:
             deadline, stream = None, await submitted(model, plan)
         else:
-            deadline = asyncio.get_running_loop().time() + plan.timeout
+            deadline = asyncio.get_running_loop().time() + seconds
             stream = await _submitted_by(deadline, model, plan)
         generation = Generation(service, record, model, plan, stream, started)
         ends = nullcontext() if deadline is None else _expiring(generation, deadline)
@@ -192,6 +194,12 @@ async def generate(
                 yield generation
         finally:
             generation.record()
+
+
+def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
+    """What the client gives it, and no more than the server has `left` for it."""
+    bounds = [seconds for seconds in (plan.timeout, left) if seconds is not None]
+    return min(bounds, default=None)
 
 
 async def submitted(model: Model, plan: GenerationPlan) -> GenerateStream:

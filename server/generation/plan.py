@@ -17,7 +17,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     `width` choices of each prompt are generated, and the best `n` of them returned. `logprobs`
     counts the alternatives returned with each sampled token, None for no log-probabilities at all;
     `params` may request more from the engine. With `echo` a choice's text begins with its prompt.
-    `timeout` is in seconds from the request's arrival.
+    `timeout` is in seconds from the moment when it is submitted.
     """
 
     prompts: Items

@@ -24,6 +24,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     """Times are in seconds; None: the request did not come so far.
 
     started        when its headers were there (time.perf_counter)
+    begun          when its body was there, too, and its model was found
     endpoint       its path, parameters written `{name}`; "other" for a path that is not served
     model          the first name of the model that it means
     status         of its answer
@@ -46,6 +47,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
 
     request_id: str
     started: float
+    begun: float | None = None
     endpoint: str = "other"
     model: str | None = None
     status: int = CLIENT_LEFT

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -75,6 +76,7 @@ class Service:
         """
         found = self.registry.find(model, endpoint)
         record.model = found.name
+        record.begun = time.perf_counter()
         self.check([found])
         if priority is not None:
             self._check_priority(priority)

@@ -117,6 +117,16 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             "SECONDS",
         ),
     ] = defaults.MAX_PRIORITY_WAIT
+    max_request_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "longest time that a request may run; texts end there, all else is answered with 504 "
+            "(default: 0: no limit)",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.MAX_REQUEST_SECONDS
 
     @property
     def limits(self) -> Limits:
@@ -135,4 +145,5 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             max_stored_bytes=self.max_stored_size,
             priority_range=self.priority_range,
             max_priority_wait=self.max_priority_wait,
+            max_request_seconds=self.max_request_seconds,
         )

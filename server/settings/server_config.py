@@ -28,6 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected
     wait; the other bounds hold for each request. `priority_range` is what requests may name, from
     and to; None: 0 alone. What has waited `max_priority_wait` seconds goes before every priority.
+    A request runs for `max_request_seconds` at most (0: for any time).
     """
 
     max_requests: int = defaults.MAX_REQUESTS
@@ -44,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_bytes: int = defaults.MAX_STORED_BYTES
     priority_range: PriorityRange | None = None
     max_priority_wait: float = defaults.MAX_PRIORITY_WAIT
+    max_request_seconds: float = defaults.MAX_REQUEST_SECONDS
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ EVERY_FLAG = (
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
     "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
     "--max-reading-size 3MB --priority-range=-2:3 --max-priority-wait 1.5 "
+    "--max-request-seconds 14 "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
 )
 EVERY_ENGINE_SETTING = EngineSettings(
@@ -127,6 +128,7 @@ EVERY_SETTING = Settings(
     max_stored_size=2 * 10**6,
     priority_range=(-2, 3),
     max_priority_wait=1.5,
+    max_request_seconds=14.0,
     memory_share=0.25,
     startup_timeout=9.0,
     drain_timeout=0.5,
@@ -154,6 +156,7 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         max_stored_bytes=2 * 10**6,
         priority_range=(-2, 3),
         max_priority_wait=1.5,
+        max_request_seconds=14.0,
     )
 
 

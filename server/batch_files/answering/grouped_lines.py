@@ -117,9 +117,13 @@ async def grouped_lines(config: ServerConfig, share: float = 1.0) -> AsyncGenera
         tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
         clients.append(GroupingClient(served.engine, tokenizer, arrivals, share))
         models.append(Model(served, tokenizer, clients[-1]))
-    # The clients keep to the engines' bounds: nothing is to be refused here.
+    # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
     limits = msgspec.structs.replace(
-        config.limits, max_requests=_UNLIMITED, max_rows=_UNLIMITED, max_tokens=_UNLIMITED
+        config.limits,
+        max_requests=_UNLIMITED,
+        max_rows=_UNLIMITED,
+        max_tokens=_UNLIMITED,
+        max_request_seconds=0.0,
     )
     registry = Registry(models, all_endpoints())
     service = Service(msgspec.structs.replace(config, limits=limits), registry)

@@ -38,6 +38,7 @@ max_file_lines: 70
 max_stored_size: 2GiB
 priority_range: "-5:6"
 max_priority_wait: 4
+max_request_seconds: 80
 memory_share: 0.8
 startup_timeout: 60
 drain_timeout: 1.5
@@ -146,6 +147,7 @@ def everything(folder: Path) -> Settings:
         max_stored_size=2 << 30,
         priority_range=(-5, 6),
         max_priority_wait=4.0,
+        max_request_seconds=80.0,
         memory_share=0.8,
         startup_timeout=60.0,
         drain_timeout=1.5,

@@ -1,0 +1,109 @@
+"""`--max-request-seconds`: no request runs longer."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.settings.server_config import Limits
+from tests.server.conftest import Deployment, DeploymentBuilder
+from tests.server.fake_engine import Script
+from tests.server.support import server_config, write_tokenizer
+from tests.server.waiting import wait_until
+
+LIMIT_S = 0.4
+FOX = {"model": "writer", "max_tokens": 1000, "ignore_eos": True}
+CHAT = {**FOX, "messages": [{"role": "user", "content": "The"}]}
+TEXTS = {
+    "/v1/completions": {**FOX, "prompt": "The"},
+    "/v1/chat/completions": CHAT,
+}
+TEMPLATE = """{{ messages[0].content }}
+{%- if messages[0].content == "slow" %}
+{%- for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}
+{%- endif %}"""
+OTHERS = {
+    "/v1/embeddings": {"model": "embedder", "input": "The"},
+    "/v1/rerank": {"model": "ranker", "query": "The", "documents": ["fox"]},
+    "/v1/score": {"model": "embedder", "text_1": "The", "text_2": "fox"},
+    "/v1/classify": {"model": "ranker", "input": "The"},
+    "/embed": {"model": "embedder", "inputs": "The"},
+}
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("limited")
+    write_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    builder = DeploymentBuilder(folder, tokenizer)
+    models = [
+        builder.model("writer", "generate"),
+        builder.model("embedder", "embed"),
+        builder.model("ranker", "classify"),
+    ]
+    yield builder.open(server_config(*models, limits=Limits(max_request_seconds=LIMIT_S)))
+    builder.close()
+
+
+@pytest.fixture(params=["held", "deaf"])
+def stuck(limited: Deployment, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    """Jobs are accepted and wait, or are not even accepted."""
+    for engine in limited.engines.values():
+        setattr(engine.script, request.param, True)
+    yield limited
+    for engine in limited.engines.values():
+        engine.script = Script()
+
+
+def timed(deployment: Deployment, path: str, body: object) -> httpx.Response:
+    """The answer, which takes as long as a request may."""
+    started = time.monotonic()
+    answer = deployment.post(path, body)
+    assert LIMIT_S * 0.9 < time.monotonic() - started < LIMIT_S + 3
+    return answer
+
+
+@pytest.mark.parametrize("fields", [{}, {"timeout": 100}, {"stream": True}])
+@pytest.mark.parametrize("path", TEXTS)
+def test_a_text_ends_with_what_there_is(
+    stuck: Deployment, path: str, fields: dict[str, object]
+) -> None:
+    answer = timed(stuck, path, {**TEXTS[path], **fields})
+    assert answer.status_code == 200
+    assert '"finish_reason":"timeout"' in answer.text
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_all_else_is_refused_and_leaves_the_engine(stuck: Deployment, path: str) -> None:
+    answer = timed(stuck, path, OTHERS[path])
+    assert answer.status_code == (424 if path == "/embed" else 504)
+    assert "0.4 s" in answer.text
+    for engine in stuck.engines.values():
+        wait_until(lambda engine=engine: len(engine.aborted) == len(engine.received))
+
+
+def test_a_shorter_timeout_stays(limited: Deployment) -> None:
+    limited.engines["writer"].script.held = True
+    started = time.monotonic()
+    body = {**TEXTS["/v1/completions"], "timeout": 0.05}
+    answer = limited.post("/v1/completions", body).json()
+    limited.engines["writer"].script.held = False
+    assert answer["choices"][0]["finish_reason"] == "timeout"
+    assert time.monotonic() - started < LIMIT_S
+
+
+def test_what_is_fast_enough_is_answered(limited: Deployment) -> None:
+    for path, body in {**TEXTS, **OTHERS}.items():
+        assert (
+            limited.post(path, body | ({"max_tokens": 2} if path in TEXTS else {})).status_code
+            == 200
+        ), path
+
+
+def test_a_template_that_takes_all_the_time(limited: Deployment) -> None:
+    slow = {**CHAT, "messages": [{"role": "user", "content": "slow"}]}
+    answer = timed(limited, "/v1/chat/completions", slow)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "request_timeout")
