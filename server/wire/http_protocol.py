@@ -80,7 +80,7 @@ class WireProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Raises APIError for headers that are too large, name no host, or two hosts
-        or keys, and for a bad target."""
+        or keys, for a coded body, and for a bad target."""
         if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
             self._check_size()
         if self.parser.should_upgrade():
@@ -88,6 +88,8 @@ class WireProtocol(HttpToolsProtocol):
         names = [name for name, _ in self.headers]
         if names.count(b"host") != 1 or names.count(b"authorization") > 1:
             self._check_repeated(names)
+        if b"transfer-encoding" in names:
+            self._check_codings()
         try:
             if not self.url.startswith(b"/"):
                 self.url = _with_path(self.url)
@@ -118,6 +120,12 @@ class WireProtocol(HttpToolsProtocol):
                 raise APIError("invalid_request", f"the request has two `{title}` headers")
         if self.parser.get_http_version() == "1.1" and b"host" not in names:
             raise APIError("invalid_request", "the request has no `Host` header")
+
+    def _check_codings(self) -> None:
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                message = "no `Transfer-Encoding` but `chunked` is served: send the body uncoded"
+                raise APIError("unsupported_transfer", message)
 
     def _check_size(self) -> None:
         fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)

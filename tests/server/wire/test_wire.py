@@ -275,7 +275,7 @@ BAD = [
     b"GET http://a:99999/ HTTP/1.1\r\nHost: a\r\n\r\n",
     POST + CHUNKED + b"zz\r\n",
     POST + OFFER + CHUNKED + b"zz\r\n",
-    POST + OFFER + b"Transfer-Encoding: gzip\r\n\r\n",
+    POST + OFFER + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
     b"GET /now HTTP/1.1\r\n" + OFFER + b"\r\n",
     b"GET http://a:99999/ HTTP/1.1\r\nHost: a\r\n" + OFFER + b"\r\n",
 ]
@@ -359,3 +359,23 @@ async def test_two_fields_that_may_be_there_once_are_refused(connect: Connect, n
         (first, _), (second, body) = await client.answers()
     assert (first, second) == (200, 400)
     assert f"two `{name}` headers" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("offer", [b"", OFFER])
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip", b"GZIP,Chunked", b"xchunked"])
+async def test_a_coded_body_is_refused_by_name(
+    connect: Connect, coding: bytes, offer: bytes
+) -> None:
+    async with connect() as client:
+        await client.send(POST + offer + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+        ((status, body),) = await client.answers()
+    assert (status, body["error"]["code"]) == (501, "unsupported_transfer")
+    assert "`Transfer-Encoding`" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b" chunked "])
+async def test_a_chunked_body_is_read(connect: Connect, coding: bytes) -> None:
+    async with connect() as client:
+        await client.send(POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n", b"1\r\na\r\n")
+        await client.send(b"0\r\n\r\n" + LAST)
+        assert bodies(await client.answers()) == ["a", ""]
