@@ -5,10 +5,14 @@ from typing import Literal
 
 import msgspec
 
+from server.echoed import shortened
+
 # msgspec ends its messages with the path of the fault, or quotes the name of a field.
 # Neither names the key of an entry in an object: the path of its value ends in `[...]`.
 _AT_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*?)(\[\.\.\.\])?`$")
 _FIELD = re.compile(r"^Object (?P<kind>missing required|contains unknown) field `(?P<name>.*?)`")
+# A reason may quote the value.
+_MOST_OF_REASON = 200
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -28,10 +32,12 @@ def fault_of(error: msgspec.ValidationError) -> Fault:
     reason = str(error)
     path, is_key = "", False
     if at := _AT_PATH.search(reason):
-        reason, path, is_key = reason[: at.start()], at["path"], bool(at["key"])
+        reason, path, is_key = reason[: at.start()], shortened(at["path"]), bool(at["key"])
     if field := _FIELD.match(reason):
-        path = f"{path}.{field['name']}" if path else field["name"]
+        name = shortened(field["name"])
+        path = f"{path}.{name}" if path else name
         if field["kind"] == "missing required":
             return Fault("missing", path, "is required")
         return Fault("unknown", path, "is unknown")
-    return Fault("key" if is_key else "value", path, reason[0].lower() + reason[1:])
+    reason = shortened(reason[0].lower() + reason[1:], _MOST_OF_REASON)
+    return Fault("key" if is_key else "value", path, reason)

@@ -6,6 +6,7 @@ import time
 import msgspec
 from fastapi import Request, Response
 
+from server.echoed import quoted
 from server.errors import APIError
 from server.http.body import Body
 from server.http.openapi import operation
@@ -45,7 +46,7 @@ async def create_batch(request: Request) -> Response:
     body = await _body.read(request, service_of(request).limits.max_body_bytes)
     file = await asyncio.to_thread(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
-        message = f"input_file_id: no file {body.input_file_id[:100]!r} for batches"
+        message = f"input_file_id: no file {quoted(body.input_file_id)} for batches"
         raise APIError("invalid_request", message, "input_file_id")
     now, kept = int(time.time()), body.output_expires_after
     batch = StoredBatch(
@@ -98,7 +99,7 @@ async def cancel_batch(request: Request) -> Response:
 
 def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
     if batch is None:
-        raise APIError("not_found", f"there is no batch {batch_id[:100]!r}", "batch")
+        raise APIError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
     return json_answer(_shown(batch))
 
 

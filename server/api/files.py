@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from msgspec import UNSET
 from starlette.responses import FileResponse
 
+from server.echoed import quoted
 from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
 from server.http.openapi import contents, operation
@@ -128,7 +129,7 @@ def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFi
         raise APIError("invalid_request", "file: is required", "file")
     purpose = form.fields.get("purpose")
     if purpose != "batch":
-        said = "is required: batch" if purpose is None else f"{purpose[:100]!r} is not batch"
+        said = "is required: batch" if purpose is None else f"{quoted(purpose)} is not batch"
         raise APIError("invalid_request", f"purpose: {said}", "purpose")
     now = int(time.time())
     seconds = _kept_seconds(form.fields)
@@ -168,7 +169,7 @@ async def _found(request: Request) -> tuple[Path, StoredFile]:
 
 
 def _not_found(file_id: str) -> APIError:
-    return APIError("not_found", f"there is no file {file_id[:100]!r}", "file")
+    return APIError("not_found", f"there is no file {quoted(file_id)}", "file")
 
 
 def _shown(file: StoredFile) -> FileObject:

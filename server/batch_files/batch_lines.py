@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
+from server.echoed import quoted
 from server.msgspec_faults import fault_of
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
@@ -103,9 +104,10 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
     endpoints = ENDPOINTS if rules.endpoint is None else (rules.endpoint,)
     if given.url not in endpoints:
         known = ", ".join(endpoints)
-        return LineError("invalid_url", f"line {number}: url: {given.url!r} is not one of {known}")
+        message = f"line {number}: url: {quoted(given.url)} is not one of {known}"
+        return LineError("invalid_url", message)
     if rules.model is not None and body.model != rules.model:
-        message = f"line {number}: model: {body.model!r} in a batch for {rules.model!r}"
+        message = f"line {number}: model: {quoted(body.model)} in a batch for {rules.model!r}"
         return LineError("mismatched_model", message)
     for field in _ONLINE_FIELDS:
         if getattr(body, field) not in (None, False):

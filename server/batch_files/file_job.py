@@ -20,6 +20,7 @@ from server.batch_files.counts import Counts
 from server.batch_files.line_index import LineIndex
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
+from server.echoed import quoted
 
 SYNC_SECONDS = 1.0
 
@@ -145,7 +146,8 @@ class FileJob:
             return LineError("body_too_large", message)
         text = self._text(index)
         if self._index.repeated[index]:
-            message = f"line {number}: custom_id: {custom_id_of(text)!r} is that of an earlier line"
+            known = quoted(custom_id_of(text))
+            message = f"line {number}: custom_id: {known} is that of an earlier line"
             return LineError("duplicate_custom_id", message)
         return read_line(index, number, text, self._rules)
 

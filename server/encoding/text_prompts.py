@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from engine_core.messages import Tokenization
+from server.echoed import quoted
 from server.errors import APIError
 from server.schemas.embeddings import INPUT_TYPES
 from server.service.registry import Model
@@ -51,13 +52,13 @@ def _named(model: str, prompts: Mapping[str, str], name: str) -> str:
     if name in prompts:
         return prompts[name]
     known = f"has {', '.join(prompts)}" if prompts else "has no prompts"
-    message = f"prompt_name: there is no prompt {name!r}; model {model} {known}"
+    message = f"prompt_name: there is no prompt {quoted(name)}; model {model} {known}"
     raise APIError("invalid_request", message, "prompt_name")
 
 
 def _for_kind(prompts: Mapping[str, str], input_type: str) -> str:
     if input_type not in INPUT_TYPES:
-        message = f"input_type: {input_type!r} is not one of {', '.join(INPUT_TYPES)}"
+        message = f"input_type: {quoted(input_type)} is not one of {', '.join(INPUT_TYPES)}"
         raise APIError("invalid_request", message, "input_type")
     names = (input_type, *INPUT_TYPES[input_type])
     return next((prompts[name] for name in names if name in prompts), "")

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from server.echoed import shortened
 from server.errors import APIError
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
@@ -126,7 +127,8 @@ def check_encoding(request: Request) -> None:
     """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in {"", "identity"}:
-        message = f"content-encoding: {encoding} is not served: send the body uncompressed"
+        named = f"content-encoding: {shortened(encoding)}"
+        message = f"{named} is not served: send the body uncompressed"
         raise APIError("unsupported_encoding", message, None, {"accept-encoding": "identity"})
 
 

@@ -7,6 +7,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from server.echoed import shortened
 from server.errors import APIError
 from server.http.body import check_encoding
 from server.http.disconnect import ClientLeftError
@@ -106,7 +107,7 @@ class FormReader:
 
     def _begin_data(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
-        self._name = options.get(b"name", b"").decode(errors="replace")
+        self._name = shortened(options.get(b"name", b"").decode(errors="replace"))
         filename = options.get(b"filename")
         self._is_file = self._name == self._form.file_field
         if self._is_file:

@@ -8,6 +8,7 @@ from typing import Self
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError
 from engine_core.tokenization.tokenizer import Tokenizer
+from server.echoed import quoted
 from server.errors import APIError
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
@@ -120,7 +121,8 @@ class Registry:
         model = self._by_name.get(name)
         if model is None:
             known = ", ".join(self._by_name)
-            raise APIError("model_not_found", f"there is no model {name!r} here ({known})", "model")
+            message = f"there is no model {quoted(name)} here ({known})"
+            raise APIError("model_not_found", message, "model")
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:

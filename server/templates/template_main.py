@@ -33,7 +33,7 @@ from server.templates.protocol import (
 )
 
 MEMORY_BYTES = 1 << 30
-_MAX_REASON = 500
+_MAX_REASON = 200
 
 
 def main() -> None:

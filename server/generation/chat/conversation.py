@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from server.echoed import quoted
 from server.errors import APIError
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.templates.protocol import ChatTemplate, Conversation
@@ -104,7 +105,7 @@ def _text(content: str | list[ContentPart], field: str) -> str:
 
 def _part(part: ContentPart, field: str) -> str:
     if part.type != "text":
-        message = f"{field}: parts of type {part.type!r} are not served here, only 'text'"
+        message = f"{field}: parts of type {quoted(part.type)} are not served here, only 'text'"
         raise APIError("invalid_request", message, field)
     if part.text is None:
         raise APIError("invalid_request", f"{field}.text: is required", f"{field}.text")

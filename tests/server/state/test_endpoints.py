@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -22,6 +23,8 @@ from tests.server.support import server_config
 LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 CONTENTS = b'{"custom_id": "1"}\n{"custom_id": "2"}\n'
+FORM = {"file": ("a.jsonl", CONTENTS)}
+LONGEST_ERROR = 4096
 MINE, YOURS = ({"authorization": f"Bearer {key}"} for key in ("mine", "yours"))
 
 
@@ -73,6 +76,23 @@ async def test_a_file_is_kept(http: httpx.AsyncClient, folder: Path) -> None:
         again = await http.request(method, f"/v1/files/{file['id']}", headers=MINE)
         assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
     assert list((folder / "files").iterdir()) == []
+
+
+@pytest.mark.parametrize("letter", ["x", "\U000e0001", "\x01", "🎉"])
+async def test_no_name_makes_an_error_long(http: httpx.AsyncClient, letter: str) -> None:
+    name = letter * 300
+    file = (await upload(http)).json()["id"]
+    purpose = await upload(http, purpose=name)
+    named = await http.post("/v1/files", data={name: "x" * 5000}, files=FORM, headers=MINE)
+    batch = await http.post("/v1/batches", json=batch_of(name), headers=MINE)
+    url = await http.post("/v1/batches", json=batch_of(file) | {"endpoint": name}, headers=MINE)
+    lists = [await http.get("/v1/files", params={"order": name}, headers=MINE)]
+    lists += [
+        await http.get(f"/v1/{kind}/{quote(name)}", headers=MINE) for kind in ("files", "batches")
+    ]
+    for answer in (purpose, named, batch, url, *lists):
+        assert answer.status_code >= 400, answer.url
+        assert len(answer.content) <= LONGEST_ERROR, answer.text
 
 
 async def test_another_keys_are_not_there(http: httpx.AsyncClient) -> None:
