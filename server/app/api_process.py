@@ -27,7 +27,8 @@ from server.app.reload import Certificate, Reload
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
-from server.wire.http_protocol import WireProtocol
+from server.wire.http_protocol import CONNECTION_LOG, WireProtocol
+from server.wire.log_limit import LogLimit
 from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
@@ -85,6 +86,7 @@ async def serve(
         ssl_keyfile=config.tls and config.tls.key,
     )
     uvicorn_config.load()
+    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     _calm_collector()
     beating = asyncio.create_task(_beat())

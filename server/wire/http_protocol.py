@@ -3,7 +3,8 @@ client may make it spend without progress, and stricter parsing.
 """
 
 import asyncio
-from typing import cast
+import logging
+from typing import Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -13,6 +14,9 @@ from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10
 from server.wire.unreadable_request import answer_and_close
 from server.wire.write_coalescing import CoalescingTransport
+
+CONNECTION_LOG: Final = logging.getLogger("penstock.connections")
+"""Clients make it speak, as often as they like: an API process puts a LogLimit on it."""
 
 
 class WireProtocol(HttpToolsProtocol):
@@ -137,7 +141,7 @@ class WireProtocol(HttpToolsProtocol):
         return APIError("head_too_large", message)
 
     def _refuse(self, error: APIError) -> None:
-        self.logger.warning("A request was refused: %s", error.message)
+        CONNECTION_LOG.warning("a request could not be read: %s", error.message)
         self._refused = True
         self._deadline = None
         answer_and_close(self, error)
