@@ -14,6 +14,7 @@ from starlette.responses import FileResponse
 from server.echoed import quoted
 from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
+from server.http.incoming import length_of
 from server.http.openapi import contents, operation
 from server.schemas.stored.file_objects import DeletedFile, FileList, FileObject
 from server.service.endpoint import Endpoint
@@ -25,6 +26,8 @@ from server.state.upload import Upload, UploadBounds, UploadRefusedError
 
 _SECONDS = (3600, 2_592_000)
 _MOST = 10_000
+_BESIDE_FILE = 2 << 20
+"""More than a form has beside its file, in bytes."""
 _REFUSALS: dict[str, ErrorCode] = {
     "bytes": "body_too_large",
     "lines": "too_large",
@@ -49,7 +52,8 @@ async def create_file(request: Request) -> Response:
     file_id = new_id("file")
     path = stored.state.files.path(file_id)
     async with _upload(stored, path, limits) as upload:
-        form = await FormReader("file", upload).read(request)
+        upload.check(length_of(request, 0) - _BESIDE_FILE)
+        form = await FormReader("file", upload).read(request, limits.max_file_bytes)
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)

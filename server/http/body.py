@@ -1,18 +1,17 @@
 """Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from server.echoed import shortened
 from server.errors import APIError
 from server.http.derived_structs import derived
-from server.http.disconnect import ClientLeftError
+from server.http.incoming import incoming, length_of
 from server.msgspec_faults import Fault, fault_of
 from server.schemas.known_options import refused_fields
 from server.service.service import service_of
@@ -21,10 +20,6 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
-
-# A body has the first, and the time that it takes at this rate.
-_READING_S = 10
-_READING_RATE = 16 << 10
 
 _INDICES = re.compile(r"\[[^]]*\]")
 
@@ -96,27 +91,19 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     before they have sent their body. One that is far too large ends the connection.
     """
     hopeless = max_bytes * _DROPPED_BODIES
-    length = int(request.headers.get("content-length", max_bytes))
+    length = length_of(request, max_bytes)
     if length > hopeless:
         raise _too_large(max_bytes, {"connection": "close"})
     parts: list[bytes] = []
     size = 0
-    seconds = _READING_S + length / _READING_RATE
-    try:
-        with service_of(request).reading.body(length) as kept:
-            async with asyncio.timeout(seconds):
-                async for part in request.stream():
-                    size += len(part)
-                    if size <= max_bytes:
-                        kept.add(len(part))
-                        parts.append(part)
-                    elif size > hopeless:
-                        raise _too_large(max_bytes, {"connection": "close"})
-    except ClientDisconnect:
-        raise ClientLeftError from None
-    except TimeoutError:
-        message = f"the body has not come within {seconds:.0f} s"
-        raise APIError("body_timeout", message, None, {"connection": "close"}) from None
+    async with incoming(request, length) as held:
+        async for part in request.stream():
+            size += len(part)
+            if size <= max_bytes:
+                held.add(len(part))
+                parts.append(part)
+            elif size > hopeless:
+                raise _too_large(max_bytes, {"connection": "close"})
     if size > max_bytes:
         raise _too_large(max_bytes)
     check_encoding(request)

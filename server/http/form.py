@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from server.echoed import shortened
 from server.errors import APIError
 from server.http.body import check_encoding
-from server.http.disconnect import ClientLeftError
+from server.http.incoming import incoming, length_of
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -50,8 +50,9 @@ class FormReader:
         self._is_file = False
         self._whole = False
 
-    async def read(self, request: Request) -> Form:
-        """The whole form. Raises APIError `invalid_request` or `unsupported_encoding`,
+    async def read(self, request: Request, max_bytes: int) -> Form:
+        """The whole form, which has the time of `max_bytes` if it does not tell its length. Raises
+        APIError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
         ClientLeftError, or what the sink raises."""
         check_encoding(request)
         kind, options = parse_options_header(request.headers.get("content-type", ""))
@@ -60,15 +61,17 @@ class FormReader:
             raise _fault("the body is multipart/form-data with a boundary")
         parser = MultipartParser(boundary, self._callbacks())
         try:
-            async for part in request.stream():
-                parser.write(part)
-                if self._size >= _WRITTEN_AT_ONCE:
-                    await self._flush()
+            async with incoming(request, length_of(request, max_bytes)) as held:
+                async for part in request.stream():
+                    unwritten = self._size
+                    parser.write(part)
+                    held.add(self._size - unwritten)
+                    if self._size >= _WRITTEN_AT_ONCE:
+                        await self._flush()
+                        held.release()
             parser.finalize()
         except FormParserError as error:
             raise _fault(f"not a form: {error}") from None
-        except ClientDisconnect:
-            raise ClientLeftError from None
         await self._flush()
         if not self._whole:
             raise _fault("the form ends before its last boundary")

@@ -27,7 +27,7 @@ class ReadingBudget:
         try:
             yield own
         finally:
-            self._bytes -= own.counted
+            own.release()
 
     def take(self, size: int) -> None:
         """Raises APIError `overloaded` if so many bytes more are too many."""
@@ -35,22 +35,31 @@ class ReadingBudget:
             raise self._full()
         self._bytes += size
 
+    def give_back(self, size: int) -> None:
+        """So many of the bytes that were taken are held no longer."""
+        self._bytes -= size
+
     def _full(self) -> APIError:
         message = f"bodies of {self._max_bytes} bytes are being read; try again later"
         return APIError("overloaded", message, headers={"connection": "close"})
 
 
 class BodyBytes:
-    """What has come of one body; `counted` bytes of it are in the budget."""
+    """What is held of one body."""
 
     def __init__(self, budget: ReadingBudget) -> None:
         self._budget = budget
-        self._size = self.counted = 0
+        self._size = self._counted = 0
 
     def add(self, size: int) -> None:
-        """Raises APIError `overloaded`."""
+        """So much more has come. Raises APIError `overloaded`."""
         self._size += size
-        more = max(0, self._size - _UNCOUNTED) - self.counted
+        more = max(0, self._size - _UNCOUNTED) - self._counted
         if more:
             self._budget.take(more)
-            self.counted += more
+            self._counted += more
+
+    def release(self) -> None:
+        """Nothing of what has come is held any longer."""
+        self._budget.give_back(self._counted)
+        self._size = self._counted = 0

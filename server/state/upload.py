@@ -38,15 +38,20 @@ class Upload:
         """Raises UploadRefusedError where there is too much."""
         self.num_bytes += len(data)
         self._num_lines += data.count(b"\n")
+        self.check(self.num_bytes)
+        most = self._bounds.max_lines
+        if self._num_lines > most:
+            raise UploadRefusedError("lines", f"a file has at most {most:,} lines")
+        self._file.write(data)
+
+    def check(self, num_bytes: int) -> None:
+        """Raises UploadRefusedError if so many are too many."""
         bounds = self._bounds
-        if self.num_bytes > bounds.max_bytes:
+        if num_bytes > bounds.max_bytes:
             raise UploadRefusedError("bytes", f"a file has at most {bounds.max_bytes:,} bytes")
-        if self.num_bytes > bounds.left_bytes:
+        if num_bytes > bounds.left_bytes:
             message = f"{bounds.left_bytes:,} bytes are left of what you may store; delete files"
             raise UploadRefusedError("quota", message)
-        if self._num_lines > bounds.max_lines:
-            raise UploadRefusedError("lines", f"a file has at most {bounds.max_lines:,} lines")
-        self._file.write(data)
 
     def commit(self) -> None:
         """The contents are on the disk when this returns."""

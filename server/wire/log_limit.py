@@ -20,11 +20,11 @@ class LogLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether `record` is among the first."""
         if not self._seen:
-            asyncio.get_running_loop().call_later(self._seconds, self._tell)
+            asyncio.get_running_loop().call_later(self._seconds, self._count_others)
         self._seen += 1
         return self._seen <= self._first
 
-    def _tell(self) -> None:
+    def _count_others(self) -> None:
         more = self._seen - self._first
         self._seen = 0
         if more > 0:

@@ -11,15 +11,22 @@ import pytest
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running, wait_for
 
-SIZE = (1 << 20) + (16 << 10)
+UNCOUNTED = 16 << 10
+SIZE = (1 << 20) + UNCOUNTED
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+UPLOAD = HEAD.replace(b"completions", b"files")
+UPLOAD += b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n"
+FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+END = b'\r\n--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
 ASKED = {"prompt": "Hi", "max_tokens": 1}
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     model = str(demo_models()[GENERATOR_NAME])
-    with running(model, "--threads", "1", "--max-reading-size", "2MiB") as daemon:
+    limits = ["--max-reading-size", "2MiB", "--max-file-size", "4MiB"]
+    state = str(tmp_path_factory.mktemp("state"))
+    with running(model, "--threads", "1", "--state-dir", state, *limits) as daemon:
         yield daemon
 
 
@@ -58,13 +65,49 @@ def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> N
 
 
 def test_a_body_that_comes_too_slowly_is_ended(daemon: Daemon) -> None:
-    with connected(daemon) as client:
+    with connected(daemon) as client, connected(daemon) as uploading:
         started = time.monotonic()
         client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        uploading.sendall(UPLOAD % 1000 + b"\r\n" + FILE)
         for _ in range(4):
             time.sleep(2)
             client.sendall(b" ")
-        answer = until_closed(client)
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"body_timeout" in answer
+            uploading.sendall(b" ")
+        for answer in (until_closed(client), until_closed(uploading)):
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"body_timeout" in answer
     assert 9.5 < time.monotonic() - started < 14
+
+
+def upload(daemon: Daemon, size: int, sent: int) -> socket.socket:
+    """The connection of an upload of `size` bytes, of which so many have been sent."""
+    client = connected(daemon)
+    client.sendall(UPLOAD % (len(FILE) + size + len(END)) + b"\r\n" + FILE + b" " * sent)
+    return client
+
+
+def test_uploads_hold_what_is_not_written_and_no_more(daemon: Daemon) -> None:
+    held = (1 << 20) - 4096
+    with ExitStack() as open_connections:
+        for _ in range(2):
+            open_connections.enter_context(upload(daemon, 1 << 20, held))
+        time.sleep(0.3)
+        # The last bytes are too many: a socket that is closed with bytes unread is reset.
+        room = (2 << 20) - 2 * (held - UNCOUNTED) + UNCOUNTED
+        beyond = open_connections.enter_context(upload(daemon, 1 << 20, room + 9))
+        assert until_closed(beyond).startswith(b"HTTP/1.1 429 ")
+        assert status(daemon) == 200
+
+
+def test_an_upload_larger_than_the_budget(daemon: Daemon) -> None:
+    with upload(daemon, 4 << 20, 4 << 20) as client:
+        client.sendall(END)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_upload_far_too_large_is_not_asked_for(daemon: Daemon) -> None:
+    with connected(daemon) as client:
+        client.sendall(UPLOAD % (100 << 20) + b"Expect: 100-continue\r\n\r\n")
+        answer = until_closed(client)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"body_too_large" in answer
