@@ -19,7 +19,7 @@ from server.schemas.stored.batch_objects import (
 )
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import page_of, stored_of
+from server.service.stored import listed, page_of, stored_of
 from server.state.stored_batches import BatchError, StoredBatch
 from server.state.stored_files import new_id
 
@@ -69,7 +69,7 @@ async def list_batches(request: Request) -> Response:
     """The client's batches, newest first; `limit` of them, behind `after`."""
     state, owner = stored_of(request)
     page = page_of(request, most=_MOST, default=_DEFAULT, sorted_by_client=False)
-    found = await asyncio.to_thread(state.batches.list, owner, page)
+    found = await listed(page, lambda page: state.batches.list(owner, page))
     shown = found[: page.limit]
     return json_answer(
         BatchList(

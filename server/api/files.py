@@ -19,7 +19,7 @@ from server.http.openapi import contents, operation
 from server.schemas.stored.file_objects import DeletedFile, FileList, FileObject
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import Stored, page_of, stored_of
+from server.service.stored import Stored, listed, page_of, stored_of
 from server.settings.server_config import Limits
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds, UploadRefusedError
@@ -67,7 +67,7 @@ async def list_files(request: Request) -> Response:
     state, owner = stored_of(request)
     page = page_of(request, most=_MOST, default=_MOST, sorted_by_client=True)
     purpose = request.query_params.get("purpose")
-    found = await asyncio.to_thread(state.files.list, owner, page, purpose)
+    found = await listed(page, lambda page: state.files.list(owner, page, purpose))
     shown = found[: page.limit]
     return json_answer(
         FileList(

@@ -16,7 +16,7 @@ from server.state.stored_batches import BatchError, Status, StoredBatch
 from server.state.stored_files import StoredFile, new_id
 
 _POLL_S = 0.2
-_TIDY_S = 60.0
+_EXPIRY_S = 60.0
 _EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
 _BESIDE_BODY = 1 << 16
 """Bytes of a line that are not its body."""
@@ -36,16 +36,15 @@ class BatchRunner:
     async def run(self) -> None:
         """Until cancelled. Raises JobStoppedError if the engines are lost, sqlite3.Error or OSError
         if the disk fails."""
-        tidied = 0.0
+        expiry = _Expiry(self._state)
         while True:
+            await expiry.drop_if_due()
             batch = await asyncio.to_thread(self._state.batches.next_open)
-            if batch is not None:
-                await _BatchRun(self._state, batch, self._rules(batch)).run(self._backend)
-            elif time.time() - tidied < _TIDY_S:
+            if batch is None:
                 await asyncio.sleep(_POLL_S)
             else:
-                tidied = time.time()
-                await asyncio.to_thread(self._state.files.drop_expired)
+                run = _BatchRun(self._state, batch, self._rules(batch), expiry)
+                await run.run(self._backend)
 
     def _rules(self, batch: StoredBatch) -> LineRules:
         """All lines are for the model of the first one."""
@@ -54,11 +53,27 @@ class BatchRunner:
         return LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint, model=model)
 
 
+class _Expiry:
+    """Deletes files that have expired, once a minute."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self._state = state
+        self._due = 0.0
+
+    async def drop_if_due(self) -> None:
+        """Called often. Raises sqlite3.Error or OSError if the disk fails."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _EXPIRY_S
+            await asyncio.to_thread(self._state.files.drop_expired)
+
+
 class _BatchRun:
     """One batch, from wherever it is to its end."""
 
-    def __init__(self, state: StateFolder, batch: StoredBatch, rules: LineRules) -> None:
-        self._state, self._batch, self._rules = state, batch, rules
+    def __init__(
+        self, state: StateFolder, batch: StoredBatch, rules: LineRules, expiry: _Expiry
+    ) -> None:
+        self._state, self._batch, self._rules, self._expiry = state, batch, rules, expiry
         self._log = state.jobs / batch.id
         source = state.files.path(batch.input_file_id)
         self._job = FileJob(source, self._log, rules=rules, options={})
@@ -101,6 +116,7 @@ class _BatchRun:
         while True:
             await asyncio.wait([work], timeout=_POLL_S)
             await asyncio.to_thread(self._count)
+            await self._expiry.drop_if_due()
             if work.done():
                 work.result()
                 return "completed"

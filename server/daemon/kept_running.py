@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from server.daemon.child_commands import Part
@@ -19,11 +20,17 @@ _log = logging.getLogger("penstock")
 class KeptRunning:
     """The process of `part`. One that keeps ending is started less and less often."""
 
-    def __init__(self, part: Part) -> None:
-        """Start it. Raises OSError."""
+    def __init__(self, part: Part, on_restart: Callable[[], None]) -> None:
+        """Start it. `on_restart` is called when it has been started again. Raises OSError."""
         self._part = part
+        self._on_restart = on_restart
         self._child = RunningPart(part)
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    @property
+    def child(self) -> RunningPart:
+        """The one that runs, or ran last."""
+        return self._child
 
     async def stop(self) -> None:
         """End it: what it was doing goes on at the next start. Idempotent."""
@@ -46,3 +53,4 @@ class KeptRunning:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             with suppress(OSError):  # no memory, for one: tried again after the next pause
                 self._child = RunningPart(self._part)
+                self._on_restart()

@@ -57,8 +57,9 @@ class Supervisor:
         on_hangup: Callable[[], None],
     ) -> None:
         """The daemon lives as long as its `parts` do; but the batch process is started again.
-        `on_started` is called with all processes once they are spawned, `on_ready` with the
-        seconds that the start took, `on_hangup` after SIGHUP, before the API processes get it."""
+        `on_started` is called with all processes once they are spawned, and when one has been
+        started again; `on_ready` with the seconds that the start took, `on_hangup` after SIGHUP,
+        before the API processes get it."""
         self._parts = [part for part in parts if part.role != "batch"]
         self._restarted = [part for part in parts if part.role == "batch"]
         self._timing = timing
@@ -88,12 +89,16 @@ class Supervisor:
             with _held_back(signal.SIGHUP):
                 for part in self._parts:
                     self._children.append(RunningPart(part))
-                self._kept = [*map(KeptRunning, self._restarted)]
-            self._on_started(self._children)
+                for part in self._restarted:
+                    self._kept.append(KeptRunning(part, self._tell_processes))
+            self._tell_processes()
             code = await self._start_and_serve()
         finally:
             await self._end(0.0 if self._force.is_set() else _TERMINATE_S)
         return 128 + self._forced_by if self._forced_by else code
+
+    def _tell_processes(self) -> None:
+        self._on_started([*self._children, *(kept.child for kept in self._kept)])
 
     def _on_signal(self, number: signal.Signals) -> None:
         """The first finishes the requests in flight and stops; a second one stops at once."""

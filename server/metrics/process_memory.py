@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 
 class DaemonProcess(msgspec.Struct, frozen=True):
-    """A process: `role` is supervisor, api, engine or worker; `model` is empty where it has none;
-    `number` counts API processes, and the stages of a model."""
+    """A process: `role` is supervisor, api, engine, worker or batch; `model` is empty where it has
+    none; `number` counts API processes, and the stages of a model."""
 
     pid: int
     role: str
@@ -32,7 +32,6 @@ class ProcessMemory:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._processes: list[DaemonProcess] = []
 
     def metric(self) -> Metric:
         """The resident memory of those that run."""
@@ -49,7 +48,11 @@ class ProcessMemory:
         return family
 
     def _found(self) -> list[DaemonProcess]:
-        if not self._processes and self._file is not None and self._file.exists():
+        """They are read each time: the batch process may be another one by now."""
+        if self._file is None:
+            return []
+        try:
             content = self._file.read_bytes()
-            self._processes = msgspec.json.decode(content, type=list[DaemonProcess])
-        return self._processes
+        except FileNotFoundError:
+            return []
+        return msgspec.json.decode(content, type=list[DaemonProcess])

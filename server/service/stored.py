@@ -1,14 +1,19 @@
 """What a request has to do with the state folder: whose it is, and which part of a list it asks
 for."""
 
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
+from server.echoed import quoted
 from server.errors import APIError
 from server.service.service import service_of
-from server.state.database import Page
+from server.state.database import Page, UnknownItemError
 from server.state.state_folder import StateFolder
+
+Item = TypeVar("Item")
 
 
 class Stored(NamedTuple):
@@ -25,6 +30,15 @@ def stored_of(request: Request) -> Stored:
         raise APIError("state_unavailable", service.config.state.fault)
     authorization = request.headers.get("authorization", "").encode("latin-1")
     return Stored(service.state, service.keys.owner(authorization))
+
+
+async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
+    """What `find` finds, in a thread. Raises APIError for an `after` that is not there."""
+    try:
+        return await asyncio.to_thread(find, page)
+    except UnknownItemError:
+        message = f"after: there is no {quoted(page.after)}"
+        raise APIError("invalid_request", message, "after") from None
 
 
 def page_of(request: Request, *, most: int, default: int, sorted_by_client: bool) -> Page:

@@ -88,19 +88,32 @@ class Run:
         return self._connection.execute(statement, values).fetchall()
 
 
+class UnknownItemError(LookupError):
+    """A page is to begin behind an item that its owner does not have."""
+
+
 class Page:
     """Which part of a list a client asks for: `limit` items behind that with the id `after`."""
 
     def __init__(self, limit: int, after: str | None = None, *, newest_first: bool = True) -> None:
         self.limit, self.after, self.newest_first = limit, after, newest_first
 
-    def rows(self, database: Database, table: str, where: str, *values: object) -> list[Row]:
-        """The page's items of those that `where` finds, and the one behind it, if there is one."""
+    def rows(
+        self, database: Database, table: str, owner: str, also: str = "TRUE", *values: object
+    ) -> list[Row]:
+        """The page's items of those of `owner` that `also` finds, and the one behind it, if there
+        is one. Raises UnknownItemError."""
         sign, order = ("<", "DESC") if self.newest_first else (">", "ASC")
+        where, values = f"owner = ? AND {also}", (owner, *values)
         if self.after is not None:
-            last = f"(SELECT created_at, id FROM {table} WHERE id = ?)"  # noqa: S608 (names of ours)
-            where += f" AND (created_at, id) {sign} {last}"
-            values = (*values, self.after)
+            last = database.rows(
+                f"SELECT created_at, id FROM {table} WHERE id = ? AND owner = ?",  # noqa: S608 (names of ours)
+                *(self.after, owner),
+            )
+            if not last:
+                raise UnknownItemError
+            where += f" AND (created_at, id) {sign} (?, ?)"
+            values = (*values, *last[0])
         return database.rows(
             f"SELECT * FROM {table} WHERE {where} ORDER BY created_at {order}, id {order} LIMIT ?",  # noqa: S608 (names of ours)
             *values,

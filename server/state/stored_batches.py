@@ -85,8 +85,9 @@ class StoredBatches:
         return self._found("id = ? AND owner = ?", batch_id, owner)
 
     def list(self, owner: str, page: Page) -> list[StoredBatch]:
-        """A page of the owner's batches, and the one behind it, if there is one."""
-        return [_batch(row) for row in page.rows(self._database, "batches", "owner = ?", owner)]
+        """A page of the owner's batches, and the one behind it, if there is one. Raises
+        UnknownItemError."""
+        return [_batch(row) for row in page.rows(self._database, "batches", owner)]
 
     def next_open(self) -> StoredBatch | None:
         """The oldest that is not over."""

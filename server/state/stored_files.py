@@ -62,11 +62,13 @@ class StoredFiles:
         return StoredFile(*found[0]) if found else None
 
     def list(self, owner: str, page: Page, purpose: str | None = None) -> list[StoredFile]:
-        """A page of the owner's files, and the one behind it, if there is one."""
-        where, values = f"owner = ? AND {_LIVE}", [owner, time.time()]
+        """A page of the owner's files, and the one behind it, if there is one. Raises
+        UnknownItemError."""
+        also, values = _LIVE, [time.time()]
         if purpose is not None:
-            where, values = f"{where} AND purpose = ?", [*values, purpose]
-        return [StoredFile(*row) for row in page.rows(self._database, "files", where, *values)]
+            also, values = f"{also} AND purpose = ?", [*values, purpose]
+        rows = page.rows(self._database, "files", owner, also, *values)
+        return [StoredFile(*row) for row in rows]
 
     def delete(self, file_id: str, owner: str) -> bool:
         """Whether there was such a file."""

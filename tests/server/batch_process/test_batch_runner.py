@@ -154,6 +154,23 @@ async def test_a_batch_goes_on_where_it_was(state: StateFolder) -> None:
     assert len(first.asked) + len(second.asked) <= 61, "the one that was asked last is asked again"
 
 
+async def test_files_expire_while_a_batch_runs(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.batch_process.batch_runner._EXPIRY_S", 0.1)
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    backend = Echo(pause=0.02)
+    async with running(state, backend):
+        await asked(backend, 1)
+        old = StoredFile(new_id("file"), ME, "old.jsonl", "batch", 1, 1, expires_at=2)
+        state.files.path(old.id).write_bytes(b"x")
+        state.files.add(old)
+        async with asyncio.timeout(10):
+            while state.files.path(old.id).exists():  # noqa: ASYNC110 (a thread deletes it)
+                await asyncio.sleep(0.01)
+        assert got(state, batch_id).status == "in_progress"
+
+
 async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
     batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
     next_id = begun(state, uploaded(state, line("a")))

@@ -23,6 +23,8 @@ def test_processes_appear_once_they_are_all_started(tmp_path: Path) -> None:
     assert labels == ("worker", "writer", "1"), "one that has exited is left out"
     assert 1 << 20 < value < 1 << 40
     assert list(tmp_path.iterdir()) == [file]
+    write_processes(file, [DaemonProcess(os.getppid(), "batch")])
+    assert list(shown(memory)) == [("batch", "", "0")], "one has been started again"
 
 
 def test_a_process_of_its_own_knows_no_others() -> None:

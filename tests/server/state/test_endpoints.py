@@ -135,6 +135,27 @@ async def test_what_is_no_page_is_refused(http: httpx.AsyncClient, query: str) -
     assert answer.json()["error"]["param"] == query.partition("=")[0]
 
 
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+async def test_a_page_behind_nothing_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    file = (await upload(http)).json()["id"]
+    batch = (await http.post("/v1/batches", json=batch_of(file), headers=MINE)).json()["id"]
+    known = file if path == "/v1/files" else batch
+    answer = await http.get(path, params={"after": known}, headers=MINE)
+    assert (answer.status_code, answer.json()["data"]) == (200, [])
+    for after, headers in (("x" * 500, MINE), ("", MINE), (known, YOURS)):
+        answer = await http.get(path, params={"after": after}, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+        assert after[:99] in answer.json()["error"]["message"]
+
+
+async def test_a_page_behind_a_file_of_another_purpose(http: httpx.AsyncClient) -> None:
+    first, second = [(await upload(http)).json()["id"] for _ in range(2)]
+    everything = (await http.get("/v1/files", headers=MINE)).json()["data"]
+    assert {each["id"] for each in everything} == {first, second}
+    query = {"purpose": "batch_output", "after": everything[0]["id"]}
+    assert (await http.get("/v1/files", params=query, headers=MINE)).json()["data"] == []
+
+
 @pytest.mark.parametrize(
     ("contents", "fields", "status", "param"),
     [

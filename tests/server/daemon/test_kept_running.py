@@ -1,0 +1,29 @@
+"""The batch process is started again, and the metrics are told which it is."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from server.daemon.running_part import RunningPart
+from tests.server.daemon.fake_daemon import FakeDaemon
+
+
+async def test_the_next_one_is_told(tmp_path: Path) -> None:
+    daemon = FakeDaemon(tmp_path)
+    daemon.add("engine", "engine")
+    daemon.add("batches", "batch")
+    told: list[dict[str, int]] = []
+
+    def on_started(processes: Sequence[RunningPart]) -> None:
+        told.append({process.part.title: process.pid for process in processes})
+        if len(told) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def end_one() -> None:
+        os.kill(told[0]["batches"], signal.SIGKILL)
+
+    assert await daemon.run(end_one, on_started=on_started) == 0
+    first, second = told
+    assert first["engine"] == second["engine"]
+    assert first["batches"] != second["batches"]
