@@ -90,14 +90,14 @@ class Supervisor:
                 for part in self._parts:
                     self._children.append(RunningPart(part))
                 for part in self._restarted:
-                    self._kept.append(KeptRunning(part, self._tell_processes))
-            self._tell_processes()
+                    self._kept.append(KeptRunning(part, self._name_processes))
+            self._name_processes()
             code = await self._start_and_serve()
         finally:
             await self._end(0.0 if self._force.is_set() else _TERMINATE_S)
         return 128 + self._forced_by if self._forced_by else code
 
-    def _tell_processes(self) -> None:
+    def _name_processes(self) -> None:
         self._on_started([*self._children, *(kept.child for kept in self._kept)])
 
     def _on_signal(self, number: signal.Signals) -> None:
