@@ -91,9 +91,9 @@ def test_uploads_hold_what_is_not_written_and_no_more(daemon: Daemon) -> None:
     with ExitStack() as open_connections:
         for _ in range(2):
             open_connections.enter_context(upload(daemon, 1 << 20, held))
-        time.sleep(0.3)
-        # The last bytes are too many: a socket that is closed with bytes unread is reset.
         room = (2 << 20) - 2 * (held - UNCOUNTED) + UNCOUNTED
+        wait_for(lambda: status(daemon, "x" * room) == 429, 5)
+        # The last bytes are too many: a socket that is closed with bytes unread is reset.
         beyond = open_connections.enter_context(upload(daemon, 1 << 20, room + 9))
         assert until_closed(beyond).startswith(b"HTTP/1.1 429 ")
         assert status(daemon) == 200
