@@ -80,7 +80,7 @@ class EngineCore:
         self._preprocessor = preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
-        self._outbox = Outbox(self._job_ended, clock)
+        self._outbox = Outbox(self._job_ended, self._budget.rows_ended, clock)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
         self._in_flight: deque[_StepInFlight] = deque()

@@ -1,5 +1,6 @@
 """A client's job inside the core, and the error that refuses or fails one."""
 
+import sys
 from dataclasses import dataclass, field
 
 from engine_core.job_timing import JobMoments
@@ -44,17 +45,21 @@ def is_of_batch_class(message: GenerateJob | EncodeJob, group: PrefixGroup | Non
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One admitted job of one client. `cost` is its share of the token budget; it has `ended` once
-    its terminal message is sent, or its client has aborted it. The rows of one that came with a
-    `group` are in it; those of one that `is_batch` are of the batch class."""
+    """One admitted job of one client. `cost` is how many tokens it may take; it has `ended` once
+    its terminal message is sent, or its client has aborted it. At most `share` of its rows are made
+    and counted at a time; `counted_*` are what the budget holds for it. The rows of one that came
+    with a `group` are in it; those of one that `is_batch` are of the batch class."""
 
     client: bytes
     message: GenerateJob | EncodeJob
     num_rows: int
     cost: int
     group: PrefixGroup | None = None
+    share: int = sys.maxsize
     is_batch: bool = field(init=False)
     open_rows: int = field(init=False)
+    counted_rows: int = 0
+    counted_tokens: int = 0
     ended: bool = False
     moments: JobMoments = field(default_factory=JobMoments)
 

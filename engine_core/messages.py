@@ -12,6 +12,7 @@ import msgspec
 
 from engine_core.engine_state import Beat
 from engine_core.job_timing import JobTiming
+from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.traced_steps import Trace
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
@@ -99,7 +100,8 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class _Job(msgspec.Struct, array_like=True, frozen=True):
-    """`id` is given by position, everything else of a job by keyword."""
+    """`id` is given by position, everything else of a job by keyword. Every job has a `key`, whose
+    share it is part of."""
 
     id: int
 
@@ -119,6 +121,7 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
     priority: int = 0
+    key: KeyShare = NO_KEY
 
 
 class GenerateGroup(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="group"):
@@ -152,6 +155,7 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
     priority: int = 0
+    key: KeyShare = NO_KEY
     grouped: bool = False
     token_states: bool = False
 

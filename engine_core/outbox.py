@@ -8,12 +8,16 @@ from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutp
 
 
 class Outbox:
-    """Updates by client. A job ends exactly once: `on_end` then releases its budget."""
+    """Updates by client. A job ends exactly once: `on_end` then releases its budget; before that,
+    `on_rows` hears that some of its rows have ended."""
 
     def __init__(
-        self, on_end: Callable[[Job], None], clock: Callable[[], float] = time.monotonic
+        self,
+        on_end: Callable[[Job], None],
+        on_rows: Callable[[Job], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._on_end = on_end
+        self._on_end, self._on_rows = on_end, on_rows
         self._clock = clock
         self._outputs: dict[bytes, Outputs] = {}
 
@@ -65,6 +69,8 @@ class Outbox:
         job.open_rows -= rows
         if job.open_rows == 0:
             self._end(job)
+        elif rows:
+            self._on_rows(job)
 
     def abort(self, job: Job) -> None:
         """End a job silently: its client is gone, or no longer wants it."""

@@ -86,9 +86,11 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _shown(config: ServerConfig) -> str:
     """The configuration as JSON, how a model is computed among the fields of its engine; without
-    its keys' digests (a short key could be guessed) and the names of settings for messages."""
-    config = msgspec.structs.replace(config, api_keys=("redacted",) * len(config.api_keys))
-    shown = msgspec.to_builtins(config)
+    its secret, its keys' digests (a short key could be guessed) and the names of settings for
+    messages."""
+    keys = tuple(msgspec.structs.replace(key, digest="redacted") for key in config.api_keys)
+    shown = msgspec.to_builtins(msgspec.structs.replace(config, api_keys=keys))
+    del shown["cache_secret"]
     for model in shown["models"]:
         execution = model["engine"].pop("execution")
         del execution["setting_names"]

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.engine_state import Beat
+from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -80,14 +81,17 @@ class EngineClient:
         cache_salt: str = "",
         tokenization: Tokenization | None = None,
         priority: int = 0,
+        key: KeyShare = NO_KEY,
+        on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
+        `on_row_end` is called for each row that ends.
 
         Raises EngineError if it refused them. Cancelling the wait aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
-        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
+        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n, on_row_end)
         message = GenerateJob(
             job,
             params=params,
@@ -97,6 +101,7 @@ class EngineClient:
             cache_salt=cache_salt,
             tokenization=tokenization or Tokenization(),
             priority=priority,
+            key=key,
         )
         await self._submit(job, stream, message)
         return stream
@@ -147,6 +152,7 @@ class EngineClient:
         cache_salt: str = "",
         tokenization: Tokenization | None = None,
         priority: int = 0,
+        key: KeyShare = NO_KEY,
     ) -> AnswerT:
         """Embed or score the items and wait for all of them. Each text is scored alone, against
         `query`, or against its own entry of `query`. `kind` is the kind of the answer.
@@ -166,6 +172,7 @@ class EngineClient:
             cache_salt=cache_salt,
             tokenization=tokenization or Tokenization(),
             priority=priority,
+            key=key,
             grouped=self.grouped,
             token_states=call.token_states,
         )

@@ -5,11 +5,11 @@ not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from engine_core.engine_state import Usage
-from engine_core.job import Job, JobKey
+from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batch_share import BatchShare
 from engine_core.schedulers.batches import DecodeBatch
@@ -19,11 +19,11 @@ from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.preemption import Preemption
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
-from engine_core.schedulers.requests.arrivals import ArrivalQueue
-from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.step_builder import build_decode_step
@@ -32,8 +32,8 @@ from workers.contract.messages import DecodeStep, StepMask
 
 
 class DecoderScheduler:
-    """First come, first served, priority by priority, and the batch class last; the oldest request
-    always makes progress.
+    """First come, first served, priority by priority; then rows beyond a share, and the batch class
+    last. The oldest request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
     one holds neither. Running requests, then preempted ones, are in the order in which they began;
@@ -57,16 +57,13 @@ class DecoderScheduler:
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
-        self._arrivals = ArrivalQueue(self.kv, config.max_priority_wait, clock)
-        self._groups = GroupQueue(self.kv, config.max_running, efficient_tokens(config))
-        self._queues: tuple[QueuePolicy, ...] = (self._arrivals, self._groups)
-        self._preemption = Preemption(
-            self.kv, self._running, self._arrivals, self._groups, self._preempt
-        )
+        self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
+        self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
+        self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._batch_share = BatchShare(
             self._running, self._arrivals, self._groups, self._costs, self._step_time, clock
         )
-        self._jobs: dict[JobKey, list[Request]] = {}
+        self._rows = RowShares(config.max_running)
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
         self._step = 0
@@ -74,7 +71,7 @@ class DecoderScheduler:
     def usage(self) -> Usage:
         return Usage(
             running=len(self._running),
-            waiting=sum(map(len, self._queues)),
+            waiting=len(self._classes),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
@@ -84,25 +81,21 @@ class DecoderScheduler:
             preemptions=self._preemptions,
         )
 
-    def add(self, job: Job, rows: list[Request]) -> None:
-        self._jobs[job.key] = rows
-        self._constrained += sum(request.constrained for request in rows)
-        for request in rows:
-            self._queue_of(request).add(request)
+    def add(self, job: Job, rows: Iterable[Request]) -> None:
+        for request in self._rows.open(job, rows):
+            self._enter(request)
 
     def queued_tokens(self, priority: int | None = None) -> int:
         if priority is None:
-            return self._running.unsubmitted + sum(queue.num_tokens for queue in self._queues)
-        return self._running.unsubmitted + self._arrivals.waiting.tokens_before(priority)
+            return self._running.unsubmitted + self._classes.num_tokens
+        unsubmitted = self._running.unsubmitted_beside(self._classes.surplus.running)
+        return unsubmitted + self._arrivals.waiting.tokens_before(priority)
 
     def abort(self, job: Job, row: int | None = None) -> int:
-        requests = self._jobs.get(job.key, [])
-        if row is not None:
-            requests = requests[row : row + 1] if row >= 0 else []
-        ended = sum(self._end(request) for request in requests)
-        if row is None or ended == job.open_rows:
-            self._jobs.pop(job.key, None)
-        return ended
+        if row is None:
+            return sum(map(self._end, self._rows.close(job)))
+        request = self._rows.find(job.key, row)
+        return 0 if request is None else int(self._end(request))
 
     def reset_cache(self) -> None:
         self.kv.reset()
@@ -139,10 +132,11 @@ class DecoderScheduler:
         if self._batch_share.limited:
             return self._batch_share.fits_arrivals(self._max_tokens)
         budget = self._max_tokens - len(self._running) - self._running.unsubmitted
-        return not self._groups and self._arrivals.fits(len(self._running.free_slots), budget)
+        free = len(self._running.free_slots)
+        return len(self._classes) == len(self._arrivals) and self._arrivals.fits(free, budget)
 
     def has_prompts(self) -> bool:
-        return self._running.unsubmitted > 0 or any(map(len, self._queues))
+        return self._running.unsubmitted > 0 or len(self._classes) > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""
@@ -157,7 +151,7 @@ class DecoderScheduler:
 
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         for request in self._confirm(batch, output, outbox):
-            self._queue_of(request).finished(request)
+            self._classes.of(request).finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
@@ -196,7 +190,7 @@ class DecoderScheduler:
             if not self._preemption.for_growth(request):
                 return False
         batch.assign_blocks(request, blocks)
-        self._queue_of(request).grown(request)
+        self._classes.of(request).grown(request)
         return True
 
     def _end(self, request: Request) -> bool:
@@ -210,29 +204,35 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._release(request)
         else:
-            self._queue_of(request).remove(request)
+            self._classes.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained
-        if self._arrivals.owns(request):
+        if request.group is None:
             self._batch_share.online.seen()
+        promoted, made = self._rows.ended(request)
+        if promoted is not None:
+            self._classes.promote(promoted)
+        if made is not None:
+            self._enter(made)
         return True
+
+    def _enter(self, request: Request) -> None:
+        self._constrained += request.constrained
+        self._classes.of(request).add(request)
 
     def _preempt(self, request: Request) -> None:
         self._preemptions += 1
         self._release(request)
         request.wait_again()
-        self._queue_of(request).put_back(request)
+        self._classes.of(request).put_back(request)
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""
         self._running.leave(request)
-        self._queue_of(request).left(request)
+        self._classes.of(request).left(request)
         self._shared.leave(request)
         self.kv.release(request.blocks)
         request.blocks = []
-
-    def _queue_of(self, request: Request) -> QueuePolicy:
-        return self._arrivals if self._arrivals.owns(request) else self._groups
 
     def _add_prompts(self, batch: DecodeBatch) -> None:
         """Add chunks of prompts, class by class, while slots, blocks and budget last."""
@@ -240,7 +240,7 @@ class DecoderScheduler:
             return
         room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
         budget = PromptBudget(room, self.queued_tokens(), self._step_time, others)
-        for queue in self._queues:
+        for queue in self._classes.in_turn:
             if not self._add_prompts_of(queue, batch, budget):
                 return
 

@@ -1,10 +1,9 @@
 """Who gives way where slots or blocks are short: pins that no row uses, then rows of the batch
-class, then the youngest."""
+class, then surplus rows, then the youngest."""
 
 from collections.abc import Callable
 
-from engine_core.schedulers.requests.arrivals import ArrivalQueue
-from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import cached_prefix
 from engine_core.schedulers.requests.request import Request
@@ -19,13 +18,12 @@ class Preemption:
         self,
         kv: KVCacheManager,
         running: RunningRequests,
-        arrivals: ArrivalQueue,
-        groups: GroupQueue,
+        classes: RequestClasses,
         preempt: Callable[[Request], None],
     ) -> None:
         """`preempt` makes a running request wait again, without slot and blocks."""
         self._kv, self._running = kv, running
-        self._arrivals, self._groups = arrivals, groups
+        self._classes, self._groups = classes, classes.groups
         self._preempt = preempt
 
     def for_growth(self, request: Request) -> bool:
@@ -33,20 +31,20 @@ class Preemption:
         if a token of it is unresolved: it may be about to end."""
         if self._groups.unpin_idle():
             return True
-        youngest = self._groups.youngest or self._running.youngest
+        youngest = self._classes.youngest_below or self._running.youngest
         if request.unresolved or youngest is request:
             return self._groups.unpin_any()
         self._preempt(youngest)
         return True
 
     def for_arrivals(self, max_tokens: int) -> None:
-        """Rows of the batch class give way to all requests of any other that a step of so many
-        tokens could begin."""
-        if not self._groups.running:
+        """Rows of the batch class, and surplus ones, give way to all regular requests that a step
+        of so many tokens could begin."""
+        if not self._classes.arrivals or self._classes.youngest_below is None:
             return
         blocks = 0
-        before = sum(self._running.beside(self._groups.running))
-        arrivals = self._arrivals.first(max_tokens - before)
+        before = sum(self._running.beside(self._classes.below()))
+        arrivals = self._classes.arrivals.first(max_tokens - before)
         for slots, request in enumerate(arrivals, 1):
             held = self._kv.num_held(cached_prefix(self._kv, request))
             blocks += self._kv.blocks_for(len(request.tokens)) - held
@@ -54,12 +52,13 @@ class Preemption:
                 return
 
     def _free(self, slots: int, blocks: int) -> bool:
-        """Free so many slots and blocks at the cost of the batch class; False if it has too few."""
+        """Free so many slots and blocks at the cost of rows of lower classes; False if they have
+        too few."""
         free_slots = self._running.free_slots
         while len(free_slots) < slots or self._kv.num_free < blocks:
             if len(free_slots) >= slots and self._groups.unpin_idle():
                 continue
-            if (youngest := self._groups.youngest) is None:
+            if (youngest := self._classes.youngest_below) is None:
                 return False
             self._preempt(youngest)
         return True

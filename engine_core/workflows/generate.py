@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import select
 from array import array
+from collections.abc import Iterator
 from itertools import chain
 
 import msgspec
@@ -64,7 +65,7 @@ class DecoderPreprocessor:
 
 class DecoderProcessor:
     """Turns each prompt into `n` requests, after checking that one alone fits the model and the KV
-    cache."""
+    cache. A request is made when its turn has come: there may be thousands."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
@@ -74,7 +75,7 @@ class DecoderProcessor:
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         return list(message.texts)
 
-    def prepare(self, inputs: CompiledJob) -> tuple[Accepted, list[Request]]:
+    def prepare(self, inputs: CompiledJob) -> tuple[Accepted, Iterator[Request]]:
         job, tokenized, message = inputs.job, inputs.tokenized, inputs.job.message
         assert isinstance(message, GenerateJob)
         self._check_ids(message.params)
@@ -88,7 +89,7 @@ class DecoderProcessor:
         token_limits = TokenLimits.of(message.params, self._vocab_size)
         # The first row of a prompt scores it.
         unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
-        requests = [
+        requests = (
             Request(
                 job=job,
                 row=index * message.n + choice,
@@ -105,7 +106,7 @@ class DecoderProcessor:
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)
-        ]
+        )
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
         return Accepted(message.id, counts, ids), requests
 

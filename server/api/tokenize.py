@@ -43,7 +43,7 @@ async def answer_tokenization(
     """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
     APIError."""
     text, special = await _text(service, record, model, body)
-    with service.admission.admit(rows=1, tokens=len(text.encode())):
+    with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
         tokens = await asyncio.to_thread(
             _tokens, model, text, special=special, with_texts=bool(body.return_token_strs)
@@ -95,7 +95,7 @@ async def detokenize(request: Request) -> Response:
     body = await _detokenize_body.read(request, service.limits.max_body_bytes)
     model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
-    with service.admission.admit(rows=1, tokens=len(body.tokens)):
+    with service.admission.of(model.name).admit(rows=1, tokens=len(body.tokens)):
         text = await asyncio.to_thread(
             model.tokenizer.decode, body.tokens, skip_special_tokens=False
         )

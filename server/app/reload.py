@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from server.settings.api_keys import KeyCheck
+from server.keys.client_keys import ClientKeys
 from server.settings.server_config import TLS, ServerConfig
 from server.settings.tls import TLSError, server_context
 
@@ -43,7 +43,7 @@ class Reload:
     def __init__(
         self,
         read_config: Callable[[], ServerConfig],
-        keys: KeyCheck,
+        keys: ClientKeys,
         certificate: Certificate | None,
     ) -> None:
         self._read_config = read_config

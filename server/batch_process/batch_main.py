@@ -18,6 +18,7 @@ from engine_core.client.pending_jobs import EngineError
 from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_process.batch_runner import BatchRunner
 from server.batches.results import JobStoppedError
+from server.keys.client_keys import ClientKeys
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
 from workers.contract.supervision import exit_with_parent
@@ -48,7 +49,13 @@ async def run_batches(config: ServerConfig) -> None:
     )
     try:
         async with grouped_lines(own, _SHARE) as backend:
-            await BatchRunner(state, backend, config.limits.max_body_bytes).run()
+            keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
+            await BatchRunner(
+                state,
+                backend,
+                config.limits.max_body_bytes,
+                on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
+            ).run()
     except (EngineError, JobStoppedError):
         await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
     finally:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -28,8 +29,15 @@ class BatchRunner:
     """`run` takes batches in the order in which they were made. One that a killed daemon has begun
     goes on: what had been written of its results is kept."""
 
-    def __init__(self, state: StateFolder, backend: LineBackend, max_body_bytes: int) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: StateFolder,
+        backend: LineBackend,
+        max_body_bytes: int,
+        on_owner: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_owner` hears whose batch comes next."""
+        self._state, self._on_owner = state, on_owner
         self._backend = backend
         self._max_line_bytes = max_body_bytes + _BESIDE_BODY
 
@@ -43,6 +51,7 @@ class BatchRunner:
             if batch is None:
                 await asyncio.sleep(_POLL_S)
             else:
+                self._on_owner(batch.owner)
                 run = _BatchRun(self._state, batch, self._rules(batch), expiry)
                 await run.run(self._backend)
 

@@ -4,12 +4,14 @@ What settings leave open about a model is decided in `server/models/model_setup.
 defaults of `server/settings/defaults.py`.
 """
 
+import secrets
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
 from server.daemon.credentials import Credentials
 from server.models.served_models import build_served_models
+from server.settings.api_keys import ALL_KEYS
 from server.settings.server_config import ServerConfig, traces_protocol_from
 from server.settings.settings import ServeCommand, SettingsError
 
@@ -30,6 +32,8 @@ def build_config(
         port=port,
         api_workers=settings.api_workers,
         api_keys=credentials.api_keys,
+        cache_secret=secrets.token_hex(32),
+        share_prefixes=_share_prefixes(command, credentials),
         tls=credentials.tls,
         cors_origins=settings.cors_origins,
         strict_fields=settings.strict_fields,
@@ -43,6 +47,16 @@ def build_config(
         limits=settings.limits,
         models=build_served_models(settings, command.setting_names, folder),
     )
+
+
+def _share_prefixes(command: ServeCommand, credentials: Credentials) -> tuple[str, ...]:
+    """Raises SettingsError for a name that no key has."""
+    named = command.settings.share_prefixes
+    known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
+    if unknown := [name for name in named if name not in known]:
+        setting = command.setting_names.of("share_prefixes")
+        raise SettingsError(f"{setting}: no API key is called {unknown[0]}")
+    return named
 
 
 def _traces_endpoint(command: ServeCommand) -> str | None:

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from server.settings.api_keys import APIKeyError, checked_key, digests, read_key_file
+from server.settings.api_keys import (
+    APIKey,
+    APIKeyError,
+    GivenKey,
+    checked_key,
+    hashed,
+    read_key_file,
+)
 from server.settings.server_config import API_KEY_VARIABLE, TLS
 from server.settings.settings import ServeCommand, SettingsError
 from server.settings.tls import TLSError, checked_tls
@@ -26,10 +33,10 @@ class Credentials:
         self.tls = self._read_tls()
 
     @property
-    def api_keys(self) -> tuple[str, ...]:
-        """The digests of all keys, each once."""
-        of_files = [digest for keys in self._of_file.values() for digest in keys]
-        return tuple(dict.fromkeys([*self._own_key, *of_files]))
+    def api_keys(self) -> tuple[APIKey, ...]:
+        """All keys, each once."""
+        of_files = [key for keys in self._of_file.values() for key in keys]
+        return hashed([*self._own_key, *of_files])
 
     def read_again(self) -> None:
         """Read all files again. One line is logged for each that cannot be used; what was read from
@@ -52,9 +59,9 @@ class Credentials:
         if not faults:
             _log.info("key files and certificates have been read again")
 
-    def _read_keys(self, file: str) -> tuple[str, ...]:
+    def _read_keys(self, file: str) -> list[GivenKey]:
         try:
-            return digests(read_key_file(Path(file)))
+            return read_key_file(Path(file))
         except APIKeyError as error:
             raise SettingsError(f"{self._names.of('api_key_files')}: {error}") from None
 
@@ -78,9 +85,9 @@ class Credentials:
             raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
 
 
-def _own_key(command: ServeCommand) -> tuple[str, ...]:
-    """The digest of the key that no file has. That of the command line was checked there."""
+def _own_key(command: ServeCommand) -> list[GivenKey]:
+    """The key that no file has. That of the command line was checked there."""
     try:
-        return digests([] if command.api_key is None else [checked_key(command.api_key)])
+        return [] if command.api_key is None else [GivenKey(checked_key(command.api_key))]
     except APIKeyError as error:
         raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None

@@ -50,16 +50,18 @@ async def encode(
     request's time is over.
     """
     tokens = items.size + _query_size(query and query.text, len(items))
-    with service.admission.admit(rows=len(items), tokens=tokens):
+    pool, client = service.admission.of(model.name), record.client
+    with pool.admit(rows=len(items), tokens=tokens, key=client.share.number):
         encoding = model.client.encode(
             kind,
             texts=items.texts,
             ids=items.ids,
             query=query and query.text,
             instruction=query and query.instruction,
-            cache_salt=options.cache_salt or "",
+            cache_salt=client.salted(options.cache_salt or ""),
             tokenization=options.tokenization,
             priority=options.priority,
+            key=client.share,
         )
         encoded = await within_limit(service.limits, record, encoding)
     _count(service, record, model, encoded)

@@ -3,7 +3,14 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+)
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
@@ -14,6 +21,7 @@ from server.generation.choice import Choice
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
+from server.keys.client_keys import ANYBODY, ClientKey
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
@@ -175,14 +183,18 @@ async def generate(
     """
     started = time.perf_counter()
     limit = model.max_model_len
-    tokens = plan.tokens(plan.prompts.size, limit)
-    with service.admission.admit(rows=plan.rows, tokens=tokens) as ticket:
+    sent = plan.prompts.size
+    tokens = plan.tokens(sent, limit)
+    pool = service.admission.of(model.name)
+    client = record.client
+    with pool.admit(rows=plan.rows, tokens=tokens, sent=sent, key=client.share.number) as ticket:
+        submitting = submitted(model, plan, client, ticket.end_row)
         seconds = _seconds(plan, time_left(service.limits, record))
         if seconds is None:
-            deadline, stream = None, await submitted(model, plan)
+            deadline, stream = None, await submitting
         else:
             deadline = asyncio.get_running_loop().time() + seconds
-            stream = await _submitted_by(deadline, model, plan)
+            stream = await _by(deadline, submitting)
         generation = Generation(service, record, model, plan, stream, started)
         ends = nullcontext() if deadline is None else _expiring(generation, deadline)
         try:
@@ -202,26 +214,31 @@ def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
     return min(bounds, default=None)
 
 
-async def submitted(model: Model, plan: GenerationPlan) -> GenerateStream:
+async def submitted(
+    model: Model,
+    plan: GenerationPlan,
+    client: ClientKey = ANYBODY,
+    on_row_end: Callable[[], None] | None = None,
+) -> GenerateStream:
     """The job, once the engine has accepted it."""
     return await model.client.generate(
         plan.params,
         texts=plan.prompts.texts,
         ids=plan.prompts.ids,
         n=plan.width,
-        cache_salt=plan.cache_salt,
+        cache_salt=client.salted(plan.cache_salt),
         tokenization=plan.tokenization,
         priority=plan.priority,
+        key=client.share,
+        on_row_end=on_row_end,
     )
 
 
-async def _submitted_by(
-    deadline: float, model: Model, plan: GenerationPlan
-) -> GenerateStream | None:
+async def _by(deadline: float, submitting: Awaitable[GenerateStream]) -> GenerateStream | None:
     """None if the engine has not accepted the job by `deadline` (loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
-            return await submitted(model, plan)
+            return await submitting
     except TimeoutError:
         return None
 

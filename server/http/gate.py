@@ -62,8 +62,7 @@ class Gate:
 
         try:
             handler = self._table.find(scope)
-            authorization = headers.get(b"authorization", b"")
-            if handler in self._open or self._service.keys.admits(authorization):
+            if self._has_key(headers, record) or handler in self._open:
                 await self._answer(handler, scope, receive, send_with_id)
             else:
                 await _UNAUTHORIZED(scope, receive, send_with_id)
@@ -108,6 +107,13 @@ class Gate:
         except EngineError as error:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
+
+    def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
+        """Whether the request has a key; notes whose it is."""
+        client = self._service.keys.find(headers.get(b"authorization", b""))
+        if client is not None:
+            record.client = client
+        return client is not None
 
     def _close(self, scope: Scope, record: RequestRecord) -> None:
         record.close()

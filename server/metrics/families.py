@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
-from typing import Literal
+from typing import Final, Literal
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -41,6 +41,10 @@ class Distribution:
         """Count one more, of this value."""
         self._cells[self._at + bisect_left(self._bounds, value)] += 1.0
         self._cells[self._sum] += value
+
+
+OTHER: Final = "other"
+"""In place of a label value that has no series of its own."""
 
 
 class Family:

@@ -11,9 +11,10 @@ from prometheus_client.registry import Collector
 
 from server import __version__
 from server.metrics.engine_families import MeteredModel, engine_metrics
-from server.metrics.families import Count, Distribution, place
+from server.metrics.families import OTHER, Count, Distribution, place
+from server.metrics.key_families import KeyFamilies
 from server.metrics.process_memory import ProcessMemory
-from server.metrics.request_families import OTHER, STATUSES, ModelMetrics, RequestFamilies
+from server.metrics.request_families import STATUSES, ModelMetrics, RequestFamilies
 from server.metrics.request_record import RequestRecord
 from server.metrics.shared_cells import SharedCells
 from server.metrics.vllm_alias import vllm_metrics
@@ -31,22 +32,28 @@ class Metrics:
         self,
         models: Sequence[MeteredModel],
         endpoints: Sequence[str],
+        keys: Sequence[str] = (),
         *,
         index: int = 0,
         count_files: Sequence[Path] = (),
         process_file: Path | None = None,
         alias: MetricsAlias | None = None,
     ) -> None:
-        """`count_files` and `index` are those of `SharedCells`, `process_file` is that of
+        """`keys` are the names of API keys; one that comes later counts as another.
+
+        `count_files` and `index` are those of `SharedCells`, `process_file` is that of
         `ProcessMemory`. Raises OSError."""
         self.draining = False
         self._models = models
         self._alias = alias
         self._memory = ProcessMemory(process_file)
-        self._families = RequestFamilies(endpoints, [model.name for model in models])
+        self._families = RequestFamilies(
+            endpoints, [model.name for model in models], KeyFamilies(keys)
+        )
         self._cells = SharedCells(place(self._families.all()), count_files, index)
         own = self._cells.own
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
+        self._of_key = self._families.keys.of_each(own)
         self._by_reason = self._families.by_reason(own)
         self._in_flight = self._families.in_flight.first
         self.dropped_lines = self._families.dropped_lines.count(own)
@@ -74,6 +81,8 @@ class Metrics:
         seconds.observe(record.total_s)
         if record.error is not None and not record.is_probe:
             self._by_reason[record.error].add()
+        if name := record.client.name:
+            (self._of_key.get(name) or self._of_key[OTHER]).count(record)
         if record.rows and record.model is not None:
             self._of_model[record.model].count(record)
 

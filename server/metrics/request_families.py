@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from server.errors import ERRORS
-from server.metrics.families import Count, Distribution, Family
+from server.metrics.families import OTHER, Count, Distribution, Family
+from server.metrics.key_families import KeyFamilies
 from server.metrics.request_record import ROW_ENDS, RequestRecord
-
-OTHER: Final = "other"
-"""The endpoint of all paths that are not served, and the status of an answer not in STATUSES."""
 
 _INTERNAL: Final = 500
 _TEI_STATUSES: Final = (413, 422, 424)
@@ -99,7 +97,7 @@ class ModelMetrics:
 class RequestFamilies:
     """The families, before they have cells."""
 
-    def __init__(self, endpoints: Sequence[str], models: Sequence[str]) -> None:
+    def __init__(self, endpoints: Sequence[str], models: Sequence[str], keys: KeyFamilies) -> None:
         """`endpoints` are paths, `models` names."""
         paths, names = (*dict.fromkeys(endpoints), OTHER), tuple(models)
         self.requests = Family(
@@ -131,6 +129,7 @@ class RequestFamilies:
             "Lines of the access log that could not be written.",
             {},
         )
+        self.keys = keys
         model = {"model": names}
         self._rows = Family(
             "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
@@ -148,7 +147,13 @@ class RequestFamilies:
         """In the order in which they are shown."""
         of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
         of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
-        return [*of_requests, self.in_flight, self.dropped_lines, *of_models]
+        return [
+            *of_requests,
+            self.in_flight,
+            self.dropped_lines,
+            *self.keys.all(),
+            *of_models,
+        ]
 
     def of_model(self, cells: "memoryview[float]", model: str) -> ModelMetrics:
         """The counts of one model."""

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from engine_core.job_timing import JobTiming
 from server.errors import ErrorCode
+from server.keys.client_keys import ANYBODY, ClientKey
 from server.schemas.common import FinishReason
 
 CLIENT_LEFT: Final = 499
@@ -26,6 +27,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     started        when its headers were there (time.perf_counter)
     begun          when its body was there, too, and its model was found
     endpoint       its path, parameters written `{name}`; "other" for a path that is not served
+    client         whose it is, by its API key
     model          the first name of the model that it means
     status         of its answer
     error          why it was refused, or failed; a stream may fail after its status was sent
@@ -49,6 +51,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     started: float
     begun: float | None = None
     endpoint: str = "other"
+    client: ClientKey = ANYBODY
     model: str | None = None
     status: int = CLIENT_LEFT
     error: ErrorCode | None = None

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from server.metrics.request_families import OTHER
+from server.metrics.families import OTHER
 from server.metrics.request_record import RequestRecord
 
 AttributeValue = str | int | float

@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import Scope
 
 from server import __version__
-from server.metrics.request_families import OTHER
+from server.metrics.families import OTHER
 from server.metrics.request_record import RequestRecord
 from server.request_tracing.phases import attributes, failed, phases
 

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from engine_core.client.pending_jobs import EngineError
 from server.access_log.access_log import AccessLog
 from server.errors import APIError
+from server.keys.client_keys import ClientKeys
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
 from server.service.reading_budget import ReadingBudget
 from server.service.registry import Model, Registry
-from server.settings.api_keys import KeyCheck
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
 
@@ -39,11 +39,12 @@ class Service:
         """`index` is the number of this API process. Raises OSError, StateFolderError."""
         self.config = config
         self.limits = limits_per_process(config.limits, config.api_workers)
-        self.keys = KeyCheck(config.api_keys)
+        self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         self.metrics = Metrics(
             registry.models,
             [endpoint.path_format for endpoint in registry.endpoints],
+            [key.name for key in config.api_keys],
             index=index,
             count_files=[Path(file) for file in config.count_files],
             process_file=Path(config.process_file) if config.process_file is not None else None,
@@ -52,7 +53,9 @@ class Service:
         self.access_log = _access_log(config, self.metrics)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)
-        self.admission = Admission(self.limits, self.metrics.set_in_flight)
+        self.admission = Admission(
+            self.limits, [model.name for model in registry.models], self.metrics.set_in_flight
+        )
         self.reading = ReadingBudget(self.limits.max_reading_bytes)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)

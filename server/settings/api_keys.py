@@ -1,13 +1,36 @@
-"""API keys: read from files, kept as digests, compared in constant time."""
+"""API keys: read from files, kept as digests."""
 
 import hashlib
-import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-_SCHEME = b"bearer "
+import msgspec
+
+ALL_KEYS = "all"
+"""In place of the names of all keys."""
+
 _KEY = re.compile(r"[!-~]+")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LIGHTEST, _HEAVIEST = 0.01, 100.0
+_SHOWN_OF_DIGEST = 8
+
+
+class GivenKey(NamedTuple):
+    """A key as a person gave it; without a name it gets one."""
+
+    text: str
+    name: str | None = None
+    weight: float = 1.0
+
+
+class APIKey(msgspec.Struct, frozen=True):
+    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight."""
+
+    digest: str
+    name: str
+    weight: float = 1.0
 
 
 class APIKeyError(ValueError):
@@ -21,8 +44,9 @@ def checked_key(key: str) -> str:
     return key
 
 
-def read_key_file(file: Path) -> list[str]:
-    """The keys of a file, one a line; blank lines and lines that begin with # are ignored.
+def read_key_file(file: Path) -> list[GivenKey]:
+    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` where there are such;
+    blank lines and lines that begin with # are ignored.
 
     Raises APIKeyError.
     """
@@ -32,11 +56,11 @@ def read_key_file(file: Path) -> list[str]:
         raise APIKeyError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise APIKeyError(f"{file} is not UTF-8") from None
-    keys: list[str] = []
+    keys: list[GivenKey] = []
     for number, line in enumerate(map(str.strip, lines), start=1):
         if line and not line.startswith("#"):
             try:
-                keys.append(checked_key(line))
+                keys.append(_given_key(line))
             except APIKeyError as error:
                 raise APIKeyError(f"line {number} of {file}: {error}") from None
     if not keys:
@@ -44,40 +68,40 @@ def read_key_file(file: Path) -> list[str]:
     return keys
 
 
-def digests(keys: Iterable[str]) -> tuple[str, ...]:
-    """SHA-256 of each key, in hexadecimal; a key given twice counts once."""
-    return tuple(hashlib.sha256(key.encode()).hexdigest() for key in dict.fromkeys(keys))
+def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
+    """What processes hold of the keys; of one that is given twice, the first counts. A key without
+    a name is called by the beginning of its digest."""
+    found: dict[str, APIKey] = {}
+    for key in keys:
+        digest = hashlib.sha256(key.text.encode()).hexdigest()
+        name = key.name or f"key-{digest[:_SHOWN_OF_DIGEST]}"
+        found.setdefault(digest, APIKey(digest, name, key.weight))
+    return tuple(found.values())
 
 
-class KeyCheck:
-    """Checks the API keys of requests. Without keys, every request is admitted."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        """`keys` are digests, from `digests`."""
-        self.replace(keys)
-
-    def replace(self, keys: Sequence[str]) -> None:
-        """From now on these are the keys."""
-        self._keys = [bytes.fromhex(key) for key in keys]
-
-    def owner(self, authorization: bytes) -> str:
-        """Whose a request is that has been admitted: a digest of its key, which no other key has.
-        Without keys everything is everybody's, an empty text's."""
-        return hashlib.sha256(_token(authorization)).hexdigest() if self._keys else ""
-
-    def admits(self, authorization: bytes) -> bool:
-        """`authorization` is the header's value: `Bearer KEY`.
-
-        The time taken reveals only the number of keys.
-        """
-        if not self._keys:
-            return True
-        if authorization[: len(_SCHEME)].lower() != _SCHEME:
-            return False
-        given = hashlib.sha256(_token(authorization)).digest()
-        matches = [hmac.compare_digest(given, key) for key in self._keys]
-        return any(matches)
+def _given_key(line: str) -> GivenKey:
+    """Raises APIKeyError."""
+    *options, text = line.split()
+    name, weight = None, 1.0
+    for option in options:
+        what, _, value = option.partition("=")
+        if what == "name" and _NAME.fullmatch(value):
+            name = value
+        elif what == "weight":
+            weight = _weight(value)
+        else:
+            raise APIKeyError(
+                "before the key there may be name=NAME (letters, digits, . _ -; at most 64) and "
+                "weight=NUMBER"
+            )
+    return GivenKey(checked_key(text), name, weight)
 
 
-def _token(authorization: bytes) -> bytes:
-    return authorization[len(_SCHEME) :].strip()
+def _weight(value: str) -> float:
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = 0.0
+    if not _LIGHTEST <= weight <= _HEAVIEST:
+        raise APIKeyError(f"weight: a number from {_LIGHTEST} to {_HEAVIEST:g}")
+    return weight

@@ -9,6 +9,7 @@ import msgspec
 
 from engine_core.config import EngineConfig
 from server.settings import defaults
+from server.settings.api_keys import APIKey
 from server.settings.setting_types import PriorityRange
 from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
@@ -96,15 +97,18 @@ LogFormat = Literal["text", "json"]
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
-    `port` is the bound one, never 0 in a daemon that runs. `api_keys` are SHA-256 digests. Timeouts
-    are in seconds. `/v1/models` lists the models in this order. Several API processes share their
-    counts in `count_files`, one for each of them; `process_file` names the daemon's processes.
+    `port` is the bound one, never 0 in a daemon that runs. `cache_secret` is what cache salts of
+    keys are made with, and `share_prefixes` names those that have the same. Timeouts are in
+    seconds. `/v1/models` lists the models in this order. Several API processes share their counts
+    in `count_files`, one for each of them; `process_file` names the daemon's processes.
     """
 
     host: str
     port: int
     api_workers: int
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[APIKey, ...] = ()
+    cache_secret: str = ""
+    share_prefixes: tuple[str, ...] = ()
     tls: TLS | None = None
     cors_origins: tuple[str, ...] = ()
     strict_fields: bool = False

@@ -7,6 +7,7 @@ from server.settings.engine_settings import EngineSettings
 _LIST_FLAGS = {
     "api_key_files": "--api-key-file",
     "cors_origins": "--cors-origin",
+    "share_prefixes": "--share-prefixes",
     "names": "--served-model-name",
 }
 """Flags of lists: each is given once for each item."""

@@ -126,6 +126,16 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             metavar="FILE",
         ),
     ] = None
+    share_prefixes: Annotated[
+        tuple[str, ...],
+        Flag(
+            FlagGroup.ACCESS,
+            "let API keys of this name find in the prefix cache what others so named have "
+            "computed; all for every key; may be given several times (default: none)",
+            metavar="NAME",
+            action="append",
+        ),
+    ] = ()
     cors_origins: Annotated[
         tuple[str, ...],
         Flag(

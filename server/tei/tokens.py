@@ -72,7 +72,7 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
     whole = [prompt + text for text in texts]
     special = body.add_special_tokens is not False
     size = sum(len(text.encode()) for text in whole)
-    with service.admission.admit(rows=len(whole), tokens=size):
+    with service.admission.of(model.name).admit(rows=len(whole), tokens=size):
         # In a thread: the tokenizer releases the interpreter's lock, and texts may be long.
         tokens = await asyncio.to_thread(_tokens, model, whole, special=special)
     return json_answer(tokens)
@@ -87,7 +87,7 @@ async def decode(request: Request) -> Response:
     model = _model(service, record, body.model, DECODE)
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
     skips = body.skip_special_tokens is not False
-    with service.admission.admit(rows=len(lists), tokens=sum(map(len, lists))):
+    with service.admission.of(model.name).admit(rows=len(lists), tokens=sum(map(len, lists))):
         return json_answer(await asyncio.to_thread(_texts, model, lists, skips=skips))
 
 

@@ -168,15 +168,17 @@ def test_a_cache_reset_makes_the_next_request_compute_its_prompt(decoder: Engine
 
 def test_a_full_engine_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     decoder.executor.allowed = 0
-    decoder.clients.put(A, GenerateJob(1, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=60))
-    decoder.clients.put(A, GenerateJob(2, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=5))
+    params = SamplingParams(max_tokens=2)
+    for job in range(8):  # each counts an eighth of what is admitted, 64 rows
+        decoder.clients.put(A, GenerateJob(job, params=params, ids=[ids(1)], n=60))
+    decoder.clients.put(A, GenerateJob(8, params=params, ids=[ids(1)], n=1))
     decoder.iterate()
-    assert Ledger(decoder, A).failed[2].code == "overloaded"
+    assert Ledger(decoder, A).failed[8].code == "overloaded"
     decoder.executor.allowed = 1_000_000
     decoder.iterate_until(lambda: idle(decoder))
-    decoder.clients.put(A, GenerateJob(3, params=SamplingParams(max_tokens=2), ids=[ids(1)], n=64))
+    decoder.clients.put(A, GenerateJob(9, params=params, ids=[ids(1)], n=64))
     decoder.iterate_until(lambda: idle(decoder))
-    assert len(Ledger(decoder, A).finished) == 124
+    assert len(Ledger(decoder, A).finished) == 8 * 60 + 64
 
 
 def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
@@ -306,4 +308,4 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
             assert (job_id in ledger.failed) == (job_id not in ledger.accepted) or ended < count
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
+    assert engine.core._budget.is_empty

@@ -5,7 +5,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
-from server.settings.api_keys import digests
+from server.settings.api_keys import APIKey, GivenKey, hashed
 from server.settings.server_config import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.attention_kind import AttentionKind
@@ -60,6 +60,11 @@ def served_model(
     )
 
 
+def api_keys(*texts: str) -> tuple[APIKey, ...]:
+    """Keys without names, as processes hold them."""
+    return hashed(map(GivenKey, texts))
+
+
 def server_config(
     *models: ServedModel,
     api_key: str | None = None,
@@ -72,7 +77,7 @@ def server_config(
         host="127.0.0.1",
         port=8000,
         api_workers=api_workers,
-        api_keys=digests([api_key] if api_key else []),
+        api_keys=api_keys(*([api_key] if api_key else [])),
         drain_timeout=drain_timeout,
         log_level="warning",
         limits=limits or Limits(),

@@ -1,4 +1,4 @@
-"""The queue of all requests that came alone."""
+"""The queues of requests that came alone: of regular rows, and of surplus ones."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class ArrivalQueue:
         )
 
     def owns(self, request: Request) -> bool:
-        return request.group is None
+        return request.group is None and not request.surplus
 
     def add(self, request: Request) -> None:
         tokens = len(request.tokens)
@@ -85,3 +85,26 @@ class ArrivalQueue:
 
     def finished(self, request: Request) -> None:
         """Nothing is learnt from it."""
+
+
+class SurplusQueue(ArrivalQueue):
+    """Rows beyond the share of their job or key. `running` are those that run, oldest first."""
+
+    def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
+        super().__init__(kv, max_wait, clock)
+        self.running: dict[Request, None] = {}
+
+    @property
+    def youngest(self) -> Request | None:
+        """The one that runs and began last."""
+        return next(reversed(self.running), None)
+
+    def owns(self, request: Request) -> bool:
+        return request.surplus
+
+    def begun(self, request: Request) -> None:
+        super().begun(request)
+        self.running[request] = None
+
+    def left(self, request: Request) -> None:
+        del self.running[request]

@@ -48,6 +48,7 @@ class Request:
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
     group          whose prefix it shares, if it is of the batch class
+    surplus        beyond the share of its job or key: it gives way to rows that are not
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
@@ -76,6 +77,7 @@ class Request:
     salt: bytes = b""
     priority: float = 0
     group: PrefixGroup | None = None
+    surplus: bool = False
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0

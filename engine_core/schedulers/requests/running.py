@@ -39,9 +39,16 @@ class RunningRequests:
     def beside(self, others: Collection[Request]) -> tuple[int, int]:
         """Without these `others`: how many generate, and how many tokens of their prompts are not
         submitted."""
-        prompts = [request for request in self.prompts if request not in others]
-        unsubmitted = sum(len(request.tokens) - request.submitted for request in prompts)
-        return len(self._requests) - len(others) - len(prompts), unsubmitted
+        prompts = sum(request not in others for request in self.prompts)
+        generating = len(self._requests) - len(others) - prompts
+        return generating, self.unsubmitted_beside(others)
+
+    def unsubmitted_beside(self, others: Collection[Request]) -> int:
+        """How many prompt tokens are not submitted, without those of `others`."""
+        if not others:
+            return self.unsubmitted
+        prompts = (request for request in self.prompts if request not in others)
+        return sum(len(request.tokens) - request.submitted for request in prompts)
 
     def ready(self, oldest_step: int) -> list[Request]:
         """Those that generate and can go on: the last token is confirmed, or the oldest step

@@ -18,6 +18,7 @@ from server.batch_files.batch_lines import Line
 from server.batches.base import first_of
 from server.batches.in_process import InProcess
 from server.batches.results import JobStoppedError, Sharing
+from server.keys.client_keys import ClientKey
 from server.service.registry import Model, Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
@@ -43,9 +44,14 @@ class GroupedLines:
         """`clients` are those of the models of `service`."""
         self.models = [model.served for model in service.registry.models]
         self._in_process = InProcess(create_app(service))
+        self._keys = service.keys
         self._clients, self._arrivals = clients, arrivals
         self._open_lines = self._open_bytes = 0
         self._ended = asyncio.Event()
+
+    def act_for(self, client: ClientKey) -> None:
+        """Lines are this client's from now on."""
+        self._keys.anybody = client
 
     async def answer(self, lines: Iterator[Line], put: Put) -> None:
         """As `LineBackend` says."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.config import EngineConfig
+from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.messages import GenerateJob, SamplingParams, Tokenization
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batch_files.answering.arrivals import Arrivals
@@ -69,8 +71,10 @@ class GroupingClient(EngineClient):
         cache_salt: str = "",
         tokenization: Tokenization | None = None,
         priority: int = 0,
+        key: KeyShare = NO_KEY,
+        on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
-        """As `EngineClient` does, but later, and without the priority: lines are of the batch
+        """As `EngineClient` does, but later, and without priority and key: lines are of the batch
         class."""
         texts, ids, tokenization = texts or [], ids or [], tokenization or Tokenization()
         if (task := self._arrivals.arrive()) is not None:
@@ -105,6 +109,7 @@ class GroupingClient(EngineClient):
         cache_salt: str = "",
         tokenization: Tokenization | None = None,
         priority: int = 0,
+        key: KeyShare = NO_KEY,
     ) -> AnswerT:
         """As `EngineClient` does, once there is room."""
         if (task := self._arrivals.arrive()) is not None:
@@ -120,6 +125,7 @@ class GroupingClient(EngineClient):
             cache_salt=cache_salt,
             tokenization=tokenization,
             priority=priority,
+            key=key,
         )
 
     async def tokenize(self) -> None:

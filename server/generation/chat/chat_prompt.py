@@ -21,5 +21,5 @@ async def chat_prompt(
     """
     chat = conversation(messages, options, model.chat.template)
     size = sum(len(message.get("content", "")) for message in chat.messages)
-    with service.admission.admit(rows=1, tokens=size):
+    with service.admission.of(model.name).admit(rows=1, tokens=size):
         return await within_limit(service.limits, record, model.chat.prompt_of(chat))

@@ -187,9 +187,9 @@ def test_the_limits_are_the_defaults() -> None:
         "documents": limits.max_documents,
         "`n`": limits.max_n,
         "lines of such a file": limits.max_file_lines,
-        "requests in flight": limits.max_requests,
-        "sequences in flight": limits.max_rows,
-        "tokens in flight": limits.max_tokens,
+        "requests in flight, for each model": limits.max_requests,
+        "sequences in flight, for each model": limits.max_rows,
+        "tokens in flight, for each model": limits.max_tokens,
         "[expected wait](#the-expected-wait) until a request begins, for each model": (
             f"{limits.max_queue_seconds:g} s"
         ),

@@ -267,7 +267,7 @@ def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() ->
         assert driver.scheduler.abort(job, row) == 0
     driver.drain()
     assert driver.ended == [job]
-    assert not driver.scheduler._jobs
+    assert not driver.scheduler._rows
     driver.assert_idle()
 
 

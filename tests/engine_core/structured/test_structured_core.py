@@ -48,7 +48,7 @@ def constrained(grammar: Grammar, max_tokens: int = 30) -> SamplingParams:
 def assert_nothing_left(engine: Engine) -> None:
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert (engine.core._budget._rows, engine.core._budget._tokens) == (0, 0)
+    assert engine.core._budget.is_empty
     preprocessor = engine.core._preprocessor
     assert isinstance(preprocessor, DecoderPreprocessor)
     engine.iterate_until(lambda: not preprocessor._compiler_threads._waiting)

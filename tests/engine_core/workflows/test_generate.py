@@ -24,7 +24,7 @@ def rows_of(
     processor = DecoderProcessor(execution_config(), 64)
     tokenized = Tokenized(array("i", prompt).tobytes())
     _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [tokenized]))
-    return rows
+    return list(rows)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
     def rows(n: int, width: int | None, group: PrefixGroup | None = None) -> int:
         params = SamplingParams(max_tokens=0, prompt_logprobs=width)
         job = Job(b"client", GenerateJob(1, params=params, n=n), n, 0, group)
-        return len(processor.prepare(CompiledJob(job, tokenized))[1])
+        return len(list(processor.prepare(CompiledJob(job, tokenized))[1]))
 
     assert rows(64, 7) == rows(64, None) == rows(64, 8, PrefixGroup(0)) == 65536
     for n, width in ((65, 7), (64, 8)):

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from engine_core.messages import Failed
-from server.settings.api_keys import digests
 from server.settings.server_config import Limits, LogFormat
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import server_config
+from tests.server.support import api_keys, server_config
 from tests.server.waiting import wait_until
 
 KEY = {"Authorization": "Bearer sesame"}
@@ -24,7 +23,7 @@ COMPLETION = {"prompt": TELLING, "max_tokens": 3}
 def opened(builder: DeploymentBuilder, form: LogFormat) -> Deployment:
     config = msgspec.structs.replace(
         server_config(builder.model("writer", "generate"), limits=Limits(max_body_bytes=1000)),
-        api_keys=digests(["sesame"]),
+        api_keys=api_keys("sesame"),
         cors_origins=("https://page",),
         access_log=form,
     )

@@ -10,9 +10,9 @@ import pytest
 from engine_core.config import EngineConfig
 from server.daemon.child_commands import Part, daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.api_keys import digests
 from server.settings.server_config import Limits, ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from tests.server.support import api_keys
 from workers.contract.config import WorkerConfig
 
 FD = 99
@@ -37,7 +37,7 @@ def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPU
         host="127.0.0.1",
         port=8000,
         api_workers=api_workers,
-        api_keys=digests(["secret"]),
+        api_keys=api_keys("secret"),
         drain_timeout=1.0,
         log_level="info",
         limits=Limits(),

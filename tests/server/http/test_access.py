@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.api_keys import digests
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import server_config, write_tokenizer
+from tests.server.support import api_keys, server_config, write_tokenizer
 
 PAGE = "https://chat.example.org"
 
@@ -27,7 +26,7 @@ def guarded(tokenizer: Tokenizer) -> Iterator[Deployment]:
         )
         config = msgspec.structs.replace(
             server_config(model),
-            api_keys=digests(["one", "two"]),
+            api_keys=api_keys("one", "two"),
             cors_origins=(PAGE,),
             strict_fields=True,
         )

@@ -10,10 +10,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from server.settings.api_keys import digests
 from tests.server.canned_server import CannedServer
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import server_config
+from tests.server.support import api_keys, server_config
 from tests.server.waiting import wait_until
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -37,7 +36,7 @@ def opened(builder: DeploymentBuilder, url: str) -> Deployment:
     config = server_config(builder.model("writer", "generate"), builder.model("embedder", "embed"))
     return builder.open(
         msgspec.structs.replace(
-            config, api_keys=digests(["sesame"]), otlp_traces_endpoint=f"{url}/v1/traces"
+            config, api_keys=api_keys("sesame"), otlp_traces_endpoint=f"{url}/v1/traces"
         )
     )
 

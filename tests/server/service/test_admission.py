@@ -1,4 +1,5 @@
 import asyncio
+from operator import add, le
 
 import pytest
 from hypothesis import given
@@ -9,39 +10,54 @@ from server.errors import APIError
 from server.service.admission import Admission, Ticket, limits_per_process
 from server.settings.server_config import Limits
 
-LIMITS = Limits(max_requests=4, max_rows=10, max_tokens=100)
+LIMITS = Limits(max_requests=4, max_rows=40, max_tokens=400)
 
 
 class AdmissionMachine(RuleBasedStateMachine):
-    """Requests come, are corrected and leave, some of them twice, in any order."""
+    """Requests of two keys come, are corrected, end row by row and leave, some of them twice, in
+    any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counted = (0, 0, 0)
-        self.admission = Admission(LIMITS, self.count)
+        self.pool = Admission(LIMITS, ["m"], self.count).of("m")
         self.inside: list[Ticket] = []
         self.left: list[Ticket] = []
 
     def count(self, *counts: int) -> None:
         self.counted = counts
 
-    @rule(rows=st.integers(1, 12), tokens=st.integers(0, 120))
-    def come(self, rows, tokens):
-        before = self.counted
-        fits = before[0] < 4 and before[1] + rows <= 10 and before[2] + tokens <= 100
+    def of_key(self, key: int) -> tuple[int, int, int]:
+        own = [ticket for ticket in self.inside if ticket.key == key]
+        return len(own), sum(t.rows for t in own), sum(t.tokens for t in own)
+
+    @rule(rows=st.integers(1, 50), tokens=st.integers(0, 500), key=st.integers(0, 2))
+    def come(self, rows, tokens, key):
+        before, own, sent = self.counted, self.of_key(key), min(tokens, 60)
+        more = (1, min(rows, 5), min(tokens, max(sent, 50)))
+        most = (4, 40, 400)
+        fits = all(map(le, map(add, before, more), most))
+        fits &= not key or all(
+            2 * (mine + new) <= m for mine, new, m in zip(own, more, most, strict=True)
+        )
         try:
-            self.inside.append(self.admission.admit(rows=rows, tokens=tokens))
+            self.inside.append(self.pool.admit(rows=rows, tokens=tokens, sent=sent, key=key))
             assert fits
         except APIError as error:
-            assert not fits
+            hopeless = rows > 40 or tokens > 400
+            assert hopeless or not fits
             assert self.counted == before, "a refused request leaves no trace"
-            hopeless = rows > 10 or tokens > 100
             assert error.code == ("too_large" if hopeless else "overloaded")
 
     @rule(choice=st.integers(0, 99), tokens=st.integers(0, 50))
     def correct(self, choice, tokens):
         if self.inside:
             self.inside[choice % len(self.inside)].correct(tokens)
+
+    @rule(choice=st.integers(0, 99))
+    def end_row(self, choice):
+        if self.inside and (ticket := self.inside[choice % len(self.inside)]).rows:
+            ticket.end_row()
 
     @rule(choice=st.integers(0, 99))
     def leave(self, choice):
@@ -61,8 +77,8 @@ class AdmissionMachine(RuleBasedStateMachine):
     def the_counts_are_those_inside(self):
         rows = sum(ticket.rows for ticket in self.inside)
         tokens = sum(ticket.tokens for ticket in self.inside)
-        counts = (self.admission.requests, self.admission.rows, self.admission.tokens)
-        assert counts == (len(self.inside), rows, tokens) == self.counted
+        assert (len(self.inside), rows, tokens) == self.counted
+        assert all(ticket.rows <= 5 for ticket in self.inside)
 
 
 def test_what_is_in_flight_is_always_counted_right():
@@ -74,16 +90,40 @@ def ignore(*_: int) -> None:
 
 
 def test_a_ticket_is_given_back_when_its_block_fails():
-    admission = Admission(LIMITS, ignore)
-    with pytest.raises(ZeroDivisionError), admission.admit(rows=1, tokens=1):
+    counts: list[tuple[int, ...]] = []
+    admission = Admission(LIMITS, ["m"], lambda *now: counts.append(now))
+    with pytest.raises(ZeroDivisionError), admission.of("m").admit(rows=1, tokens=1):
         raise ZeroDivisionError
-    assert admission.requests == 0
+    assert counts == [(1, 1, 1), (0, 0, 0)]
+
+
+def test_a_request_whose_rows_have_ended_holds_nobody_up():
+    """Whether its answer is read or not."""
+    pool = Admission(LIMITS, ["m"], ignore).of("m")
+    unread = [pool.admit(rows=40, tokens=400, sent=40) for _ in range(4)]
+    assert {(ticket.rows, ticket.tokens) for ticket in unread} == {(5, 50)}
+    for ticket in unread:
+        for _ in range(40):
+            ticket.end_row()
+        assert (ticket.rows, ticket.tokens) == (0, 0)
+    unread[0].release()
+    pool.admit(rows=40, tokens=400)
+
+
+def test_each_model_has_a_pool_of_its_own():
+    admission = Admission(LIMITS, ["m", "other"], ignore)
+    for _ in range(4):
+        admission.of("m").admit(rows=1, tokens=1)
+    with pytest.raises(APIError):
+        admission.of("m").admit(rows=1, tokens=1)
+    admission.of("other").admit(rows=1, tokens=1)
 
 
 async def test_empty_waits_for_the_last_to_leave():
-    admission = Admission(LIMITS, ignore)
+    admission = Admission(LIMITS, ["m", "other"], ignore)
     assert await admission.empty(0.01)
-    first, last = admission.admit(rows=1, tokens=1), admission.admit(rows=1, tokens=1)
+    first = admission.of("m").admit(rows=1, tokens=1)
+    last = admission.of("other").admit(rows=1, tokens=1)
     assert not await admission.empty(0.01)
     waiting = asyncio.create_task(admission.empty(5))
     first.release()

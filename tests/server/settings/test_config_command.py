@@ -157,8 +157,10 @@ def test_keys_are_not_shown(penstock: Penstock, monkeypatch: pytest.MonkeyPatch)
     penstock.file.with_name("keys").write_text("sesame\n")
     monkeypatch.setenv("PENSTOCK_API_KEY", "from-the-environment")
     config = penstock.of_file("models: [{model: llama}]\napi_key_files: [keys]")
-    assert config["api_keys"] == ["redacted", "redacted"]
-    assert penstock.of_file("models: [{model: llama}]")["api_keys"] == ["redacted"]
+    assert [key["digest"] for key in config["api_keys"]] == ["redacted", "redacted"]
+    assert "cache_secret" not in config
+    (key,) = penstock.of_file("models: [{model: llama}]")["api_keys"]
+    assert key["digest"] == "redacted"
 
 
 def test_aliases_and_default_names(penstock: Penstock) -> None:

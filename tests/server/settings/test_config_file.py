@@ -19,6 +19,7 @@ api_workers: 2
 api_key_files: [keys, /run/keys]
 tls_cert: tls/server.crt
 tls_key: ~/server.key
+share_prefixes: [shop, all]
 cors_origins: [https://chat.example.org, "*"]
 strict_fields: true
 metrics_alias: vllm
@@ -128,6 +129,7 @@ def everything(folder: Path) -> Settings:
         api_key_files=(str(folder / "keys"), "/run/keys"),
         tls_cert=str(folder / "tls/server.crt"),
         tls_key="/home/me/server.key",
+        share_prefixes=("shop", "all"),
         cors_origins=("https://chat.example.org", "*"),
         strict_fields=True,
         metrics_alias="vllm",

@@ -15,10 +15,9 @@ from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
-from server.settings.api_keys import digests
 from server.settings.server_config import Limits, State
 from server.state.state_folder import StateLock
-from tests.server.support import server_config
+from tests.server.support import api_keys, server_config
 
 LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -31,7 +30,7 @@ MINE, YOURS = ({"authorization": f"Bearer {key}"} for key in ("mine", "yours"))
 @asynccontextmanager
 async def served(state: State, *keys: str) -> AsyncIterator[httpx.AsyncClient]:
     config = msgspec.structs.replace(
-        server_config(limits=LIMITS), state=state, api_keys=digests(keys)
+        server_config(limits=LIMITS), state=state, api_keys=api_keys(*keys)
     )
     service = Service(config, Registry([], all_endpoints()))
     transport = httpx.ASGITransport(create_app(service))

@@ -1,0 +1,62 @@
+"""The classes of a decoder's requests: regular rows, surplus ones, and those of batches."""
+
+from collections.abc import Callable
+
+from engine_core.schedulers.requests.arrivals import ArrivalQueue, SurplusQueue
+from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.queue_policy import QueuePolicy
+from engine_core.schedulers.requests.request import Request, Status
+from workers.contract.config import ExecutionConfig
+
+
+class RequestClasses:
+    """A queue for each class. `in_turn` has them in the order in which their requests begin; those
+    of a later class give way to those of the first."""
+
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        config: ExecutionConfig,
+        step_tokens: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """A device computes efficiently from `step_tokens` a step on."""
+        self.arrivals = ArrivalQueue(kv, config.max_priority_wait, clock)
+        self.surplus = SurplusQueue(kv, config.max_priority_wait, clock)
+        self.groups = GroupQueue(kv, config.max_running, step_tokens)
+        self.in_turn: tuple[QueuePolicy, ...] = (self.arrivals, self.surplus, self.groups)
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return sum(map(len, self.in_turn))
+
+    @property
+    def num_tokens(self) -> int:
+        """Those of prompts that wait."""
+        return sum(queue.num_tokens for queue in self.in_turn)
+
+    @property
+    def youngest_below(self) -> Request | None:
+        """The youngest row of the last class that has any running; None if only the first has."""
+        return self.groups.youngest or self.surplus.youngest
+
+    def of(self, request: Request) -> QueuePolicy:
+        """The queue of a request's class."""
+        if request.group is not None:
+            return self.groups
+        return self.surplus if request.surplus else self.arrivals
+
+    def below(self) -> dict[Request, None]:
+        """What runs of all classes but the first."""
+        return dict.fromkeys([*self.groups.running, *self.surplus.running])
+
+    def promote(self, request: Request) -> None:
+        """A surplus row is a regular one from now on."""
+        if request.status is Status.RUNNING:
+            self.surplus.left(request)
+        else:
+            self.surplus.remove(request)
+        request.surplus = False
+        if request.status is Status.WAITING:
+            self.arrivals.add(request)

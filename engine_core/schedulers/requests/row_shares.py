@@ -1,0 +1,155 @@
+"""How much one request, and one API key, may take from all others.
+
+Rows of a job beyond its share of the slots, or beyond that of its key, are *surplus*: they wait
+behind all others and give way to them, and run whenever nobody else wants their slots. Shares of
+keys are those of weighted max-min fairness among the keys that have rows now (Demers, Keshav and
+Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with slots for bandwidth).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from engine_core.job import Job, JobKey
+from engine_core.schedulers.requests.request import Request
+
+_JOBS_AT_LEAST = 8
+"""So many jobs can have all slots, if each has enough rows."""
+
+
+@dataclass(slots=True, eq=False)
+class _KeyRows:
+    """What an API key has: its weight among keys, rows that are not surplus, jobs, and those of
+    them that have surplus rows, the oldest first."""
+
+    weight: float
+    regular: int = 0
+    jobs: int = 0
+    lacking: "dict[_JobRows, None]" = field(default_factory=dict["_JobRows", None])
+
+
+@dataclass(slots=True, eq=False)
+class _JobRows:
+    """The rows of a job: those not made yet, those that are open, and which of these are surplus,
+    in order."""
+
+    key: _KeyRows
+    unmade: Iterator[Request]
+    open: dict[int, Request] = field(default_factory=dict[int, Request])
+    surplus: dict[Request, None] = field(default_factory=dict[Request, None])
+    regular: int = 0
+
+
+class RowShares:
+    """The rows of all jobs of a decoder. Of one job at most `Job.share` exist at a time: others are
+    made as these end."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
+        self._jobs: dict[JobKey, _JobRows] = {}
+        self._keys: dict[int, _KeyRows] = {}
+        self._weights = 0.0
+
+    def __len__(self) -> int:
+        """Jobs with open rows."""
+        return len(self._jobs)
+
+    def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
+        """The first rows of a new job, of which those beyond a share are surplus."""
+        message = job.message
+        number, weight = message.key.number, message.key.weight
+        key = self._keys.get(number)
+        if key is None:
+            key = self._keys[number] = _KeyRows(weight)
+            self._weights += weight
+        key.jobs += 1
+        state = self._jobs[job.key] = _JobRows(key, iter(rows))
+        made: list[Request] = []
+        while len(made) < job.share and (request := self._make(job, state)) is not None:
+            made.append(request)
+        return made
+
+    def find(self, job: JobKey, row: int) -> Request | None:
+        """An open row."""
+        state = self._jobs.get(job)
+        return None if state is None else state.open.get(row)
+
+    def close(self, job: Job) -> list[Request]:
+        """The job has ended. Returns its open rows, of which nothing is known from now on."""
+        state = self._jobs.pop(job.key, None)
+        if state is None:
+            return []
+        state.key.regular -= state.regular
+        self._left(job, state)
+        return list(state.open.values())
+
+    def ended(self, request: Request) -> tuple[Request | None, Request | None]:
+        """A row has ended. Returns one that is not surplus any more, and one that is new."""
+        job = request.job
+        state = self._jobs.get(job.key)
+        if state is None:
+            return None, None
+        del state.open[request.row]
+        promoted = None
+        if request in state.surplus:
+            self._take(state, request)
+        elif not job.is_batch:
+            state.regular -= 1
+            state.key.regular -= 1
+            promoted = self._promote(job.message.key.number, state)
+        made = self._make(job, state)
+        if not state.open:
+            del self._jobs[job.key]
+            self._left(job, state)
+        return promoted, made
+
+    def _make(self, job: Job, state: _JobRows) -> Request | None:
+        request = next(state.unmade, None)
+        if request is None:
+            return None
+        state.open[request.row] = request
+        if job.is_batch:
+            return request
+        if self._has_room(job.message.key.number, state):
+            state.regular += 1
+            state.key.regular += 1
+        else:
+            request.surplus = True
+            state.surplus[request] = state.key.lacking[state] = None
+        return request
+
+    def _has_room(self, key: int, state: _JobRows) -> bool:
+        if state.regular >= self._of_a_job:
+            return False
+        if not key:
+            return True
+        # As if one more key were there: the next one that comes finds slots.
+        share = self._slots * state.key.weight / (self._weights + 1)
+        return state.key.regular < max(1, int(share))
+
+    def _promote(self, key: int, state: _JobRows) -> Request | None:
+        """A row is not surplus any more: of this job if it has one, else of another of the key."""
+        lacking = state.key.lacking
+        first = (state,) if state in lacking else ()
+        for candidate in (*first, *lacking):
+            if self._has_room(key, candidate):
+                request = next(iter(candidate.surplus))
+                self._take(candidate, request)
+                candidate.regular += 1
+                candidate.key.regular += 1
+                return request
+        return None
+
+    def _take(self, state: _JobRows, request: Request) -> None:
+        """It is among the surplus rows no more."""
+        del state.surplus[request]
+        if not state.surplus:
+            del state.key.lacking[state]
+
+    def _left(self, job: Job, state: _JobRows) -> None:
+        key = state.key
+        key.lacking.pop(state, None)
+        key.jobs -= 1
+        if not key.jobs:
+            self._weights -= key.weight
+            del self._keys[job.message.key.number]

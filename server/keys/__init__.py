@@ -1,0 +1,1 @@
+"""Whose a request is, by its API key."""

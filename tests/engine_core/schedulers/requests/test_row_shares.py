@@ -1,0 +1,115 @@
+"""Rows beyond a share give way, one after another takes a share up, and nothing is forgotten."""
+
+from array import array
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.job import Job
+from engine_core.key_share import KeyShare
+from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.row_shares import RowShares
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.simulated_model import reference
+
+PARAMS = SamplingParams(max_tokens=20)
+
+
+def job_of(number: int, rows: int, share: int = 1 << 20, key: int = 0, weight: float = 1.0) -> Job:
+    message = GenerateJob(number, params=PARAMS, n=rows, key=KeyShare(key, weight))
+    return Job(b"client", message, rows, 0, share=share)
+
+
+def rows_of(job: Job) -> Iterator[Request]:
+    prompt = prompt_of(5, seed=job.message.id)
+    for row in range(job.num_rows):
+        yield Request(job, row, PARAMS, array("i", prompt), max_len=25, seed=0)
+
+
+def regular(rows: list[Request]) -> int:
+    return sum(not row.surplus for row in rows)
+
+
+def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
+    shares = RowShares(64)
+    assert regular(shares.open(job_of(1, 100), rows_of(job_of(1, 100)))) == 8
+    of_key = [shares.open(job, rows_of(job)) for n in range(2, 20) if (job := job_of(n, 8, key=7))]
+    assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
+    other = job_of(30, 8, key=8, weight=3.0)
+    assert regular(shares.open(other, rows_of(other))) == 8
+
+
+def test_rows_are_made_as_others_end() -> None:
+    job = job_of(1, rows=10, share=4)
+    shares = RowShares(16)
+    rows = shares.open(job, rows_of(job))
+    assert [row.row for row in rows] == [0, 1, 2, 3]
+    promoted, made = shares.ended(rows[0])
+    assert promoted is rows[2]
+    assert made is not None
+    assert made.row == 4
+    assert {row.row for row in shares.close(job)} == {1, 2, 3, 4}
+    assert shares.ended(rows[1]) == (None, None)
+    assert not shares
+
+
+@given(data=st.data())
+def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObject) -> None:
+    shares = RowShares(16)
+    alive: list[Request] = []
+    for number in range(data.draw(st.integers(1, 5))):
+        share, key = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 2))
+        job = job_of(number, data.draw(st.integers(1, 12)), share, key)
+        alive += shares.open(job, rows_of(job))
+    while alive:
+        request = alive.pop(data.draw(st.integers(0, len(alive) - 1)))
+        if data.draw(st.integers(0, 9)) == 0:
+            closed = shares.close(request.job)
+            assert request in closed
+            alive = [other for other in alive if other not in closed]
+            continue
+        promoted, made = shares.ended(request)
+        if promoted is not None:
+            promoted.surplus = False
+        alive += [made] if made is not None else []
+        for job in {other.job for other in alive}:
+            own = [other for other in alive if other.job is job]
+            assert len(own) <= job.share
+            if not job.message.key.number:
+                assert regular(own) == min(2, len(own))
+    assert not shares
+    assert not shares._keys
+    assert shares._weights == 0
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> None:
+    driver = Driver(num_blocks=400, stages=stages, max_running=16, max_step_tokens=64)
+    large = job_of(1, rows=200, share=50)
+    driver.scheduler.add(large, rows_of(large))
+    for _ in range(8):
+        while driver.submit():
+            pass
+        driver.finish()
+    assert driver.scheduler.usage().running == 16
+    assert driver.scheduler.usage().waiting == 34, "of 200, 50 exist"
+    driver.add(2, prompt_of(30, seed=9), 20)
+    while driver.submit():
+        pass
+    driver.finish()
+    while not driver.submit():
+        driver.finish()
+    begun = {
+        request.job.message.id for batch in driver.submitted[-3:] for request in batch.requests
+    }
+    assert 2 in begun
+    driver.drain()
+    assert driver.text(2) == reference(prompt_of(30, seed=9), 20)
+    ends = [row.row for row in driver.outputs[1] if row.finish is not None]
+    assert sorted(ends) == list(range(200))
+    assert driver.scheduler.usage().preemptions >= 1
+    assert [job.message.id for job in driver.ended] == [2, 1]
+    driver.assert_idle()
