@@ -49,7 +49,7 @@ examples:
   penstock config --check --config penstock.yaml
       exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
-_LISTS = ("api_key_files", "cors_origins")
+_LISTS = ("api_key_files", "share_prefixes", "cors_origins")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,8 @@
 """The bound on work in flight: rows and tokens of all jobs that are admitted and not finished.
 
 A job counts an eighth of each bound at most, so that one request leaves room for others however
-large it is: its rows beyond that are made when others of it have ended. An API key, where there are
-several, counts half of each at most.
+large it is: its rows beyond that are made when others of it have ended. All large ones together
+leave an eighth to small ones. An API key, where there are several, counts half of each at most.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from engine_core.job import Job, PrefixGroup, RefusalError, is_of_batch_class
 from engine_core.messages import EncodeJob, GenerateJob
 
 _JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
+_SMALL = 64
+"""A job is small that counts at most this part."""
 
 
 @dataclass(slots=True)
@@ -81,8 +83,11 @@ class Budget:
 
     def _check(self, key: int, rows: int, tokens: int) -> None:
         """Raises RefusalError `overloaded` if so much more does not fit now."""
-        held = self._all
-        if held.rows + rows > self._max_rows or held.tokens + tokens > self._max_tokens:
+        held, rest = self._all, self._left_to_small(rows, tokens)
+        if (
+            held.rows + rows + self._max_rows * rest > self._max_rows
+            or held.tokens + tokens + self._max_tokens * rest > self._max_tokens
+        ):
             raise RefusalError("overloaded", "the server is at capacity; try again later")
         own = self._keys.get(key) if key else None
         if own is not None and (
@@ -91,6 +96,11 @@ class Budget:
         ):
             reason = "this API key has as much in flight as one may have; try again later"
             raise RefusalError("overloaded", reason)
+
+    def _left_to_small(self, rows: int, tokens: int) -> float:
+        """The part that a job of so much leaves to others."""
+        large = rows * _SMALL > self._max_rows or tokens * _SMALL > self._max_tokens
+        return 1 / _JOBS_AT_LEAST if large and self._all.rows else 0.0
 
     def _count(self, job: Job, rows: int, tokens: int) -> None:
         """The job counts so much from now on."""

@@ -16,6 +16,8 @@ from engine_core.messages import Abort, Accepted, EndRow, FailureCode, RowOutput
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
+_UPDATE_BYTES, _ALTERNATIVE_BYTES = 512, 8
+
 
 class EngineError(Exception):
     """A job's terminal failure, as the engine (or the loss of the engine) reported it.
@@ -107,6 +109,11 @@ class GenerateStream(PendingJob):
     def accept(self, message: Accepted) -> None:
         self.prompt_tokens, self.prompt_ids = message.prompt_tokens, message.prompt_ids
         super().accept(message)
+
+    def held_bytes(self) -> int:
+        """About what the updates since the last call of `next` take."""
+        alternatives = max((o.sampled.width for o in self._updates[:1] if o.sampled), default=0)
+        return len(self._updates) * (_UPDATE_BYTES + _ALTERNATIVE_BYTES * alternatives)
 
     async def next(self) -> list[RowOutput]:
         """All updates since the last call, at least one; empty once there are no more.

@@ -16,6 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import msgspec
 import uvicorn
@@ -29,6 +30,7 @@ from server.service.service import Service
 from server.settings.server_config import ServerConfig
 from server.wire.http_protocol import CONNECTION_LOG, WireProtocol
 from server.wire.log_limit import LogLimit
+from server.wire.unread_answers import UnreadAnswers
 from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
@@ -70,9 +72,12 @@ async def serve(
 ) -> None:
     """Serve on `listener` until SIGTERM. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
+    limits = config.limits
+    unread = UnreadAnswers(limits.max_unread_bytes, limits.max_unread_seconds)
     uvicorn_config = uvicorn.Config(
         create_app(service),
-        http=WireProtocol,
+        # It only calls it for each connection.
+        http=cast("type[WireProtocol]", partial(WireProtocol, unread=unread)),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -54,6 +54,8 @@ class Generation:
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
         self._expired = stream is None
+        if stream is not None:
+            record.held_bytes = stream.held_bytes
         self._prompt_tokens = stream.prompt_tokens if stream is not None else []
         if stream is None:
             plan = msgspec.structs.replace(plan, echo=False)

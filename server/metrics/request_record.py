@@ -2,6 +2,7 @@
 and traces read it at its end."""
 
 import time
+from collections.abc import Callable
 from typing import Final, Literal, cast, get_args
 
 import msgspec
@@ -35,6 +36,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     jobs           of its engine, as far as they have been told the time
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
+    held_bytes     about how much of the answer waits for its client to read what comes before
     cached_tokens  of the prompt tokens, those found in the prefix cache
     tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine
     queue_s        until a step began to compute it
@@ -56,6 +58,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     status: int = CLIENT_LEFT
     error: ErrorCode | None = None
     is_probe: bool = False
+    held_bytes: Callable[[], int] | None = None
     jobs: int = 0
     rows: int = 0
     ended_rows: dict[RowEnd, int] = {}

@@ -2,8 +2,9 @@
 exactly once.
 
 Each model has a pool of its own. A request counts an eighth of its rows and tokens at most, as in
-the engine (`engine_core/admission/budget.py`); rows are given back as the engine ends them, whether
-their text is read or not. An API key, where there are several, counts half of a pool at most.
+the engine (`engine_core/admission/budget.py`), and large ones leave an eighth to small ones. Rows
+are given back as the engine ends them, whether their text is read or not. An API key, where there
+are several, counts half of a pool at most.
 
 Every 429 (code `overloaded`) comes from one of these:
 - here: too many requests, rows or tokens in this API process (`--max-requests` and its like)
@@ -24,7 +25,9 @@ import msgspec
 from server.errors import APIError
 from server.settings.server_config import Limits
 
-_REQUESTS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
+_REQUESTS_AT_LEAST, _OF_A_KEY = 8, 1 / 2
+_SMALL = 64
+"""A request is small that counts at most this part of a limit."""
 
 
 def limits_per_process(limits: Limits, processes: int) -> Limits:
@@ -106,12 +109,11 @@ class _Counts:
         self.rows += rows
         self.tokens += tokens
 
-    def fits(self, rows: int, tokens: int, limits: Limits, parts: int = 1) -> bool:
-        """One request more, of so much, is within a part of the limits."""
+    def fits(self, ticket: "Ticket", limits: Limits, part: float) -> bool:
+        """The rows and tokens of one request more are within a part of the limits."""
         return (
-            (self.requests + 1) * parts <= limits.max_requests
-            and (self.rows + rows) * parts <= limits.max_rows
-            and (self.tokens + tokens) * parts <= limits.max_tokens
+            self.rows + ticket.rows <= limits.max_rows * part
+            and self.tokens + ticket.tokens <= limits.max_tokens * part
         )
 
 
@@ -143,13 +145,27 @@ class Pool:
                 )
         ticket = Ticket(self, key, rows, tokens if sent is None else sent, tokens)
         ticket.rows, ticket.tokens = ticket.share()
-        if not self._all.fits(ticket.rows, ticket.tokens, limits):
+        requests = self._all.requests
+        if requests >= limits.max_requests or not self._all.fits(
+            ticket, limits, self._part(ticket)
+        ):
             raise APIError("overloaded", "the server is full; try again in a moment")
-        if key and not self._keys[key].fits(ticket.rows, ticket.tokens, limits, _KEYS_AT_LEAST):
+        if key and not self._fits_key(ticket):
             message = "this API key has as much in flight as one may have; try again in a moment"
             raise APIError("overloaded", message)
         self.move(ticket, 1, ticket.rows, ticket.tokens)
         return ticket
+
+    def _fits_key(self, ticket: Ticket) -> bool:
+        own = self._keys.get(ticket.key, _Counts())
+        most = self.limits.max_requests * _OF_A_KEY
+        return own.requests + 1 <= most and own.fits(ticket, self.limits, _OF_A_KEY)
+
+    def _part(self, ticket: Ticket) -> float:
+        """How much of the limits it may fill, with all others."""
+        limits = self.limits
+        large = ticket.rows * _SMALL > limits.max_rows or ticket.tokens * _SMALL > limits.max_tokens
+        return 1 - 1 / _REQUESTS_AT_LEAST if large and self._all.requests else 1.0
 
     def move(self, ticket: Ticket, requests: int, rows: int, tokens: int) -> None:
         """Called by tickets: so much more, or less, is in flight."""

@@ -35,6 +35,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
     "max_reading_size": parse_size,
+    "max_unread_size": parse_size,
     "max_file_size": parse_size,
     "max_stored_size": parse_size,
     "priority_range": parse_priority_range,

@@ -70,6 +70,26 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             "SIZE",
         ),
     ] = defaults.MAX_READING_BYTES
+    max_unread_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.LIMITS,
+            "bytes of answers that clients have not read, in each API process; beyond it those "
+            f"that read least are cut off (default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
+            parse_size,
+            "SIZE",
+        ),
+    ] = defaults.MAX_UNREAD_BYTES
+    max_unread_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "a client that reads nothing of its answer for so long is cut off "
+            f"(default: {defaults.MAX_UNREAD_SECONDS:g})",
+            parse_seconds,
+            "SECONDS",
+        ),
+    ] = defaults.MAX_UNREAD_SECONDS
     max_inputs: Annotated[
         Positive,
         Flag(
@@ -137,6 +157,8 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             max_queue_seconds=self.max_queue_seconds,
             max_body_bytes=self.max_body_size,
             max_reading_bytes=self.max_reading_size,
+            max_unread_bytes=self.max_unread_size,
+            max_unread_seconds=self.max_unread_seconds,
             max_inputs=self.max_inputs,
             max_documents=self.max_documents,
             max_n=self.max_n,

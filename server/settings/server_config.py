@@ -38,6 +38,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
     max_body_bytes: int = defaults.MAX_BODY_BYTES
     max_reading_bytes: int = defaults.MAX_READING_BYTES
+    max_unread_bytes: int = defaults.MAX_UNREAD_BYTES
+    max_unread_seconds: float = defaults.MAX_UNREAD_SECONDS
     max_inputs: int = defaults.MAX_INPUTS
     max_documents: int = defaults.MAX_DOCUMENTS
     max_n: int = defaults.MAX_N

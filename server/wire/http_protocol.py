@@ -4,14 +4,16 @@ client may make it spend without progress, and stricter parsing.
 
 import asyncio
 import logging
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import APIError
+from server.metrics.request_record import RequestRecord
 from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10
+from server.wire.unread_answers import UnreadAnswers
 from server.wire.unreadable_request import answer_and_close
 from server.wire.write_coalescing import CoalescingTransport
 
@@ -30,6 +32,11 @@ class WireProtocol(HttpToolsProtocol):
     max_header_bytes = 64 << 10
     progress_timeout_s = 60.0
 
+    def __init__(self, *args: Any, unread: UnreadAnswers | None = None, **options: Any) -> None:
+        """`unread` watches it while its client lags behind; the rest is uvicorn's."""
+        super().__init__(*args, **options)
+        self._unread = unread
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
         super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
@@ -42,7 +49,31 @@ class WireProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._timer.cancel()
+        if self._unread is not None:
+            self._unread.forget(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client lags behind."""
+        super().pause_writing()
+        if self._unread is not None:
+            self._unread.watch(self)
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.forget(self)
+
+    def unread_bytes(self) -> int:
+        """About what of the answer has been made, and not yet taken by the kernel."""
+        record: RequestRecord | None = self.scope.get("record")
+        held = 0 if record is None or record.held_bytes is None else record.held_bytes()
+        return self.transport.get_write_buffer_size() + held
+
+    def cut(self) -> None:
+        """End the connection, whatever its client has not read."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Parse one read."""

@@ -82,7 +82,8 @@ EVERY_FLAG = (
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
     "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
     "--max-reading-size 3MB --priority-range=-2:3 --max-priority-wait 1.5 "
-    "--max-request-seconds 14 "
+    "--max-request-seconds 14 --max-unread-size 4MB --max-unread-seconds 15 "
+    "--share-prefixes p --share-prefixes all "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
 )
 EVERY_ENGINE_SETTING = EngineSettings(
@@ -129,6 +130,9 @@ EVERY_SETTING = Settings(
     priority_range=(-2, 3),
     max_priority_wait=1.5,
     max_request_seconds=14.0,
+    max_unread_size=4 * 10**6,
+    max_unread_seconds=15.0,
+    share_prefixes=("p", "all"),
     memory_share=0.25,
     startup_timeout=9.0,
     drain_timeout=0.5,
@@ -157,6 +161,8 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
         priority_range=(-2, 3),
         max_priority_wait=1.5,
         max_request_seconds=14.0,
+        max_unread_bytes=4 * 10**6,
+        max_unread_seconds=15.0,
     )
 
 

@@ -29,6 +29,8 @@ max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
 max_reading_size: 5MiB
+max_unread_size: 6MiB
+max_unread_seconds: 9
 max_inputs: 30
 max_documents: 40
 max_n: 50
@@ -139,6 +141,8 @@ def everything(folder: Path) -> Settings:
         max_sequences=20,
         max_body_size=2 << 20,
         max_reading_size=5 << 20,
+        max_unread_size=6 << 20,
+        max_unread_seconds=9.0,
         max_inputs=30,
         max_documents=40,
         max_n=50,

@@ -1,0 +1,58 @@
+"""Clients that do not read their answers, or read them slowly."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import httpx
+import msgspec
+import pytest
+
+from server.demo import EMBEDDER_NAME, demo_models
+from tests.e2e.daemon import Daemon, metric, running, wait_for
+
+MAX_SECONDS = 3.0
+ANSWER_BYTES = 2048 * 384 * 9
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    model = str(demo_models()[EMBEDDER_NAME])
+    limits = ("--max-unread-seconds", str(MAX_SECONDS), "--max-unread-size", "24MiB")
+    with running(model, "--threads", "1", *limits) as daemon:
+        yield daemon
+
+
+def asked(daemon: Daemon, texts: int) -> socket.socket:
+    """A request whose answer has about 4.5 KB a text. Nothing of it is read yet."""
+    url, data = httpx.URL(daemon.url), msgspec.json.encode({"input": ["a"] * texts})
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.settimeout(20)
+    client.connect((url.host, url.port or 80))
+    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+    return client
+
+
+def read_all(client: socket.socket) -> int:
+    """How many bytes still come, until the daemon ends the connection or nothing more comes."""
+    size = 0
+    client.settimeout(0.5)
+    with suppress(OSError):
+        while data := client.recv(1 << 16):
+            size += len(data)
+    return size
+
+
+def test_who_reads_nothing_is_cut_off_and_who_pauses_is_not(daemon: Daemon) -> None:
+    with closing(asked(daemon, 2048)) as still, closing(asked(daemon, 2048)) as pausing:
+        wait_for(lambda: metric(daemon.url, "penstock_http_requests_total", status="200") > 1, 15)
+        started = time.monotonic()
+        while time.monotonic() - started < 2 * MAX_SECONDS:
+            time.sleep(MAX_SECONDS / 2)
+            for _ in range(64):
+                assert pausing.recv(1 << 14)
+        wait_for(lambda: any("cut off" in line for line in daemon.log), 5)
+        assert read_all(still) < ANSWER_BYTES <= read_all(pausing) + 8 * 64 * (1 << 14)

@@ -1,0 +1,59 @@
+"""Clients that do not read: who is cut off, and who is not."""
+
+import asyncio
+
+import pytest
+
+from server.wire import unread_answers
+from server.wire.unread_answers import UnreadAnswers
+
+MAX_BYTES, MAX_SECONDS = 1000, 0.2
+
+
+class Reader:
+    """A client that reads `rate` bytes between two looks."""
+
+    def __init__(self, unread: int, rate: int = 0) -> None:
+        self.unread, self.rate = unread, rate
+        self.is_cut = False
+
+    def unread_bytes(self) -> int:
+        self.unread -= self.rate
+        return self.unread
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+@pytest.fixture
+def watcher(monkeypatch: pytest.MonkeyPatch) -> UnreadAnswers:
+    monkeypatch.setattr(unread_answers, "_LOOK_SECONDS", 0.02)
+    return UnreadAnswers(MAX_BYTES, MAX_SECONDS)
+
+
+async def test_who_reads_nothing_is_cut_off_in_time(watcher: UnreadAnswers) -> None:
+    still, slow, paused = Reader(10), Reader(900, rate=1), Reader(10)
+    for reader in (still, slow, paused):
+        watcher.watch(reader)
+    await asyncio.sleep(MAX_SECONDS / 2)
+    paused.unread -= 1
+    await asyncio.sleep(MAX_SECONDS * 0.8)
+    assert [still.is_cut, slow.is_cut, paused.is_cut] == [True, False, False]
+
+
+async def test_of_too_much_the_slowest_are_cut_off(watcher: UnreadAnswers) -> None:
+    slow, slower, fast = Reader(500, rate=2), Reader(500, rate=1), Reader(500, rate=9)
+    for reader in (slow, slower, fast):
+        watcher.watch(reader)
+    await asyncio.sleep(0.05)
+    assert [slow.is_cut, slower.is_cut, fast.is_cut] == [False, True, False]
+
+
+async def test_who_has_caught_up_is_forgotten(watcher: UnreadAnswers) -> None:
+    reader = Reader(2000)
+    watcher.watch(reader)
+    watcher.forget(reader)
+    watcher.forget(reader)
+    await asyncio.sleep(0.05)
+    assert not reader.is_cut
+    assert watcher._timer is None
