@@ -11,6 +11,7 @@ from server.errors import APIError
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
+from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tokenize import (
@@ -37,12 +38,12 @@ tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 
-async def answer_tokenization(
-    service: Service, record: RequestRecord, model: Model, body: TokenizeRequest
-) -> Response:
+async def answer_tokenization(request: Request, model: Model, body: TokenizeRequest) -> Response:
     """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
     APIError."""
-    text, special = await _text(service, record, model, body)
+    service, record = service_of(request), record_of(request)
+    with CancelOnDisconnect(request.receive):
+        text, special = await _text(service, record, model, body)
     with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
         tokens = await asyncio.to_thread(

@@ -8,6 +8,7 @@ are several, counts half of a pool at most.
 
 Every 429 (code `overloaded`) comes from one of these:
 - here: too many requests, rows or tokens in this API process (`--max-requests` and its like)
+- `server/templates/render_queue.py`: too many conversations wait for one model's chat template
 - `engine_core/admission/budget.py`: too many rows or tokens in the engine, from all API processes
 - `engine_core/admission/queue_bound.py`: the expected wait in the engine's queue is too long;
   `engine_core/client/circuit_breaker.py` repeats that refusal without asking the engine

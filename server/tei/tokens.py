@@ -56,7 +56,7 @@ async def tokenize(request: Request) -> Response:
         return await _tei_tokenize(request, raw)
     body = tokenize_body.decode(raw, strictly=service.config.strict_fields)
     model = service.find(record, body.model, TOKENIZE)
-    return await answer_tokenization(service, record, model, body)
+    return await answer_tokenization(request, model, body)
 
 
 @tei_errors

@@ -12,6 +12,7 @@ import msgspec
 
 from server.child_process import ChildProcess
 from server.settings.server_config import child_environment
+from server.templates.interruption import INTERRUPT
 from server.templates.protocol import CPU_SECONDS, LENGTH_BYTES, WALL_SECONDS, Answer, frame_size
 
 _COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
@@ -75,6 +76,11 @@ class ProcessHandle:
             status = self._child.exit.result()
             reason = _LIMITS.get(status) or f"its process {self._child.end()}"
             raise ProcessEndedError(reason, status) from None
+
+    def interrupt(self) -> None:
+        """Have it give up the conversation that it renders, if it has come to rendering it: then
+        `ask` has a NotRendered soon. Only for a process that has compiled its template."""
+        self._child.signal(INTERRUPT)
 
     async def close(self) -> None:
         """Kill it, unless it has ended, and wait until it is gone. Idempotent."""

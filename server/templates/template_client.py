@@ -4,10 +4,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from server.errors import APIError
 from server.templates.process_handle import ProcessEndedError, ProcessHandle
@@ -15,11 +13,11 @@ from server.templates.protocol import (
     CPU_SECONDS,
     Answer,
     ChatTemplate,
-    Conversation,
     NotRendered,
     Ping,
     frame,
 )
+from server.templates.render_queue import PendingRender, RenderQueue
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 
 # To start and to compile the template, while all of the daemon starts.
@@ -39,15 +37,10 @@ _MAX_FAILURES = 3
 _FIRST_DELAY_S = 0.25
 _MAX_DELAY_S = 5.0
 
+# An interrupt is lost on a process that has not come to the conversation yet.
+_INTERRUPT_EVERY_S = 0.05
+
 _log = logging.getLogger(__name__)
-
-
-class _PendingRender(NamedTuple):
-    """A conversation that waits for its prompt: the frame to send, and the answer to come, which is
-    cancelled when the client leaves."""
-
-    frame: bytes
-    answer: asyncio.Future[Answer]
 
 
 class TemplateClient:
@@ -60,7 +53,8 @@ class TemplateClient:
     def __init__(self, model: str, folder: Path) -> None:
         """Reads the template. A model without a working template is served all the same."""
         self._model = model
-        self._pending: deque[_PendingRender] = deque()
+        self._queue = RenderQueue(model)
+        self._current: PendingRender | None = None
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._process: ProcessHandle | None = None
@@ -87,16 +81,22 @@ class TemplateClient:
         if self._template is not None:
             self._keeper = asyncio.create_task(self._keep())
 
-    async def prompt_of(self, conversation: Conversation) -> str:
-        """The prompt. Raises APIError: no template, one that refuses these messages, or no
-        running process."""
+    async def prompt_of(self, conversation: bytes) -> str:
+        """The prompt of a Conversation's frame; cancelled, it is given up, waiting or rendered.
+
+        Raises APIError: no template, one that refuses these messages, no running process, or too
+        many that wait."""
         _ = self.template
         if self._is_down:
             raise APIError("template_unavailable", self._outage)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._pending.append(_PendingRender(frame(conversation), answer))
+        pending = self._queue.add(conversation)
         self._wake.set()
-        outcome = await answer
+        try:
+            outcome = await pending.answer
+        except asyncio.CancelledError:
+            self._queue.remove(pending)
+            self._interrupt(pending)
+            raise
         if isinstance(outcome, NotRendered):
             message = f"messages: the model's chat template refuses them: {outcome.reason}"
             raise APIError("invalid_request", message, "messages")
@@ -174,7 +174,7 @@ class TemplateClient:
     async def _serves_next(self, process: ProcessHandle) -> bool:
         """Render one conversation, or check that the process is alive; False if a conversation has
         ended it. Raises ProcessEndedError for any other end."""
-        pending = await self._next(process)
+        pending = self._current = await self._next(process)
         if pending is None:
             await process.ask(_PING, _PING_S)
             return True
@@ -183,26 +183,31 @@ class TemplateClient:
         except ProcessEndedError as end:
             if not end.is_own_doing:
                 # Rendering changes nothing: the next process may do it.
-                self._pending.appendleft(pending)
                 raise
             answer, survives = NotRendered(str(end)), False
+        self._current = None
         if not pending.answer.done():
             pending.answer.set_result(answer)
         return survives
 
-    async def _next(self, process: ProcessHandle) -> _PendingRender | None:
-        """The first conversation whose client still waits; None after a while without one, or at
-        once if the process has ended."""
-        if not self._pending and process.alive:
+    async def _next(self, process: ProcessHandle) -> PendingRender | None:
+        """The conversation that the last process has left, or the first whose client still waits;
+        None after a while without one, or at once if the process has ended."""
+        if self._current is not None and not self._current.answer.done():
+            return self._current
+        if not self._queue and process.alive:
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
                     await self._wake.wait()
-        while self._pending:
-            pending = self._pending.popleft()
-            if not pending.answer.done():
-                return pending
-        return None
+        return self._queue.take()
+
+    def _interrupt(self, pending: PendingRender) -> None:
+        """Have the process give `pending` up, if that is what it renders."""
+        if self._is_up and self._process is not None and self._current is pending:
+            self._process.interrupt()
+            loop = asyncio.get_running_loop()
+            loop.call_later(_INTERRUPT_EVERY_S, self._interrupt, pending)
 
     async def _back_off(self) -> None:
         """Wait before the next start, for longer each time."""
@@ -217,10 +222,11 @@ class TemplateClient:
         await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (self._failures - 2), _MAX_DELAY_S))
 
     def _fail_all(self, error: APIError) -> None:
-        while self._pending:
-            answer = self._pending.popleft().answer
-            if not answer.done():
-                answer.set_exception(error)
+        current, self._current = self._current, None
+        if current is not None:
+            current.fail(error)
+        while pending := self._queue.take():
+            pending.fail(error)
 
 
 async def _compiled(process: ProcessHandle, template: ChatTemplate) -> Answer:

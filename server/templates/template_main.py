@@ -3,7 +3,8 @@ out. `process_handle.py` is its other side.
 
 Templates are programs: one expression may run for ever or take all memory, and nothing inside
 Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
-of the processor's time and of the clock; memory is bounded as a whole.
+of the processor's time and of the clock; memory is bounded as a whole; the process dies with its
+parent. A conversation whose client has left is given up at the next step of the template.
 """
 
 import resource
@@ -17,7 +18,9 @@ import msgspec
 from jinja2 import Template
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
+from server.templates.interruption import Interruptible, RenderInterrupted
 from server.templates.jinja import compile_template, render
+from server.templates.parent_death import die_with_parent
 from server.templates.protocol import (
     CPU_SECONDS,
     LENGTH_BYTES,
@@ -38,6 +41,7 @@ _MAX_REASON = 200
 
 def main() -> None:
     """The process: a ChatTemplate first, then Questions, each of which gets its answer."""
+    die_with_parent()
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Where the API process has gone there is nobody to answer, and nothing to say.
@@ -49,12 +53,13 @@ def main() -> None:
         return
     template = msgspec.json.decode(first, type=ChatTemplate)
     compiled: list[Template] = []
+    interruptible = Interruptible()
 
     def compiles() -> str:
         compiled.append(compile_template(template.source))
         return ""
 
-    _answer(sink, compiles)
+    _answer(sink, interruptible, compiles)
     decoder = msgspec.json.Decoder(Question)
 
     def rendered(body: bytes) -> str:
@@ -62,12 +67,12 @@ def main() -> None:
         return "" if isinstance(question, Ping) else render(compiled[0], template, question)
 
     while body := _read(source):
-        _answer(sink, partial(rendered, body))
+        _answer(sink, interruptible, partial(rendered, body))
 
 
-def _answer(sink: BinaryIO, work: Callable[[], str]) -> None:
+def _answer(sink: BinaryIO, interruptible: Interruptible, work: Callable[[], str]) -> None:
     _set_timers(cpu=CPU_SECONDS, wall=WALL_SECONDS)
-    answer = frame(_outcome(work))
+    answer = frame(_outcome(interruptible, work))
     _set_timers(cpu=0, wall=0)
     sink.write(answer)
     sink.flush()
@@ -79,10 +84,13 @@ def _set_timers(*, cpu: float, wall: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, wall)
 
 
-def _outcome(work: Callable[[], str]) -> Answer:
+def _outcome(interruptible: Interruptible, work: Callable[[], str]) -> Answer:
     try:
-        text = work()
-        text.encode()
+        with interruptible:
+            text = work()
+            text.encode()
+    except RenderInterrupted:
+        reason = "nobody waits for it any more"
     except TemplateSyntaxError as error:
         reason = f"line {error.lineno}: {error.message}"
     except TemplateError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engine_core.tokenization.tokenizer import Tokenizer
+from server.settings.server_config import Limits
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
 
@@ -90,7 +91,9 @@ def write_template(folder: Path, template: object, **config: object) -> None:
 
 
 @contextmanager
-def chat_deployment(tokenizer: Tokenizer, templates: dict[str, object]) -> Iterator[Deployment]:
+def chat_deployment(
+    tokenizer: Tokenizer, templates: dict[str, object], limits: Limits = ANY_PRIORITY
+) -> Iterator[Deployment]:
     """A deployment with a generator for each template, by its name; None is a model without one."""
     with TemporaryDirectory(prefix="penstock-") as name:
         root = Path(name)
@@ -105,5 +108,5 @@ def chat_deployment(tokenizer: Tokenizer, templates: dict[str, object]) -> Itera
             endpoint = f"ipc://{root}/{index}.client"
             size = tokenizer.raw.get_vocab_size()
             models.append(served_model(model, "generate", folder, endpoint, vocab_size=size))
-        yield builder.open(server_config(*models, limits=ANY_PRIORITY))
+        yield builder.open(server_config(*models, limits=limits))
         builder.close()

@@ -6,6 +6,7 @@ from server.schemas.chat import ChatMessage
 from server.service.registry import Model
 from server.service.service import Service
 from server.service.time_limit import within_limit
+from server.templates.protocol import frame
 
 
 async def chat_prompt(
@@ -17,9 +18,11 @@ async def chat_prompt(
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
-    Raises APIError: a message at fault, too much in flight, a template that refuses, no time.
+    The whole conversation is counted until its prompt is known. Raises APIError: a message at
+    fault, too much in flight, a template that refuses, or that too many wait for, no time.
     """
-    chat = conversation(messages, options, model.chat.template)
-    size = sum(len(message.get("content", "")) for message in chat.messages)
-    with service.admission.of(model.name).admit(rows=1, tokens=size):
-        return await within_limit(service.limits, record, model.chat.prompt_of(chat))
+    # What waits is the frame alone: messages without any text are many times its size in memory.
+    question = frame(conversation(messages, options, model.chat.template))
+    pool, key = service.admission.of(model.name), record.client.share.number
+    with pool.admit(rows=1, tokens=len(question), key=key):
+        return await within_limit(service.limits, record, model.chat.prompt_of(question))

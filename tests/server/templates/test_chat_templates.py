@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from server.errors import APIError
 from server.templates.jinja import compile_template, render
-from server.templates.protocol import ChatTemplate, Conversation
+from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, write_template
@@ -158,8 +158,8 @@ def template_client(folder: Path, source: str) -> TemplateClient:
     return TemplateClient("writer", folder)
 
 
-def said(text: str) -> Conversation:
-    return Conversation(messages=[{"role": "user", "content": text}])
+def said(text: str) -> bytes:
+    return frame(Conversation(messages=[{"role": "user", "content": text}]))
 
 
 async def refusal(chat: TemplateClient, text: str = "x") -> str:

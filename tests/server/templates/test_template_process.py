@@ -54,7 +54,7 @@ async def pid() -> int:
 
 def ask(chat: TemplateClient, text: str) -> asyncio.Task[str]:
     message = {"role": "user", "content": text}
-    return asyncio.create_task(chat.prompt_of(Conversation(messages=[message])))
+    return asyncio.create_task(chat.prompt_of(frame(Conversation(messages=[message]))))
 
 
 async def gone(pid: int, seconds: float) -> None:
@@ -132,14 +132,6 @@ async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):
             one.cancel()
         async with asyncio.timeout(30):
             assert await ask(chat, "honest") == "honest"
-
-
-async def test_a_conversation_that_cannot_be_sent_disturbs_nobody(tmp_path):
-    async with started(tmp_path) as chat:
-        odd = Conversation(messages=[], variables={"text": "\ud800"})
-        with pytest.raises(UnicodeEncodeError):
-            await chat.prompt_of(odd)
-        assert await ask(chat, "one") == "one"
 
 
 async def test_killed_20_times_in_a_row_it_is_started_ever_later(tmp_path, monkeypatch, caplog):

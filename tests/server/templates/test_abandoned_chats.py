@@ -1,0 +1,141 @@
+"""Conversations whose clients have left, or that are too many, and what they cost the others."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.errors import APIError
+from server.settings.server_config import Limits
+from server.templates import render_queue
+from server.templates.template_client import TemplateClient
+from tests.e2e.daemon import children_of, is_alive
+from tests.server.chat_templates import ENDLESS, chat_deployment
+from tests.server.conftest import Deployment
+from tests.server.templates.test_template_process import ask, pid, started
+from tests.server.waiting import wait_until
+
+# Of processor time that "hang" may take.
+_RENDER_S = 2.0
+
+
+async def test_one_that_leaves_while_it_is_rendered_is_given_up(tmp_path):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        first = await pid()
+        begun = cpu_seconds(first)
+        for _ in range(5):
+            left = ask(chat, "hang")
+            await asyncio.sleep(0.1)
+            left.cancel()
+            assert await ask(chat, "honest") == "honest"
+        assert await pid() == first, "nobody waits for a new process"
+        assert cpu_seconds(first) - begun < _RENDER_S
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_interrupts_outside_of_a_render_change_nothing(tmp_path):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        for number in range(50):
+            os.kill(await pid(), signal.SIGUSR1)
+            assert await ask(chat, str(number)) == str(number)
+
+
+async def refused(chat: TemplateClient) -> str:
+    with pytest.raises(APIError) as caught:
+        await ask(chat, "one too many")
+    assert (caught.value.code, caught.value.status) == ("overloaded", 429)
+    return caught.value.message
+
+
+@pytest.mark.parametrize(("conversations", "size"), [(3, 1 << 20), (2048, 500)])
+async def test_so_many_wait_and_no_more(tmp_path, monkeypatch, conversations, size):
+    monkeypatch.setattr(render_queue, "_MAX_CONVERSATIONS", conversations)
+    monkeypatch.setattr(render_queue, "_MAX_BYTES", size)
+    async with started(tmp_path) as chat:
+        # The process is not up yet: all of them wait. Each is a frame of 145 bytes and more.
+        waiting = [ask(chat, f"{number}") for number in range(3)]
+        await asyncio.sleep(0)
+        assert "the chat template of model writer is overloaded: 3 conv" in await refused(chat)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        assert await ask(chat, "in its place") == "in its place"
+        assert await asyncio.gather(*waiting[1:]) == ["1", "2"]
+
+
+async def test_one_alone_may_have_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(render_queue, "_MAX_BYTES", 10)
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "larger than that") == "larger than that"
+
+
+@pytest.fixture(scope="module")
+def deployment(tokenizer) -> Iterator[Deployment]:
+    limits = Limits(max_tokens=1 << 16)
+    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as deployment:
+        yield deployment
+
+
+def chat(deployment: Deployment, *messages: dict[str, str]) -> httpx.Response:
+    body = {"messages": messages, "max_tokens": 1}
+    return deployment.post("/v1/chat/completions", body)
+
+
+def leave(deployment: Deployment, path: str, open_ones: ExitStack) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
+    url = httpx.URL(deployment.api.url)
+    client = open_ones.enter_context(socket.create_connection((url.host, url.port or 80)))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_twenty_that_left_hold_up_nobody(deployment, path):
+    with ExitStack() as open_ones:
+        for _ in range(20):
+            leave(deployment, path, open_ones)
+        time.sleep(0.3)
+    begun = time.monotonic()
+    assert chat(deployment, {"role": "user", "content": "honest"}).status_code == 200
+    assert time.monotonic() - begun < 2 * _RENDER_S
+
+
+def test_messages_without_text_are_counted(deployment):
+    empty = [{"role": "assistant", "content": ""}] * 2000
+    answer = chat(deployment, *empty)
+    assert answer.json()["error"]["code"] == "too_large"
+    assert chat(deployment, *empty[:1000]).status_code == 200
+
+
+def test_the_process_has_no_socket_but_its_own(deployment):
+    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    files = {int(file.name): str(file.readlink()) for file in Path(f"/proc/{running}/fd").iterdir()}
+    assert files.keys() == {0, 1, 2}
+    assert files[0] == files[1]
+    assert files[0].startswith("socket:")
+    assert not files[2].startswith("socket:")
+
+
+def test_it_is_killed_with_the_api_process_while_it_renders(tokenizer):
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own, ExitStack() as open_ones:
+        (running,) = children_of(own.api.process.pid)["server.templates.template_main"]
+        idle = cpu_seconds(running)
+        leave(own, "/v1/chat/completions", open_ones)
+        wait_until(lambda: cpu_seconds(running) > idle + 0.1)
+        begun = time.monotonic()
+        own.api.process.kill()
+        wait_until(lambda: not is_alive(running))
+        assert time.monotonic() - begun < 1
