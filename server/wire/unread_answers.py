@@ -13,7 +13,7 @@ class Connection(Protocol):
     """A client that is being answered."""
 
     def unread_bytes(self) -> int:
-        """Of its answer, about what is made and not yet taken by the kernel."""
+        """About what of its answer is made, and not yet taken by the kernel."""
         ...
 
     def cut(self) -> None:
