@@ -13,8 +13,9 @@ ALL_KEYS = "all"
 
 _KEY = re.compile(r"[!-~]+")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TAKEN = (ALL_KEYS, "other")
+"""What stands for all keys, and in metrics for those that came later."""
 _LIGHTEST, _HEAVIEST = 0.01, 100.0
-_SHOWN_OF_DIGEST = 8
 
 
 class GivenKey(NamedTuple):
@@ -70,11 +71,11 @@ def read_key_file(file: Path) -> list[GivenKey]:
 
 def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
     """What processes hold of the keys; of one that is given twice, the first counts. A key without
-    a name is called by the beginning of its digest."""
+    a name is called by its place among all."""
     found: dict[str, APIKey] = {}
     for key in keys:
         digest = hashlib.sha256(key.text.encode()).hexdigest()
-        name = key.name or f"key-{digest[:_SHOWN_OF_DIGEST]}"
+        name = key.name or f"key-{len(found) + 1}"
         found.setdefault(digest, APIKey(digest, name, key.weight))
     return tuple(found.values())
 
@@ -85,14 +86,14 @@ def _given_key(line: str) -> GivenKey:
     name, weight = None, 1.0
     for option in options:
         what, _, value = option.partition("=")
-        if what == "name" and _NAME.fullmatch(value):
+        if what == "name" and _NAME.fullmatch(value) and value not in _TAKEN:
             name = value
         elif what == "weight":
             weight = _weight(value)
         else:
             raise APIKeyError(
-                "before the key there may be name=NAME (letters, digits, . _ -; at most 64) and "
-                "weight=NUMBER"
+                "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not "
+                f"{' or '.join(_TAKEN)}) and weight=NUMBER"
             )
     return GivenKey(checked_key(text), name, weight)
 

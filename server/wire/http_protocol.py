@@ -65,11 +65,14 @@ class WireProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.forget(self)
 
-    def unread_bytes(self) -> int:
-        """About what of the answer has been made, and not yet taken by the kernel."""
+    def unsent_bytes(self) -> int:
+        """What has been written, and not yet taken by the kernel."""
+        return self.transport.get_write_buffer_size()
+
+    def held_bytes(self) -> int:
+        """About what of the answer waits to be written."""
         record: RequestRecord | None = self.scope.get("record")
-        held = 0 if record is None or record.held_bytes is None else record.held_bytes()
-        return self.transport.get_write_buffer_size() + held
+        return 0 if record is None or record.held_bytes is None else record.held_bytes()
 
     def cut(self) -> None:
         """End the connection, whatever its client has not read."""

@@ -5,6 +5,8 @@ import logging
 from typing import Protocol
 
 _LOOK_SECONDS = 1.0
+_NEW = 3
+"""Looks at a connection before it can be among those that read least."""
 
 _log = logging.getLogger("penstock.connections")
 
@@ -12,8 +14,12 @@ _log = logging.getLogger("penstock.connections")
 class Connection(Protocol):
     """A client that is being answered."""
 
-    def unread_bytes(self) -> int:
-        """About what of its answer is made, and not yet taken by the kernel."""
+    def unsent_bytes(self) -> int:
+        """What has been written to it, and not yet taken by the kernel."""
+        ...
+
+    def held_bytes(self) -> int:
+        """About what of its answer waits to be written."""
         ...
 
     def cut(self) -> None:
@@ -22,29 +28,31 @@ class Connection(Protocol):
 
 
 class _Watched:
-    """A connection whose client lags behind: how much it has read since, in `looks` looks."""
+    """A connection whose client lags behind: how much it has read since, in `looks` looks. What is
+    unsent only shrinks meanwhile: nothing is written until the client has caught up."""
 
-    def __init__(self, unread: int, now: float) -> None:
-        self.unread, self.moved_at = unread, now
-        self.taken = self.looks = 0
+    def __init__(self, unsent: int, now: float) -> None:
+        self.unsent, self.moved_at = unsent, now
+        self.unread = self.taken = self.looks = 0
 
-    def look(self, unread: int, taken: int, now: float) -> None:
-        self.unread = unread
-        self.looks += 1
-        self.taken += taken
-        if taken:
+    def look(self, connection: Connection, now: float) -> None:
+        unsent = connection.unsent_bytes()
+        if unsent < self.unsent:
+            self.taken += self.unsent - unsent
             self.moved_at = now
+        self.unsent, self.unread = unsent, unsent + connection.held_bytes()
+        self.looks += 1
 
     @property
-    def rate(self) -> float:
-        """Bytes a look."""
-        return self.taken / max(self.looks, 1)
+    def progress(self) -> tuple[bool, float, float]:
+        """Sorts those first that read least; new ones come last."""
+        return self.looks < _NEW, self.moved_at, self.taken / max(self.looks, 1)
 
 
 class UnreadAnswers:
     """Watches the connections of one process whose clients lag behind, once a second. One that has
     read nothing at all for `max_seconds` is cut off. Where all together have more than `max_bytes`
-    unread, those are that have read least.
+    unread, those are that read least.
     """
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
@@ -55,7 +63,7 @@ class UnreadAnswers:
     def watch(self, connection: Connection) -> None:
         """Its client lags behind from now on."""
         loop = asyncio.get_running_loop()
-        self._watched[connection] = _Watched(connection.unread_bytes(), loop.time())
+        self._watched[connection] = _Watched(connection.unsent_bytes(), loop.time())
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
@@ -68,8 +76,7 @@ class UnreadAnswers:
         now = loop.time()
         self._timer = None
         for connection, watched in self._watched.items():
-            unread = connection.unread_bytes()
-            watched.look(unread, max(0, watched.unread - unread), now)
+            watched.look(connection, now)
         self._cut_still(now)
         self._cut_excess()
         if self._watched:
@@ -82,7 +89,7 @@ class UnreadAnswers:
 
     def _cut_excess(self) -> None:
         excess = sum(watched.unread for watched in self._watched.values()) - self._max_bytes
-        slowest = sorted(self._watched.items(), key=lambda item: item[1].rate)
+        slowest = sorted(self._watched.items(), key=lambda item: item[1].progress)
         for connection, watched in slowest:
             if excess <= 0:
                 return

@@ -16,10 +16,14 @@ class Reader:
     def __init__(self, unread: int, rate: int = 0) -> None:
         self.unread, self.rate = unread, rate
         self.is_cut = False
+        self.held = 0
 
-    def unread_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         self.unread -= self.rate
         return self.unread
+
+    def held_bytes(self) -> int:
+        return self.held
 
     def cut(self) -> None:
         self.is_cut = True
@@ -45,8 +49,21 @@ async def test_of_too_much_the_slowest_are_cut_off(watcher: UnreadAnswers) -> No
     slow, slower, fast = Reader(500, rate=2), Reader(500, rate=1), Reader(500, rate=9)
     for reader in (slow, slower, fast):
         watcher.watch(reader)
-    await asyncio.sleep(0.05)
-    assert [slow.is_cut, slower.is_cut, fast.is_cut] == [False, True, False]
+    await asyncio.sleep(0.02 * 2.5)
+    fast.held = 100
+    new = Reader(90)
+    watcher.watch(new)
+    await asyncio.sleep(0.02 * 2)
+    assert [r.is_cut for r in (slow, slower, fast, new)] == [True, True, False, False]
+
+
+async def test_who_reads_more_slowly_than_it_is_written_has_read(watcher: UnreadAnswers) -> None:
+    reader = Reader(100, rate=1)
+    watcher.watch(reader)
+    for _ in range(14):
+        reader.held += 10
+        await asyncio.sleep(MAX_SECONDS / 10)
+    assert not reader.is_cut
 
 
 async def test_who_has_caught_up_is_forgotten(watcher: UnreadAnswers) -> None:
