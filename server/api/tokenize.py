@@ -44,6 +44,7 @@ async def answer_tokenization(request: Request, model: Model, body: TokenizeRequ
     service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
         text, special = await _text(service, record, model, body)
+    model.text_bound.check(text, "prompt" if body.messages is None else "messages")
     with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
         tokens = await asyncio.to_thread(

@@ -26,9 +26,10 @@ def parse_items(
     """A text, texts, one item's token ids, or items' token ids.
 
     Raises APIError, with the index where there is one, for an empty list, a mixed one, too many
-    items, ids outside the vocabulary.
+    items, texts that are far too long, ids outside the vocabulary.
     """
     if isinstance(value, str):
+        model.text_bound.check(value, field)
         return text_items([value])
     kinds = set(map(type, value))
     if not kinds:
@@ -42,7 +43,9 @@ def parse_items(
         return Items([], [ids], len(value))
     check_count(len(value), field, max_items)
     if kinds == {str}:
-        return text_items(cast("list[str]", value))
+        texts = cast("list[str]", value)
+        model.text_bound.check_all(texts, field)
+        return text_items(texts)
     lists = cast("list[list[int]]", value)
     checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]
     return Items([], checked, sum(map(len, lists)))

@@ -12,6 +12,7 @@ from server.echoed import quoted
 from server.errors import APIError
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
+from server.service.text_bound import TextBound
 from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
@@ -31,6 +32,7 @@ class Model:
         self.fingerprint = system_fingerprint(served.execution)
         self.text_only = served.execution.model.wrapper is not None
         self.tokenizer = tokenizer
+        self.text_bound = TextBound(tokenizer, self.max_model_len)
         self.token_bytes = TokenBytes(tokenizer)
         self.token_text = TokenText(self.token_bytes)
         self.client = client

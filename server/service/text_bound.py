@@ -1,0 +1,33 @@
+"""How long a text may be that is to be tokenized at all."""
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.errors import APIError
+
+_SHRINKAGE = 64
+"""A normalizer drops characters, and an unknown word of any length is one token: so a text that
+fits the model may have many more characters than its tokens spell. No honest one has so many."""
+
+
+class TextBound:
+    """Refuses texts that are far beyond a model's length without tokenizing them: that takes
+    seconds and gigabytes for one of 8 MB, whether it is truncated afterwards or not."""
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        longest = max(map(len, tokenizer.raw.get_vocab(with_added_tokens=True)))
+        self._max_model_len = max_model_len
+        self.most_characters = _SHRINKAGE * max_model_len * longest
+
+    def check(self, text: str, field: str) -> None:
+        """Raises APIError `context_length_exceeded`, naming the request's field."""
+        if len(text) > self.most_characters:
+            reason = (
+                f"{field}: {len(text)} characters; this model takes {self._max_model_len} tokens, "
+                f"and no text of more than {self.most_characters} is tokenized, even to be truncated"
+            )
+            raise APIError("context_length_exceeded", reason, field)
+
+    def check_all(self, texts: list[str], field: str) -> None:
+        """The same for each of a list in `field`."""
+        for index, text in enumerate(texts):
+            if len(text) > self.most_characters:
+                self.check(text, f"{field}[{index}]")

@@ -1,0 +1,39 @@
+"""Texts of megabytes, which no model here takes: refused at once, everywhere."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from tests.e2e.daemon import Daemon, running
+
+LONG = "! " * 4_000_000
+REQUESTS = {
+    "/v1/completions": ({"model": GENERATOR_NAME, "prompt": LONG}, "prompt"),
+    "/v1/embeddings": (
+        {"model": EMBEDDER_NAME, "input": ["a", LONG], "truncate_prompt_tokens": 9},
+        "input[1]",
+    ),
+    "/v1/rerank": ({"model": EMBEDDER_NAME, "query": "a", "documents": [LONG]}, "documents[0]"),
+    "/tokenize": ({"model": EMBEDDER_NAME, "prompt": LONG}, "prompt"),
+}
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running("--threads", "1") as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_a_text_far_too_long_is_refused_by_name_before_it_is_tokenized(
+    daemon: Daemon, path: str
+) -> None:
+    body, field = REQUESTS[path]
+    started = time.monotonic()
+    answer = httpx.post(f"{daemon.url}{path}", json=body, timeout=30)
+    assert time.monotonic() - started < 2
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
