@@ -216,10 +216,12 @@ class _Packer:
                 self._add_rows(job, self._rows[job], limit)
 
     def fill_in_turn(self, jobs: Collection[Job], budget: float) -> None:
-        """Give one job after the other what it takes of a new budget, and at least the next row."""
-        first = self._rows[next(iter(jobs))]
-        self.left = max(budget, first.next_cost)
-        for job in jobs:
+        """Give one job after the other what it takes of a new budget, and at least the next row of
+        the first."""
+        first = next(iter(jobs))
+        least = self._rows[first].next_cost
+        self.left = max(budget, least)
+        for job in jobs if budget >= least else (first,):
             if self.left <= 0 or self._misfits == _MOST_MISFITS:
                 return
             self._add_rows(job, self._rows[job], self.left)
