@@ -22,7 +22,7 @@ class TextBound:
         if len(text) > self.most_characters:
             reason = (
                 f"{field}: {len(text)} characters; this model takes {self._max_model_len} tokens, "
-                f"and no text of more than {self.most_characters} is tokenized, even to be truncated"
+                f"and no text of more than {self.most_characters} is tokenized, not even truncated"
             )
             raise APIError("context_length_exceeded", reason, field)
 

@@ -17,7 +17,7 @@ def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     asked = [
         str(CLIENTS_PYTHON.with_name("schemathesis")), "run", f"{full_daemon.url}/openapi.json",
         "--header", f"Authorization: {HEADERS['Authorization']}",
-        "--seed", "1", "--max-examples", "4", "--phases", "coverage,fuzzing",
+        "--seed", "1", "--max-examples", "2", "--phases", "coverage,fuzzing",
         "--generation-database", "none", "--request-timeout", "30",
         "--exclude-checks", _NOT_CHECKED, "--continue-on-failure", "--no-color",
         "--warnings", "off",
