@@ -17,8 +17,9 @@ from engine_core.tokenization.tokenized import Tokenized
 
 TIME_LIMIT_S = 5.0
 _MAX_WAIT_S = 10.0
-_NUM_LANES = 2
-_MAX_OVERDUE = 4
+_SHORT_CHARS = 4096
+_SHORT_THREADS, _LONG_THREADS = 2, 1
+_MAX_OVERDUE = 2
 _MAX_CACHED = 64
 _MAX_CACHED_CHARS = 1024 * 1024
 
@@ -54,15 +55,20 @@ _BROKEN = _Fault("invalid_request", "it cannot be compiled")
 
 
 class CompilerThreads:
-    """Compiles the grammars of jobs. `take` returns the jobs whose grammars are compiled; `fileno`
-    is readable when there are some. The threads end when nobody holds this object.
+    """Compiles the grammars of jobs; long ones have threads of their own, so that they delay no
+    short ones. `take` returns the jobs whose grammars are compiled; `fileno` is readable when there
+    are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
         """`compile_grammar` raises GrammarError; `time_limit` is in seconds, for each grammar."""
         self._outcomes: Mailbox[_Outcome] = Mailbox()
-        self._lanes = _Lanes(compile_grammar, time_limit, self._outcomes)
-        weakref.finalize(self, self._lanes.end)
+        self._short, self._long = (
+            _Lane(name, threads, compile_grammar, time_limit, self._outcomes)
+            for name, threads in (("short", _SHORT_THREADS), ("long", _LONG_THREADS))
+        )
+        for lane in (self._short, self._long):
+            weakref.finalize(self, lane.end)
         self._cache = _Cache()
         self._waiting: dict[_Key, list[_Waiting]] = {}
         self._compiled: list[CompiledJob] = []
@@ -81,7 +87,8 @@ class CompilerThreads:
             waiting.append(entry)
         else:
             self._waiting[key] = [entry]
-            self._lanes.put(grammar)
+            short = len(grammar.source) <= _SHORT_CHARS
+            (self._short if short else self._long).put(grammar)
 
     def take(self) -> list[CompiledJob]:
         """The jobs whose grammars were compiled, or could not be, since the last call."""
@@ -114,7 +121,7 @@ class _Cache:
             self._chars -= len(source)
 
 
-class _Lanes:
+class _Lane:
     """Threads that take one grammar after another.
 
     Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
@@ -123,28 +130,32 @@ class _Lanes:
 
     def __init__(
         self,
+        name: str,
+        threads: int,
         compile_grammar: Compile,
         time_limit: float,
         outcomes: Mailbox[_Outcome],
     ) -> None:
+        self._name, self._threads = name, threads
         self._compile_grammar = compile_grammar
         self._time_limit = time_limit
         self._outcomes = outcomes
         self._queue: queue.SimpleQueue[tuple[Grammar, float] | None] = queue.SimpleQueue()
-        self._permits = threading.Semaphore(_NUM_LANES + _MAX_OVERDUE)
+        self._permits = threading.Semaphore(threads + _MAX_OVERDUE)
         self._started = False
 
     def put(self, grammar: Grammar) -> None:
         """Queue one grammar."""
         if not self._started:
             self._started = True
-            for lane in range(_NUM_LANES):
-                threading.Thread(target=self._run, name=f"compile-{lane}", daemon=True).start()
+            for _ in range(self._threads):
+                name = f"compile-{self._name}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
         self._queue.put((grammar, time.monotonic()))
 
     def end(self) -> None:
         """Let the threads end, once the queue is empty."""
-        for _ in range(_NUM_LANES):
+        for _ in range(self._threads):
             self._queue.put(None)
 
     def _run(self) -> None:

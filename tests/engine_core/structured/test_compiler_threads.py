@@ -129,13 +129,21 @@ def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
     refusals = [job.refusal for job in done.values()]
     codes = [refusal.code for refusal in refusals if refusal is not None]
     assert len(codes) == 20
-    assert len(script.sources) == codes.count("invalid_request") == 6
-    assert codes.count("overloaded") == 14
+    assert len(script.sources) == codes.count("invalid_request") == 4
+    assert codes.count("overloaded") == 16
     script.go.set()
     deadline = time.monotonic() + 10
     while (refusal := (put(threads, 20, "a"), take(threads, 1))[1][20].refusal) is not None:
         assert refusal.code == "overloaded"
         assert time.monotonic() < deadline
+
+
+def test_long_grammars_delay_no_short_ones(script: Scripted) -> None:
+    threads = CompilerThreads(script.compile)
+    for job in range(9):
+        put(threads, job, f"wait {job}" + "x" * 5000)
+    put(threads, 9, "a")
+    assert list(take(threads, 1)) == [9]
 
 
 def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch) -> None:
