@@ -3,7 +3,6 @@
 import queue
 import threading
 import weakref
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
+from engine_core.fair_turns import FairTurns
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
@@ -32,6 +32,11 @@ class TokenizedJob:
     texts: list[Text]
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
     refusal: RefusalError | None = None
+
+    @property
+    def key(self) -> int:
+        """The number of its API key."""
+        return self.job.message.key.number
 
     def next_slice(self) -> list[Text]:
         """The next texts, about `_SLICE_BYTES` of them, at least one."""
@@ -92,8 +97,8 @@ class TokenizerThreads:
 
 
 class _Lane:
-    """One thread. Jobs are served slice by slice in rotation, and one call encodes a slice of each:
-    the tokenizer fans a batch out over its own threads.
+    """One thread. API keys take turns, and the jobs of each are served slice by slice in rotation;
+    one call encodes a slice of each: the tokenizer fans a batch out over its own threads.
     """
 
     def __init__(self, tokenizer: Tokenizer, tokenized: Mailbox[TokenizedJob]) -> None:
@@ -107,25 +112,27 @@ class _Lane:
 
     def run(self) -> None:
         """Work in this thread, until the end is taken from the queue."""
-        active: deque[TokenizedJob] = deque()
+        active: FairTurns[TokenizedJob] = FairTurns()
         while True:
             while not active or not self._queue.empty():
                 if (job := self._queue.get()) is None:
                     return
-                active.append(job)
+                active.put(job, job.key)
             self._encode_slices(active)
 
-    def _encode_slices(self, active: deque[TokenizedJob]) -> None:
+    def _encode_slices(self, active: FairTurns[TokenizedJob]) -> None:
         """Encode one slice of as many jobs as fill a call, and put back those that have more."""
         jobs: list[TokenizedJob] = []
         slices: list[list[Text]] = []
         size = 0
         while active and size < _SLICE_BYTES:
-            jobs.append(active.popleft())
+            jobs.append(active.take())
             slices.append([] if jobs[-1].job.ended else jobs[-1].next_slice())
             size += sum(map(_length, slices[-1]))
         self._encode(jobs, slices)
-        active.extend(job for job in jobs if not _is_over(job))
+        for job in jobs:
+            if not _is_over(job):
+                active.put(job, job.key)
         if over := [job for job in jobs if _is_over(job)]:
             self._tokenized.put(*over)
 
