@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
-from engine_core.fair_turns import FairTurns
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
+from engine_core.tokenization.fair_turns import FairTurns
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer

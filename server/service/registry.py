@@ -10,9 +10,9 @@ from engine_core.client.pending_jobs import EngineError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.echoed import quoted
 from server.errors import APIError
+from server.models.text_bound import TextBound
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
-from server.service.text_bound import TextBound
 from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel

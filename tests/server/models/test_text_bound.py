@@ -5,7 +5,7 @@ import pytest
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from server.errors import APIError
-from server.service.text_bound import TextBound
+from server.models.text_bound import TextBound
 
 
 @pytest.mark.parametrize("name", list(demo_models()))

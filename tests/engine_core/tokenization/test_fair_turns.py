@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.fair_turns import FairTurns
+from engine_core.tokenization.fair_turns import FairTurns
 
 
 @given(keys=st.lists(st.integers(0, 3), max_size=30))
