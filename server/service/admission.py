@@ -158,7 +158,9 @@ class Pool:
         return ticket
 
     def _fits_key(self, ticket: Ticket) -> bool:
-        own = self._keys.get(ticket.key, _Counts())
+        own = self._keys.get(ticket.key)
+        if own is None:  # whatever its size, it would never fit better
+            return True
         most = self.limits.max_requests * _OF_A_KEY
         return own.requests + 1 <= most and own.fits(ticket, self.limits, _OF_A_KEY)
 

@@ -40,8 +40,12 @@ class AdmissionMachine(RuleBasedStateMachine):
         part = 7 / 8 if before[0] else 1
         most_now = (4, 40 * part, 400 * part)
         fits = all(map(le, map(add, before, more), most_now))
-        fits &= not key or all(
-            2 * (mine + new) <= m for mine, new, m in zip(own, more, most, strict=True)
+        fits &= (
+            not own[0]
+            or not key
+            or all(
+                2 * (mine + new) <= limit for mine, new, limit in zip(own, more, most, strict=True)
+            )
         )
         try:
             self.inside.append(self.pool.admit(rows=rows, tokens=tokens, sent=sent, key=key))
@@ -111,6 +115,14 @@ def test_a_request_whose_rows_have_ended_holds_nobody_up():
         assert (ticket.rows, ticket.tokens) == (0, 0)
     unread[0].release()
     pool.admit(rows=40, tokens=400, sent=40)
+
+
+def test_the_first_request_of_a_key_is_never_too_much_for_its_key():
+    pool = Admission(Limits(max_requests=1, max_rows=40, max_tokens=400), ["m"], ignore).of("m")
+    with pool.admit(rows=40, tokens=400, key=1):
+        pass
+    with pool.admit(rows=1, tokens=1, key=2), pytest.raises(APIError):
+        pool.admit(rows=1, tokens=1, key=2)
 
 
 def test_each_model_has_a_pool_of_its_own():
