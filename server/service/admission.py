@@ -1,10 +1,9 @@
 """Limits on what is in flight in one API process: whole requests are admitted, each is released
 exactly once.
 
-Each model has a pool of its own. A request counts an eighth of its rows and tokens at most, as in
-the engine (`engine_core/admission/budget.py`), and large ones leave an eighth to small ones. Rows
-are given back as the engine ends them, whether their text is read or not. An API key, where there
-are several, counts half of a pool at most.
+Each model has a pool of its own, which its requests and API keys share as they share the engine
+(`engine_core/admission/shared_bound.py`). Rows are given back as the engine ends them, whether
+their text is read or not.
 
 Every 429 (code `overloaded`) comes from one of these:
 - here: too many requests, rows or tokens in this API process (`--max-requests` and its like)
@@ -16,19 +15,17 @@ Every 429 (code `overloaded`) comes from one of these:
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self
 
 import msgspec
 
+from engine_core.admission.shared_bound import InFlight, SharedBound
 from server.errors import APIError
 from server.settings.server_config import Limits
 
-_REQUESTS_AT_LEAST, _OF_A_KEY = 8, 1 / 2
-_SMALL = 64
-"""A request is small that counts at most this part of a limit."""
+_KEYS_AT_LEAST = 2
+"""So many keys can have all requests of a pool."""
 
 
 def limits_per_process(limits: Limits, processes: int) -> Limits:
@@ -56,7 +53,7 @@ class Ticket:
         self._size, self._tokens, self._sent = rows, tokens, sent
         self._open = rows
         self._held = True
-        self.rows = self.tokens = 0
+        self.rows, self.tokens = self._share()
 
     def correct(self, tokens: int) -> None:
         """The request counts `tokens` from now on (its text has been tokenized)."""
@@ -72,50 +69,23 @@ class Ticket:
         """No longer count the request. Idempotent."""
         if self._held:
             self._held = False
-            self._pool.move(self, -1, -self.rows, -self.tokens)
+            self._pool.move(self.key, -1, -self.rows, -self.tokens)
 
-    def share(self) -> tuple[int, int]:
-        """The rows and tokens that it should count."""
-        limits = self._pool.limits
+    def _share(self) -> tuple[int, int]:
         tokens = self._tokens * self._open // self._size if self._size else 0
-        most = max(self._sent, limits.max_tokens // _REQUESTS_AT_LEAST)
-        return min(self._open, max(1, limits.max_rows // _REQUESTS_AT_LEAST)), min(tokens, most)
+        return self._pool.bound.share(self._open, tokens, self._sent)
 
     def _count(self) -> None:
         if self._held:
-            rows, tokens = self.share()
-            self._pool.move(self, 0, rows - self.rows, tokens - self.tokens)
+            rows, tokens = self._share()
+            self._pool.move(self.key, 0, rows - self.rows, tokens - self.tokens)
             self.rows, self.tokens = rows, tokens
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
-
-
-class _Counts:
-    """Requests, rows and tokens (a text counts its bytes)."""
-
-    def __init__(self) -> None:
-        self.requests = self.rows = self.tokens = 0
-
-    def move(self, requests: int, rows: int, tokens: int) -> None:
-        self.requests += requests
-        self.rows += rows
-        self.tokens += tokens
-
-    def fits(self, ticket: "Ticket", limits: Limits, part: float) -> bool:
-        """The rows and tokens of one request more are within a part of the limits."""
-        return (
-            self.rows + ticket.rows <= limits.max_rows * part
-            and self.tokens + ticket.tokens <= limits.max_tokens * part
-        )
 
 
 class Pool:
@@ -123,10 +93,8 @@ class Pool:
 
     def __init__(self, limits: Limits, on_move: Callable[[int, int, int], None]) -> None:
         """`on_move` is called with how many requests, rows and tokens more are in flight."""
-        self.limits = limits
-        self._on_move = on_move
-        self._all = _Counts()
-        self._keys: defaultdict[int, _Counts] = defaultdict(_Counts)
+        self._limits, self._on_move = limits, on_move
+        self.bound = SharedBound(limits.max_rows, limits.max_tokens)
 
     def admit(self, *, rows: int, tokens: int, sent: int | None = None, key: int = 0) -> Ticket:
         """Take a whole request in. `sent` of its tokens were sent, all if it is None; `key` is the
@@ -135,50 +103,37 @@ class Pool:
         Raises APIError: `too_large` if it could never be admitted, `overloaded` if it cannot be
         admitted now.
         """
-        limits = self.limits
         for unit, size, limit in (
-            ("sequences", rows, limits.max_rows),
-            ("tokens", tokens, limits.max_tokens),
+            ("sequences", rows, self._limits.max_rows),
+            ("tokens", tokens, self._limits.max_tokens),
         ):
             if size > limit:
                 raise APIError(
                     "too_large", f"the request has {size} {unit}; this server takes at most {limit}"
                 )
         ticket = Ticket(self, key, rows, tokens if sent is None else sent, tokens)
-        ticket.rows, ticket.tokens = ticket.share()
-        requests = self._all.requests
-        if requests >= limits.max_requests or not self._all.fits(
-            ticket, limits, self._part(ticket)
-        ):
+        if not self._fits(ticket):
             raise APIError("overloaded", "the server is full; try again in a moment")
         if key and not self._fits_key(ticket):
             message = "this API key has as much in flight as one may have; try again in a moment"
             raise APIError("overloaded", message)
-        self.move(ticket, 1, ticket.rows, ticket.tokens)
+        self.move(key, 1, ticket.rows, ticket.tokens)
         return ticket
 
-    def _fits_key(self, ticket: Ticket) -> bool:
-        own = self._keys.get(ticket.key)
-        if own is None:  # whatever its size, it would never fit better
-            return True
-        most = self.limits.max_requests * _OF_A_KEY
-        return own.requests + 1 <= most and own.fits(ticket, self.limits, _OF_A_KEY)
-
-    def _part(self, ticket: Ticket) -> float:
-        """How much of the limits it may fill, with all others."""
-        limits = self.limits
-        large = ticket.rows * _SMALL > limits.max_rows or ticket.tokens * _SMALL > limits.max_tokens
-        return 1 - 1 / _REQUESTS_AT_LEAST if large and self._all.requests else 1.0
-
-    def move(self, ticket: Ticket, requests: int, rows: int, tokens: int) -> None:
+    def move(self, key: int, requests: int, rows: int, tokens: int) -> None:
         """Called by tickets: so much more, or less, is in flight."""
-        self._all.move(requests, rows, tokens)
-        if ticket.key:
-            own = self._keys[ticket.key]
-            own.move(requests, rows, tokens)
-            if not own.requests:
-                del self._keys[ticket.key]
+        self.bound.move(key, requests, rows, tokens)
         self._on_move(requests, rows, tokens)
+
+    def _fits(self, ticket: Ticket) -> bool:
+        has_room = self.bound.all.requests < self._limits.max_requests
+        return has_room and self.bound.fits(ticket.rows, ticket.tokens)
+
+    def _fits_key(self, ticket: Ticket) -> bool:
+        requests = self.bound.requests_of(ticket.key)
+        if requests and (requests + 1) * _KEYS_AT_LEAST > self._limits.max_requests:
+            return False
+        return self.bound.fits_key(ticket.key, ticket.rows, ticket.tokens)
 
 
 class Admission:
@@ -189,7 +144,7 @@ class Admission:
     ) -> None:
         """`on_change` is called with requests, rows and tokens whenever they change."""
         self._on_change = on_change
-        self._all = _Counts()
+        self._all = InFlight()
         self._emptied: asyncio.Event | None = None
         self._pools = {model: Pool(limits, self._move) for model in models}
 
