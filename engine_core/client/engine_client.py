@@ -10,9 +10,9 @@ import msgspec
 
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
+from engine_core.client.job_options import NO_OPTIONS, JobOptions
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.engine_state import Beat
-from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -26,7 +26,6 @@ from engine_core.messages import (
     Outputs,
     ResetCache,
     SamplingParams,
-    Tokenization,
 )
 from engine_core.transport import AsyncDealer
 
@@ -78,10 +77,7 @@ class EngineClient:
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         n: int = 1,
-        cache_salt: str = "",
-        tokenization: Tokenization | None = None,
-        priority: int = 0,
-        key: KeyShare = NO_KEY,
+        options: JobOptions = NO_OPTIONS,
         on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
@@ -98,10 +94,10 @@ class EngineClient:
             texts=texts,
             ids=ids,
             n=n,
-            cache_salt=cache_salt,
-            tokenization=tokenization or Tokenization(),
-            priority=priority,
-            key=key,
+            cache_salt=options.cache_salt,
+            tokenization=options.tokenization,
+            priority=options.priority,
+            key=options.key,
         )
         await self._submit(job, stream, message)
         return stream
@@ -149,10 +145,7 @@ class EngineClient:
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
         instruction: str | None = None,
-        cache_salt: str = "",
-        tokenization: Tokenization | None = None,
-        priority: int = 0,
-        key: KeyShare = NO_KEY,
+        options: JobOptions = NO_OPTIONS,
     ) -> AnswerT:
         """Embed or score the items and wait for all of them. Each text is scored alone, against
         `query`, or against its own entry of `query`. `kind` is the kind of the answer.
@@ -169,10 +162,10 @@ class EngineClient:
             ids=ids,
             query=query,
             instruction=instruction,
-            cache_salt=cache_salt,
-            tokenization=tokenization or Tokenization(),
-            priority=priority,
-            key=key,
+            cache_salt=options.cache_salt,
+            tokenization=options.tokenization,
+            priority=options.priority,
+            key=options.key,
             grouped=self.grouped,
             token_states=call.token_states,
         )

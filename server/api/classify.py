@@ -3,8 +3,9 @@
 from fastapi import Request, Response
 
 from engine_core.client.encode_calls import ScoresCall
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError, FloatArray
-from server.encoding.encode import JobOptions, count_usage, encode
+from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.encoding.row_names import item_names, renamed
 from server.http.body import Body

@@ -8,8 +8,9 @@ from fastapi import Request, Response
 from msgspec import UNSET, Raw
 
 from engine_core.client.encode_calls import EncodedVectors, VectorsCall
+from engine_core.client.job_options import JobOptions
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.encode import JobOptions, count_usage, encode
+from server.encoding.encode import count_usage, encode
 from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -51,7 +52,7 @@ async def create_embeddings(request: Request) -> Response:
             plan.items,
             options=JobOptions(
                 tokenization=plan.tokenization,
-                cache_salt=body.cache_salt,
+                cache_salt=body.cache_salt or "",
                 priority=plan.priority,
             ),
         )

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput, SamplingParams
 from engine_core.prefix_groups.find_groups import PromptGroup, find_groups
@@ -100,7 +101,9 @@ class Continuations:
     async def _job(self, numbers: Sequence[int]) -> None:
         prompts = [self.prompts[number] for number in numbers]
         ids, salt = [prompt.ids for prompt in prompts], self.salt(numbers[0])
-        stream = await self.client.generate(prompts[0].params, ids=ids, cache_salt=salt)
+        stream = await self.client.generate(
+            prompts[0].params, ids=ids, options=JobOptions(cache_salt=salt)
+        )
         await self.follow(stream, numbers)
 
     async def follow(self, stream: GenerateStream, numbers: Sequence[int]) -> None:

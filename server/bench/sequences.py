@@ -6,6 +6,7 @@ import numpy as np
 
 from engine_core.client.encode_calls import ScoresCall, VectorsCall
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from server.bench.results.measurement import BenchError, Figures
 from server.bench.together import together
@@ -51,9 +52,10 @@ class Sequences:
 
     async def _numbers(self, ids: list[bytes], salt: str) -> FloatArray:
         """A vector of each sequence, or a classifier's logits."""
+        options = JobOptions(cache_salt=salt)
         if self._classifies:
-            return (await self._client.encode(ScoresCall, ids=ids, cache_salt=salt)).logits
-        return (await self._client.encode(VectorsCall, ids=ids, cache_salt=salt)).vectors
+            return (await self._client.encode(ScoresCall, ids=ids, options=options)).logits
+        return (await self._client.encode(VectorsCall, ids=ids, options=options)).vectors
 
     def figures(self, seconds: float) -> Figures:
         """Rates."""

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
+from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
 from server.errors import APIError
 from server.metrics.request_record import RequestRecord
@@ -25,14 +26,6 @@ class Query(msgspec.Struct, frozen=True):
     instruction: str | None = None
 
 
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of `EncodeJob` that most requests leave open."""
-
-    tokenization: Tokenization | None = None
-    cache_salt: str | None = None
-    priority: int = 0
-
-
 async def encode(
     service: Service,
     record: RequestRecord,
@@ -44,7 +37,8 @@ async def encode(
     options: JobOptions,
 ) -> AnswerT:
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
-    is the kind of answer that the model gives; `record` is that of the request.
+    is the kind of answer that the model gives; `record` is that of the request, whose client's key
+    and salt are added to the `options`.
 
     Raises APIError or EngineError if admission or the engine refuses the job, it fails, or the
     request's time is over.
@@ -58,10 +52,9 @@ async def encode(
             ids=items.ids,
             query=query and query.text,
             instruction=query and query.instruction,
-            cache_salt=client.salted(options.cache_salt or ""),
-            tokenization=options.tokenization,
-            priority=options.priority,
-            key=client.share,
+            options=msgspec.structs.replace(
+                options, cache_salt=client.salted(options.cache_salt), key=client.share
+            ),
         )
         encoded = await within_limit(service.limits, record, encoding)
     _count(service, record, model, encoded)

@@ -10,9 +10,10 @@ from engine_core.client.encode_calls import (
     ScoresCall,
     VectorsCall,
 )
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.encode import JobOptions, Query, count_usage, encode
+from server.encoding.encode import Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.row_names import renamed
 from server.encoding.similarity import similarity
@@ -148,7 +149,9 @@ async def _encode_apart(
 
 
 def _options(pairs: Pairs, cut: Tokenization | None, priority: int) -> JobOptions:
-    return JobOptions(tokenization=cut, cache_salt=pairs.cache_salt, priority=priority)
+    return JobOptions(
+        tokenization=cut or Tokenization(), cache_salt=pairs.cache_salt or "", priority=priority
+    )
 
 
 def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice
@@ -228,10 +229,12 @@ async def submitted(
         texts=plan.prompts.texts,
         ids=plan.prompts.ids,
         n=plan.width,
-        cache_salt=client.salted(plan.cache_salt),
-        tokenization=plan.tokenization,
-        priority=plan.priority,
-        key=client.share,
+        options=JobOptions(
+            cache_salt=client.salted(plan.cache_salt),
+            tokenization=plan.tokenization,
+            priority=plan.priority,
+            key=client.share,
+        ),
         on_row_end=on_row_end,
     )
 

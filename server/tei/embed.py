@@ -14,10 +14,11 @@ from engine_core.client.encode_calls import (
     StatesCall,
     VectorsCall,
 )
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.encode import JobOptions, encode
+from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.row_names import item_names, renamed
 from server.encoding.text_prompts import behind_prompt, text_prompt

@@ -7,10 +7,11 @@ import numpy as np
 from fastapi import Request, Response
 
 from engine_core.client.encode_calls import ScoresCall
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError, FloatArray
 from engine_core.messages import Tokenization
 from server.api.classify import CLASSIFY
-from server.encoding.encode import JobOptions, Query, encode
+from server.encoding.encode import Query, encode
 from server.encoding.label_scores import probabilities
 from server.encoding.row_names import renamed
 from server.errors import APIError

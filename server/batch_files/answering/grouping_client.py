@@ -8,10 +8,10 @@ from typing import Any
 
 from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.job_options import NO_OPTIONS, JobOptions
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from engine_core.config import EngineConfig
-from engine_core.key_share import NO_KEY, KeyShare
-from engine_core.messages import GenerateJob, SamplingParams, Tokenization
+from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batch_files.answering.arrivals import Arrivals
 from server.batches.bundles import Bundle, bundles, cut, ids_of
@@ -68,20 +68,18 @@ class GroupingClient(EngineClient):
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         n: int = 1,
-        cache_salt: str = "",
-        tokenization: Tokenization | None = None,
-        priority: int = 0,
-        key: KeyShare = NO_KEY,
+        options: JobOptions = NO_OPTIONS,
         on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
         """As `EngineClient` does, but later, and without priority and key: lines are of the batch
         class."""
-        texts, ids, tokenization = texts or [], ids or [], tokenization or Tokenization()
+        texts, ids = texts or [], ids or []
+        tokenization, salt = options.tokenization, options.cache_salt
         if (task := self._arrivals.arrive()) is not None:
             if len(texts) + len(ids) == 1 and tokenization.truncate_to is None:
                 text = (texts[0] if texts else "", tokenization.add_special_tokens)
                 future = asyncio.get_running_loop().create_future()
-                held = _HeldPrompt(task, text, b"".join(ids), params, n, cache_salt, future)
+                held = _HeldPrompt(task, text, b"".join(ids), params, n, salt, future)
                 self._held.append(held)
                 if (stream := await _released(held)) is not None:
                     return await _accepted(stream)
@@ -92,7 +90,7 @@ class GroupingClient(EngineClient):
             texts=texts,
             ids=ids,
             n=n,
-            cache_salt=cache_salt,
+            cache_salt=salt,
             tokenization=tokenization,
         )
         (stream,) = self.send_group(b"", [job])
@@ -106,10 +104,7 @@ class GroupingClient(EngineClient):
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
         instruction: str | None = None,
-        cache_salt: str = "",
-        tokenization: Tokenization | None = None,
-        priority: int = 0,
-        key: KeyShare = NO_KEY,
+        options: JobOptions = NO_OPTIONS,
     ) -> AnswerT:
         """As `EngineClient` does, once there is room."""
         if (task := self._arrivals.arrive()) is not None:
@@ -122,10 +117,7 @@ class GroupingClient(EngineClient):
             ids=ids,
             query=query,
             instruction=instruction,
-            cache_salt=cache_salt,
-            tokenization=tokenization,
-            priority=priority,
-            key=key,
+            options=options,
         )
 
     async def tokenize(self) -> None:

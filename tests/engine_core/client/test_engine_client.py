@@ -19,6 +19,7 @@ import zmq.asyncio
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import (
     Abort,
@@ -149,7 +150,9 @@ async def test_each_job_of_a_group_has_a_stream_and_its_own_end(tmp_path: Path) 
 
 async def refused(client: EngineClient, priority: int = 0) -> EngineError:
     with pytest.raises(EngineError) as raised:
-        await asyncio.wait_for(client.encode(VectorsCall, ids=[b"1234"], priority=priority), 5)
+        await asyncio.wait_for(
+            client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=priority)), 5
+        )
     return raised.value
 
 
@@ -165,7 +168,9 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         for priority in (0, 0, 1):
             error = await refused(client, priority)
             assert (error.code, error.message, error.retry_after) == ("overloaded", "full", 3.5)
-        urgent = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"], priority=-1))
+        urgent = asyncio.create_task(
+            client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=-1))
+        )
         message = await script.job()
         assert message.priority == -1
         now = 0.2
