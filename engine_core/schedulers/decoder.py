@@ -247,7 +247,7 @@ class DecoderScheduler:
     def _add_prompts_of(self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget) -> bool:
         """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
         order. False if one of them has to wait."""
-        prompts = [request for request in self._running.prompts if queue.owns(request)]
+        prompts = [each for each in self._running.prompts if self._classes.of(each) is queue]
         if not prompts and not queue:
             return True
         budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))

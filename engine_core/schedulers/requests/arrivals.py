@@ -33,9 +33,6 @@ class ArrivalQueue:
             and self.waiting.num_tokens < tokens
         )
 
-    def owns(self, request: Request) -> bool:
-        return request.group is None and not request.surplus
-
     def add(self, request: Request) -> None:
         tokens = len(request.tokens)
         self.waiting.add(request, request.priority, tokens)
@@ -98,9 +95,6 @@ class SurplusQueue(ArrivalQueue):
     def youngest(self) -> Request | None:
         """The one that runs and began last."""
         return next(reversed(self.running), None)
-
-    def owns(self, request: Request) -> bool:
-        return request.surplus
 
     def begun(self, request: Request) -> None:
         super().begun(request)

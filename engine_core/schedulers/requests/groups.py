@@ -54,9 +54,6 @@ class GroupQueue:
     def num_tokens(self) -> int:
         return self._num_tokens
 
-    def owns(self, request: Request) -> bool:
-        return request.group is not None
-
     def add(self, request: Request) -> None:
         group = self._state_of(request)
         own = len(request.tokens) - group.prefix_len

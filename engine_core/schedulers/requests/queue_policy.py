@@ -52,10 +52,6 @@ class QueuePolicy(Protocol):
         """Prompt tokens that are to be computed for those that wait, about."""
         ...
 
-    def owns(self, request: Request) -> bool:
-        """It is of this class."""
-        ...
-
     def add(self, request: Request) -> None:
         """A new request waits."""
         ...

@@ -8,6 +8,7 @@ Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with slot
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from engine_core.job import Job, JobKey
 from engine_core.schedulers.requests.request import Request
@@ -18,9 +19,10 @@ _JOBS_AT_LEAST = 8
 
 @dataclass(slots=True, eq=False)
 class _KeyRows:
-    """What an API key has: its weight among keys, rows that are not surplus, jobs, and those of
-    them that have surplus rows, the oldest first."""
+    """What an API key has: its number, its weight among keys, rows that are not surplus, jobs, and
+    those of them that have surplus rows, the oldest first."""
 
+    number: int
     weight: float
     regular: int = 0
     jobs: int = 0
@@ -56,12 +58,11 @@ class RowShares:
 
     def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
         """The first rows of a new job, of which those beyond a share are surplus."""
-        message = job.message
-        number, weight = message.key.number, message.key.weight
-        key = self._keys.get(number)
+        share = job.message.key
+        key = self._keys.get(share.number)
         if key is None:
-            key = self._keys[number] = _KeyRows(weight)
-            self._weights += weight
+            key = self._keys[share.number] = _KeyRows(share.number, share.weight)
+            self._weights += share.weight
         key.jobs += 1
         state = self._jobs[job.key] = _JobRows(key, iter(rows))
         made: list[Request] = []
@@ -80,7 +81,7 @@ class RowShares:
         if state is None:
             return []
         state.key.regular -= state.regular
-        self._left(job, state)
+        self._left(state)
         return list(state.open.values())
 
     def ended(self, request: Request) -> tuple[Request | None, Request | None]:
@@ -96,11 +97,11 @@ class RowShares:
         elif not job.is_batch:
             state.regular -= 1
             state.key.regular -= 1
-            promoted = self._promote(job.message.key.number, state)
+            promoted = self._promote(state)
         made = self._make(job, state)
         if not state.open:
             del self._jobs[job.key]
-            self._left(job, state)
+            self._left(state)
         return promoted, made
 
     def _make(self, job: Job, state: _JobRows) -> Request | None:
@@ -110,7 +111,7 @@ class RowShares:
         state.open[request.row] = request
         if job.is_batch:
             return request
-        if self._has_room(job.message.key.number, state):
+        if self._has_room(state):
             state.regular += 1
             state.key.regular += 1
         else:
@@ -118,21 +119,22 @@ class RowShares:
             state.surplus[request] = state.key.lacking[state] = None
         return request
 
-    def _has_room(self, key: int, state: _JobRows) -> bool:
+    def _has_room(self, state: _JobRows) -> bool:
         if state.regular >= self._of_a_job:
             return False
-        if not key:
+        if not state.key.number:
             return True
         # As if one more key were there: the next one that comes finds slots.
         share = self._slots * state.key.weight / (self._weights + 1)
         return state.key.regular < max(1, int(share))
 
-    def _promote(self, key: int, state: _JobRows) -> Request | None:
+    def _promote(self, state: _JobRows) -> Request | None:
         """A row is not surplus any more: of this job if it has one, else of another of the key."""
         lacking = state.key.lacking
         first = (state,) if state in lacking else ()
-        for candidate in (*first, *lacking):
-            if self._has_room(key, candidate):
+        # Without keys no job makes room for another.
+        for candidate in chain(first, lacking if state.key.number else ()):
+            if self._has_room(candidate):
                 request = next(iter(candidate.surplus))
                 self._take(candidate, request)
                 candidate.regular += 1
@@ -146,10 +148,10 @@ class RowShares:
         if not state.surplus:
             del state.key.lacking[state]
 
-    def _left(self, job: Job, state: _JobRows) -> None:
+    def _left(self, state: _JobRows) -> None:
         key = state.key
         key.lacking.pop(state, None)
         key.jobs -= 1
         if not key.jobs:
             self._weights -= key.weight
-            del self._keys[job.message.key.number]
+            del self._keys[key.number]
