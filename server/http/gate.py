@@ -62,7 +62,7 @@ class Gate:
 
         try:
             handler = self._table.find(scope)
-            if self._has_key(headers, record) or handler in self._open:
+            if handler in self._open or self._has_key(headers, record):
                 await self._answer(handler, scope, receive, send_with_id)
             else:
                 await _UNAUTHORIZED(scope, receive, send_with_id)

@@ -13,10 +13,12 @@ _NUMBER_BYTES = 6
 
 
 class ClientKey(NamedTuple):
-    """A key by its `name` in metrics, with its `share` of an engine. Only requests with the same
-    `salt` share cached prefixes, if what they name themselves is the same, too."""
+    """A key by its `name` in metrics, with its `share` of an engine. What its requests store is the
+    `owner`'s, a digest of the key, which no other has. Only requests with the same `salt` share
+    cached prefixes, if what they name themselves is the same, too."""
 
     name: str
+    owner: str
     share: KeyShare
     salt: str
 
@@ -25,8 +27,8 @@ class ClientKey(NamedTuple):
         return self.salt + own
 
 
-ANYBODY = ClientKey("", NO_KEY, "")
-"""Where there are no keys."""
+ANYBODY = ClientKey("", "", NO_KEY, "")
+"""Where there are no keys: everything is everybody's."""
 
 
 class ClientKeys:
@@ -57,33 +59,25 @@ class ClientKeys:
             return self.anybody
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             return None
-        given = hashlib.sha256(_token(authorization)).digest()
+        given = hashlib.sha256(authorization[len(_SCHEME) :].strip()).digest()
         matches = [(hmac.compare_digest(given, digest), client) for digest, client in self._keys]
         return next((client for is_match, client in matches if is_match), None)
-
-    def owner(self, authorization: bytes) -> str:
-        """Who owns what a request stores: a digest of its key, which no other key has. Without keys
-        everything is everybody's, an empty text's."""
-        return hashlib.sha256(_token(authorization)).hexdigest() if self._keys else ""
 
     def of_owner(self, owner: str) -> ClientKey:
         """Who has stored something, whether the key is still valid or not. What is computed for it
         counts for no share."""
-        found = (client for digest, client in self._keys if digest.hex() == owner)
-        gone = ClientKey("", NO_KEY, self._salt(owner)) if owner else ANYBODY
+        found = (client for _, client in self._keys if client.owner == owner)
+        gone = ClientKey("", owner, NO_KEY, self._salt(owner)) if owner else ANYBODY
         return next(found, gone)._replace(share=NO_KEY)
 
     def _client(self, key: APIKey, *, alone: bool) -> ClientKey:
         number = int.from_bytes(bytes.fromhex(key.digest)[:_NUMBER_BYTES])
         share = NO_KEY if alone else KeyShare(max(number, 1), key.weight)
         shares = key.name in self._share_prefixes
+        salt = self._salt(ALL_KEYS if shares else key.digest)
         if ALL_KEYS in self._share_prefixes:
-            return ClientKey(key.name, share, "")
-        return ClientKey(key.name, share, self._salt(ALL_KEYS if shares else key.digest))
+            salt = ""
+        return ClientKey(key.name, key.digest, share, salt)
 
     def _salt(self, of: str) -> str:
         return hmac.new(self._secret, of.encode(), hashlib.sha256).hexdigest()
-
-
-def _token(authorization: bytes) -> bytes:
-    return authorization[len(_SCHEME) :].strip()

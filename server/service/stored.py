@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from server.echoed import quoted
 from server.errors import APIError
+from server.metrics.request_record import record_of
 from server.service.service import service_of
 from server.state.database import Page, UnknownItemError
 from server.state.state_folder import StateFolder
@@ -28,8 +29,7 @@ def stored_of(request: Request) -> Stored:
     service = service_of(request)
     if service.state is None:
         raise APIError("state_unavailable", service.config.state.fault)
-    authorization = request.headers.get("authorization", "").encode("latin-1")
-    return Stored(service.state, service.keys.owner(authorization))
+    return Stored(service.state, record_of(request).client.owner)
 
 
 async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:

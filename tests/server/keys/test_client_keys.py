@@ -70,9 +70,9 @@ def test_each_of_several_keys_has_a_share_by_its_weight() -> None:
 def test_what_is_stored_is_computed_in_the_name_of_its_owner() -> None:
     keys = ClientKeys(api_keys("a", "b"), SECRET)
     of_request = client(keys, "a")
-    of_batch = keys.of_owner(keys.owner(b"Bearer a"))
+    of_batch = keys.of_owner(of_request.owner)
     assert of_batch.salt == of_request.salt
     assert of_batch.share.number == 0
     keys.replace(api_keys("b"))
-    assert keys.of_owner(ClientKeys(api_keys("a")).owner(b"Bearer a")).salt == of_request.salt
+    assert keys.of_owner(client(ClientKeys(api_keys("a")), "a").owner).salt == of_request.salt
     assert ClientKeys(()).of_owner("") == ANYBODY
