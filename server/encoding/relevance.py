@@ -1,6 +1,7 @@
 """How well texts fit queries: a reranker's scores, or the similarity of an embedder's vectors."""
 
 from collections.abc import Callable
+from itertools import chain
 
 import msgspec
 
@@ -83,9 +84,7 @@ async def relevance(
     Raises APIError, with the request's own field and index, or EngineError if admission or the
     engine refuses the job, or it fails.
     """
-    for row, text in enumerate((*pairs.queries, *pairs.texts)):
-        if len(text) > model.text_bound.most_characters:
-            model.text_bound.check(text, pairs.name(row))
+    model.text_bound.check_all(chain(pairs.queries, pairs.texts), pairs.name)
     if model.served.execution.scores_pairs:
         encoded = await _encode_pairs(service, record, model, pairs, priority)
         config, logits = model.served.execution.model, encoded.logits

@@ -1,5 +1,7 @@
 """How long a text may be that is to be tokenized at all."""
 
+from collections.abc import Callable, Iterable
+
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.errors import APIError
 
@@ -26,8 +28,8 @@ class TextBound:
             )
             raise APIError("context_length_exceeded", reason, field)
 
-    def check_all(self, texts: list[str], field: str) -> None:
-        """The same for each of a list in `field`."""
+    def check_all(self, texts: Iterable[str], name: Callable[[int], str]) -> None:
+        """The same for each of several; `name` returns the field of an index."""
         for index, text in enumerate(texts):
             if len(text) > self.most_characters:
-                self.check(text, f"{field}[{index}]")
+                self.check(text, name(index))

@@ -44,7 +44,7 @@ def parse_items(
     check_count(len(value), field, max_items)
     if kinds == {str}:
         texts = cast("list[str]", value)
-        model.text_bound.check_all(texts, field)
+        model.text_bound.check_all(texts, lambda index: f"{field}[{index}]")
         return text_items(texts)
     lists = cast("list[list[int]]", value)
     checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]

@@ -68,7 +68,7 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
     if not texts:
         raise EmptyBatchError("inputs")
     check_count(len(texts), "inputs", service.limits.max_inputs)
-    model.text_bound.check_all(texts, "inputs")
+    model.text_bound.check_all(texts, lambda index: f"inputs[{index}]")
     prompt = text_prompt(model, body.prompt_name, None)
     whole = [prompt + text for text in texts]
     special = body.add_special_tokens is not False

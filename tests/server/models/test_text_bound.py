@@ -18,5 +18,5 @@ def test_what_is_refused_could_fit_no_model_of_that_length(name: str) -> None:
     (ids,) = tokenizer.encode([text])
     assert len(ids) // 4 > 8 * 32, "what is just below the bound is many times too long"
     with pytest.raises(APIError) as refused:
-        bound.check_all(["short", text + "x" * (len(longest) + 2)], "input")
+        bound.check_all(["short", text + "x" * (len(longest) + 2)], "input[{}]".format)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input[1]")
