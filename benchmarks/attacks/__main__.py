@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from benchmarks.attacks.attacks import ATTACKS, Attack
 from benchmarks.attacks.honest_client import HonestClient
 from benchmarks.attacks.target import Target
@@ -76,9 +78,9 @@ def _measure(attack: Attack, options: argparse.Namespace) -> Outcome:
             process.join()
     seconds = [answer.seconds for answer in answers]
     served = sum(answer.status == 200 for answer in answers) / len(answers)
-    idle_p99 = _percentile([answer.seconds for answer in idle], 0.99)
-    figures = _percentile(seconds, 0.5), _percentile(seconds, 0.99)
-    return Outcome(attack.__name__, served, idle_p99, *figures, memory)
+    (idle_p99,) = _percentiles([answer.seconds for answer in idle], 99)
+    p50, p99 = _percentiles(seconds, 50, 99)
+    return Outcome(attack.__name__, served, idle_p99, p50, p99, memory)
 
 
 @contextmanager
@@ -106,8 +108,9 @@ def _processes(daemon: RunningDaemon) -> Sequence[int]:
     return [daemon.pid, *children, *grandchildren]
 
 
-def _percentile(seconds: list[float], share: float) -> float:
-    return sorted(seconds)[min(int(len(seconds) * share), len(seconds) - 1)]
+def _percentiles(seconds: list[float], *shares: int) -> list[float]:
+    # So few answers have no 99th percentile but the slowest one.
+    return np.percentile(seconds, shares, method="higher").tolist()
 
 
 def _line(outcome: Outcome) -> str:

@@ -28,8 +28,8 @@ from server.app.reload import Certificate, Reload
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
-from server.wire.http_protocol import CONNECTION_LOG, WireProtocol
-from server.wire.log_limit import LogLimit
+from server.wire.http_protocol import WireProtocol
+from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
 from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_parent
 

@@ -1,7 +1,7 @@
 """How a render is given up whose client has left, without the end of its process."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 INTERRUPT = signal.SIGUSR1
@@ -25,12 +25,7 @@ class Interruptible:
         self._inside = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inside = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

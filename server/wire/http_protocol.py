@@ -3,8 +3,7 @@ client may make it spend without progress, and stricter parsing.
 """
 
 import asyncio
-import logging
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -13,12 +12,10 @@ from server.errors import APIError
 from server.metrics.request_record import RequestRecord
 from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10
+from server.wire.log_limit import CONNECTION_LOG
 from server.wire.unread_answers import UnreadAnswers
 from server.wire.unreadable_request import answer_and_close
 from server.wire.write_coalescing import CoalescingTransport
-
-CONNECTION_LOG: Final = logging.getLogger("penstock.connections")
-"""Clients make it speak, as often as they like: an API process puts a LogLimit on it."""
 
 
 class WireProtocol(HttpToolsProtocol):

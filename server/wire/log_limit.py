@@ -2,6 +2,10 @@
 
 import asyncio
 import logging
+from typing import Final
+
+CONNECTION_LOG: Final = logging.getLogger("penstock.connections")
+"""Clients make it speak, as often as they like: an API process puts a LogLimit on it."""
 
 
 class LogLimit(logging.Filter):

@@ -1,14 +1,13 @@
 """Answers that clients do not read: how much of them waits, and who is cut off for that."""
 
 import asyncio
-import logging
 from typing import Protocol
+
+from server.wire.log_limit import CONNECTION_LOG
 
 _LOOK_SECONDS = 1.0
 _NEW = 3
 """Looks at a connection before it can be among those that read least."""
-
-_log = logging.getLogger("penstock.connections")
 
 
 class Connection(Protocol):
@@ -98,5 +97,6 @@ class UnreadAnswers:
 
     def _cut(self, connection: Connection, why: str) -> None:
         unread = self._watched.pop(connection).unread
-        _log.warning("a client that does not read its answer is cut off, %d bytes: %s", unread, why)
+        message = "a client that does not read its answer is cut off, %d bytes: %s"
+        CONNECTION_LOG.warning(message, unread, why)
         connection.cut()
