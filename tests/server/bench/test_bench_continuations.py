@@ -99,16 +99,22 @@ def test_nested_prefixes() -> None:
 @pytest.mark.parametrize("flags", [(), ("--no-groups",), ("--no-prefix-caching",)])
 def test_what_is_saved(flags: tuple[str, ...], tmp_path: Path) -> None:
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
-    arguments = ["--case", "degree-1", "degree-4", "batchllm", "--scale", "0.0005", *flags]
+    arguments = ["--case", "degree-1", "degree-4", "--scale", "0.0005", *flags]
     # A whole block of the cache is smaller than what is left of a prefix.
     arguments += ["--shape", shape, "--block-size", "128"]
-    alone, four, batchllm = cases_of(*arguments, kept=tmp_path / "out.json")
+    alone, four = cases_of(*arguments, kept=tmp_path / "out.json")
     assert alone["figures"]["requests"] == 4
     assert alone["figures"]["saved_share"] == 0
     assert ("grouping_seconds" in alone["figures"]) == (flags != ("--no-groups",))
     whole_blocks = 2000 // 128 * 128
     saved = whole_blocks if flags == ("--no-groups",) else 2000
     assert four["figures"]["saved_share"] == pytest.approx(3 * saved / (4 * 2200))
+
+
+def test_outputs_that_end_by_themselves(tmp_path: Path) -> None:
+    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
+    arguments = ["--case", "batchllm", "--scale", "0.0005", "--shape", shape]
+    (batchllm,) = cases_of(*arguments, kept=tmp_path / "out.json")
     assert batchllm["figures"]["requests"] == 16
     assert batchllm["figures"]["output_tokens"] == sum(
         output_lengths(CASES["batchllm"], 16)  # pyright: ignore[reportArgumentType]
