@@ -11,7 +11,6 @@ from typing import Any
 from engine_core.engine_state import Usage
 from engine_core.job import Job
 from engine_core.outbox import Outbox
-from engine_core.schedulers.batch_share import BatchShare
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
@@ -26,6 +25,7 @@ from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from engine_core.schedulers.short_steps import ShortSteps
 from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
@@ -60,10 +60,11 @@ class DecoderScheduler:
         self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
         self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
-        self._batch_share = BatchShare(
-            self._running, self._arrivals, self._groups, self._costs, self._step_time, clock
-        )
         self._rows = RowShares(config.max_running)
+        self._short_steps = ShortSteps(
+            *(config, self._running, self._classes, self._rows),
+            *(self._costs, self._step_time, clock),
+        )
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0
         self._step = 0
@@ -103,7 +104,7 @@ class DecoderScheduler:
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
         running = self._running
-        limited = self._batch_share.decide()
+        limited = self._short_steps.decide()
         startable = self.queued_tokens() if running.free_slots else running.unsubmitted
         # More micro-batches of short steps would only keep clients waiting.
         self._micro_batches.decide(running.generating, 0 if limited else startable)
@@ -124,13 +125,13 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None or self._batch_share.present:
+        if self._step_time is not None or self._short_steps.present:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
-        if self._batch_share.limited:
-            return self._batch_share.fits_arrivals(self._max_tokens)
+        if self._short_steps.limited:
+            return self._short_steps.fits_arrivals(self._max_tokens)
         budget = self._max_tokens - len(self._running) - self._running.unsubmitted
         free = len(self._running.free_slots)
         return len(self._classes) == len(self._arrivals) and self._arrivals.fits(free, budget)
@@ -175,9 +176,9 @@ class DecoderScheduler:
         self._preemption.for_arrivals(self._max_tokens)
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
-        online, ready = self._batch_share.split(ready)
+        first, ready = self._short_steps.split(ready)
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
-        rows = online + self._batch_share.fitting(rows, online, self._max_tokens)
+        rows = first + self._short_steps.fitting(rows, first, self._max_tokens)
         batch.add_decodes(self._shared.adjacent(rows[: self._max_tokens]))
         self._running.contexts += batch.num_decodes
 
@@ -207,8 +208,7 @@ class DecoderScheduler:
             self._classes.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained
-        if request.group is None:
-            self._batch_share.online.seen()
+        self._short_steps.ending()
         promoted, made = self._rows.ended(request)
         if promoted is not None:
             self._classes.promote(promoted)
@@ -251,8 +251,8 @@ class DecoderScheduler:
         if not prompts and not queue:
             return True
         budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
-        if queue is self._groups:
-            budget.within(self._batch_share.prompt_seconds(batch), self._costs)
+        if queue is not self._arrivals:
+            self._short_steps.limit(budget, batch)
         for request in prompts:
             if not budget.chunk(request.submitted, len(request.tokens)):
                 return False

@@ -34,6 +34,11 @@ _LEAST_IN_ANY_CASE = 32
 it is left: so that all go on."""
 
 
+def tile_tokens(config: ExecutionConfig) -> int:
+    """A device computes a step of a multiple of so many tokens without computing any in vain."""
+    return _MULTIPLE[config.device_type]
+
+
 def efficient_tokens(config: ExecutionConfig) -> int:
     """So many tokens of a step are worth its fixed cost."""
     return min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
@@ -52,7 +57,7 @@ class StepTime:
         parts = max(2, config.num_stages / 2) if self._decodes else 1
         self._most_tokens = config.max_step_tokens / parts
         self._least_tokens = efficient_tokens(config)
-        self._multiple = _MULTIPLE[config.device_type]
+        self._multiple = tile_tokens(config)
 
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
@@ -100,10 +105,10 @@ class PromptBudget:
         """At most so many tokens more."""
         self._tokens = int(min(self._tokens, tokens))
 
-    def within(self, seconds: float, costs: CostModel) -> None:
-        """At most so many seconds more, but a few tokens in any case."""
-        if seconds < math.inf:
-            self._limit = _TimeLimit(costs, max(0.0, seconds))
+    def within(self, seconds: float, costs: CostModel, tile: int) -> None:
+        """About so many seconds more, but a few tokens in any case; all of the step's tokens fill
+        tiles of so many."""
+        self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others)
 
     def chunk(self, start: int, stop: int) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes.
@@ -145,18 +150,23 @@ class PromptBudget:
 
 @dataclass(slots=True)
 class _TimeLimit:
-    """So many `seconds`, and `least` tokens even where these take longer."""
+    """About so many `seconds`: what makes the step's tokens, of which there are `others`, full
+    tiles. And `least` tokens even where these take longer."""
 
     costs: CostModel
     seconds: float
+    tile: int
+    others: int
     least: int = _LEAST_IN_ANY_CASE
 
     def length(self, start: int) -> int:
-        """How many positions of a prompt fit, from `start` on: one at least while there is time."""
+        """How many positions of a prompt fit, from `start` on."""
         length = self.costs.chunk_length(start, self.seconds)
-        return max(length, self.least, int(self.seconds > 0))
+        full = round((self.others + length) / self.tile) * self.tile
+        return max(full - self.others, self.least)
 
     def take(self, start: int, length: int) -> None:
         """So many positions from `start` on are taken."""
         self.seconds = max(0.0, self.seconds - self.costs.chunk_seconds(start, length))
         self.least = max(0, self.least - length)
+        self.others += length

@@ -47,6 +47,12 @@ class RequestClasses:
             return self.groups
         return self.surplus if request.surplus else self.arrivals
 
+    @property
+    def num_below(self) -> int:
+        """Requests of all classes but the first, those that wait included."""
+        running = len(self.groups.running) + len(self.surplus.running)
+        return running + len(self.groups) + len(self.surplus)
+
     def below(self) -> dict[Request, None]:
         """What runs of all classes but the first."""
         return dict.fromkeys([*self.groups.running, *self.surplus.running])

@@ -35,6 +35,7 @@ class _JobRows:
     in order."""
 
     key: _KeyRows
+    is_batch: bool
     unmade: Iterator[Request]
     open: dict[int, Request] = field(default_factory=dict[int, Request])
     surplus: dict[Request, None] = field(default_factory=dict[Request, None])
@@ -51,6 +52,8 @@ class RowShares:
         self._jobs: dict[JobKey, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
         self._weights = 0.0
+        self.small_jobs = 0
+        """Jobs that clients wait for which have no surplus rows."""
 
     def __len__(self) -> int:
         """Jobs with open rows."""
@@ -64,7 +67,8 @@ class RowShares:
             key = self._keys[share.number] = _KeyRows(share.number, share.weight)
             self._weights += share.weight
         key.jobs += 1
-        state = self._jobs[job.key] = _JobRows(key, iter(rows))
+        state = self._jobs[job.key] = _JobRows(key, job.is_batch, iter(rows))
+        self.small_jobs += not job.is_batch
         made: list[Request] = []
         while len(made) < job.share and (request := self._make(job, state)) is not None:
             made.append(request)
@@ -115,6 +119,7 @@ class RowShares:
             state.regular += 1
             state.key.regular += 1
         else:
+            self.small_jobs -= not state.surplus
             request.surplus = True
             state.surplus[request] = state.key.lacking[state] = None
         return request
@@ -147,8 +152,10 @@ class RowShares:
         del state.surplus[request]
         if not state.surplus:
             del state.key.lacking[state]
+            self.small_jobs += 1
 
     def _left(self, state: _JobRows) -> None:
+        self.small_jobs -= not (state.is_batch or state.surplus)
         key = state.key
         key.lacking.pop(state, None)
         key.jobs -= 1

@@ -1,6 +1,7 @@
 """What clients notice of a batch, in simulated time: a whole engine core, over a worker that takes
 the times of an 8B model."""
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -30,6 +31,11 @@ def seconds_of(step: StepInput) -> float:
     return 4e-3 + len(step.tokens) // 4 * 19e-6
 
 
+def seconds_by_tiles(step: StepInput) -> float:
+    """The same, where a tile of 256 tokens that is not full takes as long as one that is."""
+    return 4e-3 + math.ceil(len(step.tokens) / 4 / 256) * 256 * 19e-6
+
+
 @dataclass
 class Measured:
     """Seconds to the first token of each request, and a token thereafter; tokens of the batch."""
@@ -39,10 +45,11 @@ class Measured:
     batch_tokens: int = 0
 
 
-def measured(tokenizer, *, batch: bool, online: bool) -> Measured:
+def measured(tokenizer, *, batch: bool, online: bool, tiles: bool = False) -> Measured:
     timed = TimedEngine(
         tokenizer,
-        seconds_of,
+        seconds_by_tiles if tiles else seconds_of,
+        devices=("cuda:0" if tiles else "cpu",),
         tick=2e-4,
         blocks=6000,
         model=LLAMA_8B,
@@ -86,5 +93,12 @@ def test_clients_wait_little_beside_a_batch_and_the_batch_goes_on(word_tokenizer
     assert len(both.first) == len(idle.first) == RATE * SECONDS
     assert np.median(both.first) <= np.median(idle.first) + 40e-3
     assert max(both.first) <= max(idle.first) + 120e-3
+    assert np.median(both.later) <= 30e-3
+    assert both.batch_tokens >= 0.8 * alone.batch_tokens
+
+
+def test_short_steps_of_a_gpu_compute_little_in_vain(word_tokenizer) -> None:
+    alone = measured(word_tokenizer, batch=True, online=False, tiles=True)
+    both = measured(word_tokenizer, batch=True, online=True, tiles=True)
     assert np.median(both.later) <= 30e-3
     assert both.batch_tokens >= 0.8 * alone.batch_tokens

@@ -50,6 +50,24 @@ def test_steps_of_a_gpu_fill_the_tiles_of_its_products() -> None:
     assert PromptBudget(8192, 0, times).chunk(62_500, 64_000) == 1500
 
 
+@pytest.mark.parametrize(("others", "filled"), [(0, 768), (100, 768), (200, 1024), (700, 1536)])
+def test_a_short_step_fills_tiles_too(others: int, filled: int) -> None:
+    """8 ms more are about 800 tokens: the full tiles that are next to that."""
+    budget = PromptBudget(8192, 20_000, None, others)
+    budget.within(8e-3, CostModel(COSTS), 256)
+    assert budget.chunk(0, 100) == 100
+    budget.take(0, 100)
+    left = budget.chunk(0, 5000)
+    budget.take(0, left)
+    assert others + 100 + left == filled
+    # Some go on even where no time is left, and no more than these.
+    late = PromptBudget(8192, 20_000, None, 256)
+    late.within(-1e-3, CostModel(COSTS), 256)
+    assert late.chunk(0, 5000) == 32
+    late.take(0, 32)
+    assert late.chunk(0, 5000) == 0
+
+
 def test_the_last_tokens_join_the_chunk_before_them() -> None:
     times = step_time()
     length = PromptBudget(8192, 0, times).chunk(0, 3000)

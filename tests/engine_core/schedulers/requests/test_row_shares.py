@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine_core.job import Job
 from engine_core.key_share import KeyShare
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.row_shares import RowShares
 from tests.engine_core.driver import Driver, prompt_of
@@ -80,9 +81,44 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
             assert len(own) <= job.share
             if not job.message.key.number:
                 assert regular(own) == min(2, len(own))
+        jobs = {
+            other.job: regular(rows) < len(rows)
+            for other in alive
+            if (rows := [each for each in alive if each.job is other.job])
+        }
+        assert shares.small_jobs == list(jobs.values()).count(False)
+    assert shares.small_jobs == 0
     assert not shares
     assert not shares._keys
     assert shares._weights == 0
+
+
+def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
+    costs = Coefficients(step=1e-3, token=1e-3, attended=1e-9, context=1e-9)
+    driver = Driver(num_blocks=2000, max_running=64, max_step_tokens=512, costs=costs)
+    large = job_of(1, rows=200)
+    driver.scheduler.add(large, rows_of(large))
+    for _ in range(8):
+        step(driver)
+    assert len(driver.submitted[-1].requests) == 64
+    driver.add(2, prompt_of(6, seed=9), 12)
+    step(driver)
+    first = len(driver.submitted)
+    while len(driver.text(2)) < 12:
+        step(driver)
+    # Eight rows are the large job's share, and one is another's; the others fill 20 ms.
+    rows = [batch.num_decodes for batch in driver.submitted[first:]]
+    assert 10 <= min(rows) <= max(rows) <= 20
+    assert max(batch.num_tokens for batch in driver.submitted[first:]) <= 20 + 32
+    driver.drain()
+    assert len([row for row in driver.outputs[1] if row.finish is not None]) == 200
+    driver.assert_idle()
+
+
+def step(driver: Driver) -> None:
+    """The next step that can be submitted."""
+    while not driver.submit():
+        driver.finish()
 
 
 @pytest.mark.parametrize("stages", [1, 2])
