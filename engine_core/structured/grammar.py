@@ -12,10 +12,12 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
+from engine_core.structured.json_schema import largest_bound, simplified
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
 
 _MAX_MESSAGE = 300
+_BOUND_TOO_LARGE = "Failed to generate regex for "
 _PROBED_TOKENS = 4
 
 # A space, or a line break with its indentation: JSON may be laid out, but not be endless blanks.
@@ -78,6 +80,8 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
         start = LLMatcher(self._vocabulary, _source(grammar), log_level=0, limits=_LIMITS)
+        if start.get_error().startswith(_BOUND_TOO_LARGE):
+            raise GrammarError(f"{largest_bound(grammar.source)} is too large a bound")
         self._probe(start)
         return CompiledGrammar(start, self._end, self._words)
 
@@ -132,7 +136,7 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
         try:
             return LLMatcher.grammar_from_json_schema(
-                grammar.source, defaults={"whitespace_pattern": _JSON_WHITESPACE}
+                simplified(grammar.source), defaults={"whitespace_pattern": _JSON_WHITESPACE}
             )
         except ValueError as error:
             raise GrammarError(_one_line(str(error))) from None
@@ -147,5 +151,7 @@ def _check(matcher: LLMatcher) -> None:
 def _one_line(message: str) -> str:
     if message.startswith("NoExtension"):
         return "no text matches"
+    if message.startswith("oneOf constraints"):
+        return "oneOf with schemas that may overlap: use anyOf"
     line = " ".join(message.replace("<non-verbose/>", "").split())
     return line if len(line) <= _MAX_MESSAGE else line[:_MAX_MESSAGE] + " ..."

@@ -39,7 +39,7 @@ def demo() -> GrammarCompiler:
         ("json_schema", '{"$ref": "#"}', "no text matches"),
         ("json_schema", '{"enum": []}', "Unsatisfiable"),
         ("json_schema", '{"type": "string", "pattern": "a("}', "unclosed group"),
-        ("json_schema", '{"type": "object", ', "EOF"),
+        ("json_schema", '{"type": "object", ', "cannot be read: Expecting property name"),
         ("json_schema", json.dumps({"type": "object", "properties": MANY}), "Current row has"),
         ("json_schema", '{"items": ' * 200 + "{}" + "}" * 200, "recursion limit"),
         ("regex", "a(", "unclosed group"),

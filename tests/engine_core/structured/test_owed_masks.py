@@ -104,7 +104,7 @@ def test_a_step_gets_its_mask_though_rows_are_aborted(aborted: set[int]) -> None
 
 def test_a_grammar_that_fails_frees_every_step_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows of one job are in two steps whose masks are owed; the first row's grammar fails."""
-    driver = MaskedDriver(num_blocks=64, stages=2)
+    driver = MaskedDriver(num_blocks=64, stages=2, max_running=16)
     params = params_of(LONG, TOKENS)
     driver.constrain(0, prompt_of(4, 0), params, rows=2)
     driver.constrain(1, prompt_of(4, 1), params)

@@ -1,0 +1,232 @@
+"""Schemas as pydantic and others write them: what is generated is what they read."""
+
+import datetime as dt
+import enum
+import json
+import pathlib
+import random
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import (
+    Base64Bytes,
+    BaseModel,
+    Field,
+    IPvAnyAddress,
+    SecretStr,
+    TypeAdapter,
+    conint,
+)
+
+from engine_core.messages import Grammar, SamplingParams
+from engine_core.structured.grammar import GrammarCompiler, GrammarError
+from engine_core.structured.json_schema import SchemaError, simplified
+from engine_core.structured.matcher import Matcher
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.demo import GENERATOR_NAME, demo_models
+
+TOKENIZER = Tokenizer.load(demo_models()[GENERATOR_NAME])
+COMPILER = GrammarCompiler(TOKENIZER, 4096)
+CLOSING = ('"', "}", "]")
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    born: dt.datetime
+    lives: Annotated[int, Field(ge=0, le=9)]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: str | None = None
+    toys: dict[Color, int] = {}
+
+
+PETS = Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
+def rewritten(schema: Any) -> Any:
+    return json.loads(simplified(json.dumps(schema)))
+
+
+def compiled(schema: Any) -> None:
+    COMPILER.compile(Grammar("json_schema", json.dumps(schema), "response_format"))
+
+
+def ids_of(text: str) -> list[int]:
+    (ids,) = TOKENIZER.encode([text], add_special_tokens=False)
+    return np.frombuffer(ids, np.int32).tolist()
+
+
+def fits(schema: Any, value: Any) -> bool:
+    start = COMPILER.compile(Grammar("json_schema", json.dumps(schema), ""))
+    matcher = Matcher(start, SamplingParams(), 4096)
+    return all(map(matcher.accept, ids_of(json.dumps(value)))) and matcher.complete
+
+
+def generated(schema: Any, draw: random.Random) -> str:
+    """Random tokens of one character; strings and lists are closed when they become long."""
+    start = COMPILER.compile(Grammar("json_schema", json.dumps(schema), ""))
+    matcher = Matcher(start, SamplingParams(), 4096)
+    said: list[int] = []
+    while not matcher.complete:
+        mask = np.zeros(matcher.words, np.uint32)
+        matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        if start.end in allowed and len(said) > 5:
+            break
+        texts = {token: TOKENIZER.decode([token]) for token in allowed if token != start.end}
+        plain = [token for token, text in texts.items() if len(text) == 1 and " " < text < "~"]
+        closing = [token for token in plain if texts[token] in CLOSING]
+        said.append(draw.choice(closing if closing and len(said) > 30 else plain or [*texts]))
+        assert matcher.accept(said[-1])
+    return TOKENIZER.decode(said)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pathlib.PurePath, SecretStr, bytes, IPvAnyAddress, Base64Bytes, dt.time, dt.date,
+        dt.datetime, conint(gt=-5, lt=5), dict[Color, bool],
+        dict[Literal["a", "b"], Color], tuple[int, bool], list[Color], int | None, PETS, list[PETS],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_generated_for_a_type_of_pydantic_is_read_by_it(kind: Any) -> None:
+    adapter = TypeAdapter[Any](kind)
+    schema, draw = adapter.json_schema(), random.Random(5)
+    for _ in range(3):
+        text = generated(schema, draw)
+        json.loads(text)
+        # A format that is an annotation leaves any text.
+        if kind not in (IPvAnyAddress, Base64Bytes):
+            adapter.validate_json(text)
+
+
+@pytest.mark.parametrize("name", ["path", "password", "ipvanyaddress", "uri-reference", ""])
+def test_a_format_that_is_not_followed_is_an_annotation(name: str) -> None:
+    assert rewritten({"type": "string", "format": name}) == {"type": "string"}
+    assert fits({"items": {"type": "string", "format": name}, "type": "array"}, ["any text"])
+
+
+def test_a_format_that_is_followed_stays() -> None:
+    schema = {"type": "string", "format": "date"}
+    assert rewritten(schema) == schema
+    assert fits(schema, "2024-02-29")
+    assert not fits(schema, "2024-02-30")
+
+
+@pytest.mark.parametrize("more", [{}, {"pattern": "Z$"}, {"pattern": "Z$", "allOf": [{}]}])
+def test_no_minute_has_61_seconds(more: dict[str, Any]) -> None:
+    moment = {"type": "string", "format": "date-time", **more}
+    assert fits(moment, "2024-02-29T23:59:59Z")
+    assert not fits(moment, "2024-02-29T23:59:60Z")
+    assert fits(moment, "2024-02-29T23:59:59+01:00") == (not more)
+    assert not fits({"type": "string", "format": "time"}, "23:59:60Z")
+
+
+def test_names_of_an_enum_become_optional_properties() -> None:
+    schema = {
+        "type": "object",
+        "propertyNames": {"enum": ["a", "b", "c"]},
+        "properties": {"a": {"type": "boolean"}, "z": {"type": "null"}},
+        "additionalProperties": {"type": "integer"},
+    }
+    for value in ({}, {"a": True}, {"b": 1}, {"a": False, "b": 2, "c": 3}):
+        assert fits(schema, value)
+    for value in ({"a": 1}, {"b": True}, {"z": None}, {"d": 1}):
+        assert not fits(schema, value)
+    assert not fits(schema | {"required": ["b"]}, {"a": True})
+    assert fits(schema | {"additionalProperties": False}, {"a": True})
+    assert not fits(schema | {"additionalProperties": False}, {"b": 1})
+
+
+def test_names_within_names_do_not_multiply() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(12):
+        names = {"enum": [f"name-{number}" for number in range(64)]}
+        schema = {"type": "object", "propertyNames": names, "additionalProperties": schema}
+    assert len(simplified(json.dumps(schema))) < 12 * 64 * 60
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"pattern": "^a"}, {"enum": []}, {"enum": [str(n) for n in range(65)]}, True,
+        {"enum": ["a"], "maxLength": 3}, {"$ref": "#/$defs/none"}, {"$ref": "#/$defs/loop"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_names_are_refused(names: Any) -> None:
+    loop = {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}
+    with pytest.raises(GrammarError, match="propertyNames: only an enum of at most 64"):
+        compiled({"type": "object", "propertyNames": names, **loop})
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "x-guidance": {"lenient": True}}, "uniqueItems"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "use anyOf"),
+        ({"type": "integer", "minimum": 1e20}, r"minimum 1e\+20 is too large a bound"),
+        ({"type": "number", "exclusiveMaximum": -(10**40)}, "exclusiveMaximum -1000"),
+        ({"type": "number", "maximum": 10**400}, "out of range"),
+        ({"propertyNames": {"const": "a"}, "required": ["b"]}, "propertyNames: a required name"),
+        ({"propertyNames": {"const": "a"}, "patternProperties": {}}, "beside patternProperties"),
+    ],
+)
+def test_what_cannot_be_followed_is_named(schema: Any, message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        compiled(schema)
+
+
+def test_items_that_may_repeat_are_any_items() -> None:
+    assert fits({"type": "array", "items": {"type": "integer"}, "uniqueItems": False}, [1, 1])
+
+
+def test_data_and_names_are_no_keywords() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "format": {"const": {"format": "path"}},
+            "x-guidance": {"enum": [{"format": 1}]},
+        },
+        "required": ["format", "x-guidance"],
+        "default": {"x-guidance": {"format": "path"}},
+        "additionalProperties": False,
+    }
+    assert rewritten(schema) == schema
+    assert fits(schema, {"format": {"format": "path"}, "x-guidance": {"format": 1}})
+
+
+@pytest.mark.parametrize("source", ["", "{", "1e400x", '{"a":' * 2000, '{"minimum": 1e400}'])
+def test_what_cannot_be_read_is_refused(source: str) -> None:
+    with pytest.raises(SchemaError):
+        simplified(source)
+
+
+keywords = st.sampled_from(
+    ["format", "propertyNames", "properties", "items", "allOf", "$defs", "required", "enum", "$ref"]
+)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(schema=junk)
+def test_whatever_is_sent_is_compiled_or_refused(schema: Any) -> None:
+    try:
+        compiled(schema)
+    except GrammarError:
+        return
