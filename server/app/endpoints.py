@@ -1,4 +1,4 @@
-"""Every endpoint that a module of `server.api` or `server.tei` declares."""
+"""Every endpoint that a module of `server.api`, `server.cohere` or `server.tei` declares."""
 
 import importlib
 import pkgutil
@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 import server.api
+import server.cohere
 import server.tei
 from server.service.endpoint import Endpoint
 
@@ -32,7 +33,7 @@ def routes(endpoints: Iterable[Endpoint]) -> list[APIRoute]:
 
 
 def _declared() -> Iterator[Endpoint]:
-    for package in (server.api, server.tei):
+    for package in (server.api, server.cohere, server.tei):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             declared = vars(importlib.import_module(module.name)).values()
             yield from (value for value in declared if isinstance(value, Endpoint))

@@ -1,4 +1,4 @@
-"""The request's fields behind the rows of its job, for the engine's refusals."""
+"""The request's fields behind the rows of its job, for refusals of the engine and of a plan."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from server.errors import APIError
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 
 
-def renamed(error: EngineError, name: Callable[[int], str]) -> APIError:
+def renamed(error: EngineError | APIError, name: Callable[[int], str]) -> APIError:
     """`error` with the request's own field; `name` returns that of a row."""
     row = _ROW.fullmatch(error.param or "")
     if row is None:
-        return APIError.from_engine(error)
+        return error if isinstance(error, APIError) else APIError.from_engine(error)
     field = name(int(row["index"] or 0))
     return APIError(error.code, error.message.replace(row[0], field, 1), field)
 

@@ -1,4 +1,4 @@
-"""cohere: reranking, with both of its clients."""
+"""cohere: embedding and reranking, with both of its clients."""
 
 import asyncio
 
@@ -36,6 +36,37 @@ def test_rerank_cuts_documents(client, daemon, documents):
             return_documents=True,
         )  # fmt: skip
         assert answer.results[0].document.text == documents[1]
+
+
+def test_embed(client, daemon, documents):
+    kinds = ["float", "int8", "ubinary"]
+    answer = client.embed(
+        model=daemon.embedder, texts=documents, input_type="search_document", embedding_types=kinds
+    )
+    assert answer.response_type == "embeddings_by_type"
+    assert answer.texts == documents
+    assert [len(row) for row in answer.embeddings.float_] == [384] * len(documents)
+    assert [len(row) for row in answer.embeddings.ubinary] == [48] * len(documents)
+    assert all(max(map(abs, row)) == 127 for row in answer.embeddings.int8)
+    assert answer.meta.billed_units.input_tokens > 0
+
+
+def test_embed_floats(daemon, documents):
+    client = cohere.Client(api_key=daemon.key, base_url=daemon.url)
+    answer = client.embed(model=daemon.embedder, texts=documents, input_type="search_document")
+    assert answer.response_type == "embeddings_floats"
+    assert [len(row) for row in answer.embeddings] == [384] * len(documents)
+
+
+def test_embed_cuts_texts(daemon):
+    client = cohere.ClientV2(api_key=daemon.key, base_url=daemon.url)
+    inputs = [{"content": [{"type": "text", "text": "word " * 600}]}]
+    asked = {"model": daemon.embedder, "input_type": "search_query", "inputs": inputs}
+    answer = client.embed(**asked)
+    assert len(answer.embeddings.float_) == 1
+    with pytest.raises(cohere.BadRequestError) as caught:
+        client.embed(**asked, truncate="NONE")
+    assert caught.value.body["error"]["param"] == "inputs[0]"
 
 
 def test_errors(client, daemon, documents):

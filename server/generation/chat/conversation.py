@@ -55,7 +55,7 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
     *others, last = messages
     if last.role != "assistant" or last.content is None:
         return ""
-    return _text(last.content, f"messages[{len(others)}].content")
+    return joined_text(last.content, f"messages[{len(others)}].content")
 
 
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
@@ -81,7 +81,7 @@ def _template_message(message: ChatMessage, field: str, template: ChatTemplate) 
         role = "system"
     found: dict[str, Any] = {"role": role}
     if message.content is not None:
-        found["content"] = _text(message.content, f"{field}.content")
+        found["content"] = joined_text(message.content, f"{field}.content")
     elif role != "assistant":
         raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
     if message.tool_calls:
@@ -97,7 +97,8 @@ def _template_message(message: ChatMessage, field: str, template: ChatTemplate) 
     return found
 
 
-def _text(content: str | list[ContentPart], field: str) -> str:
+def joined_text(content: str | list[ContentPart], field: str) -> str:
+    """The text of a content, its parts joined by line breaks. Raises APIError for other parts."""
     if isinstance(content, str):
         return content
     return "\n".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))

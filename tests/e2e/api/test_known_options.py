@@ -30,6 +30,7 @@ TEMPLATE = """\
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
 CHAT: JSON = {**GENERATION, "messages": [{"role": "user", "content": "Hello"}]}
 EMBEDDING: JSON = {"model": "embedder", "input": "What do pandas eat?"}
+COHERE_EMBEDDING: JSON = {"model": "embedder", "texts": ["What do pandas eat?"]}
 RERANK: JSON = {
     "model": "ranker",
     "query": "What do pandas eat?",
@@ -41,6 +42,8 @@ BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     "/v1/chat/completions": CHAT,
     "/v1/embeddings": EMBEDDING,
+    "/v1/embed": COHERE_EMBEDDING,
+    "/v2/embed": COHERE_EMBEDDING,
     "/v1/rerank": RERANK,
     "/v2/rerank": RERANK,
     "/rerank": RERANK,
@@ -71,7 +74,7 @@ TEI_FORMS: dict[str, JSON] = {
 # Two names of one thing: a request has one of them.
 INSTEAD_OF = {
     "max_completion_tokens": "max_tokens", "queries": "text_1", "documents": "text_2",
-    "messages": "prompt",
+    "messages": "prompt", "inputs": "texts",
 }  # fmt: skip
 _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
 _OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|expires_at)": ?("[^"]*"|\d+),?')

@@ -34,6 +34,8 @@ REFUSED_BY_ENGINE = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": HELLO},
     "/v1/embeddings": {"input": "a"},
+    "/v1/embed": {"texts": ["a"]},
+    "/v2/embed": {"texts": ["a"]},
     "/v1/rerank": PAIR,
     "/v2/rerank": PAIR,
     "/rerank": PAIR,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import server.api
+import server.cohere
 import server.tei
 from server.errors import APIError
 from server.http.body import Body
@@ -19,7 +20,7 @@ TABLE = known_options()
 
 def bodies() -> dict[str, Body[Any]]:
     """Every body that an endpoint reads, by the name of its type."""
-    packages = (server.api, server.tei)
+    packages = (server.api, server.cohere, server.tei)
     modules = [
         importlib.import_module(f"{package.__name__}.{module.name}")
         for package in packages

@@ -1,0 +1,1 @@
+"""Bodies and answers of Cohere's endpoints."""

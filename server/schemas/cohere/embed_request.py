@@ -1,0 +1,71 @@
+"""`/v1/embed` and `/v2/embed`."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from server.schemas.chat import ContentPart
+from server.schemas.common import INT64_MAX, INT64_MIN, Count
+from server.schemas.embeddings import InputType
+from server.schemas.rerank import APIVersion
+
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+
+
+class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One input in parts, of which only texts are served."""
+
+    content: Annotated[list[ContentPart], Meta(min_length=1)]
+
+
+class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of `/v1/embed` or `/v2/embed`: `texts`, or `inputs` in parts.
+
+    `input_type` chooses the checkpoint's prompt. `truncate` says at which end an input loses tokens
+    beyond `max_tokens`, special tokens included, or beyond the model's length; NONE refuses it.
+    """
+
+    texts: Annotated[list[str], Meta(min_length=1)] | None = None
+    inputs: Annotated[list[EmbedInput], Meta(min_length=1)] | None = None
+    model: str | None = None
+    input_type: InputType | None = None
+    embedding_types: Annotated[list[EmbeddingType], Meta(min_length=1)] | None = None
+    output_dimension: Count | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: Count | None = None
+    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+
+
+Vector = Annotated[
+    msgspec.Raw,
+    Meta(
+        extra_json_schema={
+            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
+        }
+    ),
+]
+
+
+class EmbeddedUnits(msgspec.Struct, frozen=True):
+    """The tokens of all inputs, special tokens included."""
+
+    input_tokens: int
+
+
+class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`warnings` names the inputs that were cut."""
+
+    api_version: APIVersion
+    billed_units: EmbeddedUnits
+    warnings: list[str] = []
+
+
+class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: a vector for each text, in order; by type, each type has such a list."""
+
+    id: str
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    embeddings: list[Vector] | dict[EmbeddingType, list[Vector]]
+    texts: list[str]
+    meta: EmbedMeta
