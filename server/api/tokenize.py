@@ -44,7 +44,6 @@ async def answer_tokenization(request: Request, model: Model, body: TokenizeRequ
     service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
         text, special = await _text(service, record, model, body)
-    model.text_bound.check(text, "prompt" if body.messages is None else "messages")
     with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
         # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
         tokens = await asyncio.to_thread(
@@ -72,6 +71,7 @@ async def _text(
         if body.prompt is None:
             raise APIError("invalid_request", "prompt: is required without messages", "prompt")
         _refuse_chat_options(body)
+        model.text_bound.check(body.prompt, "prompt")
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
         raise APIError("invalid_request", "messages: not together with prompt", "messages")

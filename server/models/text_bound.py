@@ -21,9 +21,13 @@ class TextBound:
 
     def check(self, text: str, field: str) -> None:
         """Raises APIError `context_length_exceeded`, naming the request's field."""
-        if len(text) > self.most_characters:
+        self.check_length(len(text), field)
+
+    def check_length(self, characters: int, field: str) -> None:
+        """The same for a text of so many characters, which need not exist yet."""
+        if characters > self.most_characters:
             reason = (
-                f"{field}: {len(text)} characters; this model takes {self._max_model_len} tokens, "
+                f"{field}: {characters} characters; this model takes {self._max_model_len} tokens, "
                 f"and no text of more than {self.most_characters} is tokenized, not even truncated"
             )
             raise APIError("context_length_exceeded", reason, field)
@@ -32,4 +36,4 @@ class TextBound:
         """The same for each of several; `name` returns the field of an index."""
         for index, text in enumerate(texts):
             if len(text) > self.most_characters:
-                self.check(text, name(index))
+                self.check_length(len(text), name(index))

@@ -61,6 +61,8 @@ async def answer_predict(request: Request, raw: bytes) -> Response:
     body = _body.decode(raw, strictly=service.config.strict_fields)
     model = service.find(record, body.model, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
+    for index, texts in enumerate(sequences.items):
+        model.text_bound.check_all(texts, lambda _, item=index: sequences.name(item))
     cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
     config = model.served.execution.model
     with CancelOnDisconnect(request.receive):

@@ -1,6 +1,6 @@
 """A conversation's prompt: checked, admitted, rendered by the model's template."""
 
-from server.generation.chat.conversation import ChatOptions, conversation
+from server.generation.chat.conversation import ChatOptions, conversation, num_characters
 from server.metrics.request_record import RequestRecord
 from server.schemas.chat import ChatMessage
 from server.service.registry import Model
@@ -19,10 +19,14 @@ async def chat_prompt(
     """The text for the model to continue, special tokens written out.
 
     The whole conversation is counted until its prompt is known. Raises APIError: a message at
-    fault, too much in flight, a template that refuses, or that too many wait for, no time.
+    fault, texts far beyond what the model takes, too much in flight, a template that refuses, or
+    that too many wait for, no time.
     """
+    model.text_bound.check_length(num_characters(messages), "messages")
     # What waits is the frame alone: messages without any text are many times its size in memory.
     question = frame(conversation(messages, options, model.chat.template))
     pool, key = service.admission.of(model.name), record.client.share.number
     with pool.admit(rows=1, tokens=len(question), key=key):
-        return await within_limit(service.limits, record, model.chat.prompt_of(question))
+        prompt = await within_limit(service.limits, record, model.chat.prompt_of(question))
+    model.text_bound.check(prompt, "messages")
+    return prompt

@@ -49,6 +49,17 @@ def conversation(
     )
 
 
+def num_characters(messages: Sequence[ChatMessage]) -> int:
+    """Those of roles and contents, which a template writes out."""
+    return sum(len(message.role) + _length(message.content) for message in messages)
+
+
+def _length(content: str | list[ContentPart] | None) -> int:
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part.text or "") for part in content)
+
+
 def last_answer(messages: Sequence[ChatMessage]) -> str:
     """The text of the last message if it is an assistant's, or else none. Raises APIError, as
     `conversation` does."""

@@ -17,8 +17,15 @@ REQUESTS = {
         "input[1]",
     ),
     "/v1/rerank": ({"model": EMBEDDER_NAME, "query": "a", "documents": [LONG]}, "documents[0]"),
+    "/v1/chat/completions": (
+        {"model": GENERATOR_NAME, "messages": [{"role": "user", "content": LONG}]},
+        "messages",
+    ),
     "/tokenize": ({"model": EMBEDDER_NAME, "prompt": LONG}, "prompt"),
 }
+
+
+MANY = [{"role": "assistant"}] * 300_000
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +44,13 @@ def test_a_text_far_too_long_is_refused_by_name_before_it_is_tokenized(
     assert time.monotonic() - started < 2
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
+
+
+def test_a_conversation_that_no_prompt_has_room_for_is_not_rendered(daemon: Daemon) -> None:
+    for path in ("/v1/chat/completions", "/tokenize"):
+        body = {"model": GENERATOR_NAME, "messages": MANY}
+        answer = httpx.post(f"{daemon.url}{path}", json=body, timeout=30)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["param"] == "messages"
+        assert error["message"].startswith("messages: 2700000 characters; this model takes 1024")
