@@ -50,7 +50,7 @@ async def create_chat_completion(request: Request) -> Response:
     model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
-        plan = await _plan(body, service, record, model)
+        plan = await chat_plan(body, service, record, model)
         generating = generate(service, record, model, plan)
         answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
         try:
@@ -58,7 +58,7 @@ async def create_chat_completion(request: Request) -> Response:
                 return await EventStream.begin(answer.events(generating, usage))
             return json_answer(await answer.whole(generating))
         except EngineError as error:
-            raise _of_chat(error, body) from None
+            raise chat_error(error, body) from None
 
 
 class _Answer:
@@ -123,7 +123,7 @@ class _Answer:
         )
 
 
-async def _plan(
+async def chat_plan(
     body: ChatRequest, service: Service, record: RequestRecord, model: Model
 ) -> GenerationPlan:
     """The request, checked, its prompt rendered. Raises APIError."""
@@ -177,7 +177,7 @@ def _top_logprobs(body: ChatRequest) -> int | None:
     return None
 
 
-def _of_chat(error: EngineError, body: ChatRequest) -> APIError:
+def chat_error(error: EngineError, body: ChatRequest) -> APIError:
     """The engine's refusal with this endpoint's field for `prompt` or `max_tokens`."""
     param = error.param
     if param is not None and param.startswith("prompt"):

@@ -51,6 +51,11 @@ class Choice:
         return not self._brings_scores and scores is not None and not scores.complete
 
     @property
+    def met_stop_string(self) -> bool:
+        """One of the request's stop strings has ended it."""
+        return self._stops is not None and self._stops.found
+
+    @property
     def likelihood(self) -> float:
         """The mean log-probability of the tokens, if the engine reports them."""
         return self._likelihood / max(self.tokens, 1)

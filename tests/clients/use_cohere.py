@@ -1,11 +1,13 @@
-"""cohere: embedding and reranking, with both of its clients."""
+"""cohere: embedding and reranking, with both of its clients, and chat with the newer."""
 
 import asyncio
+import json
 
 import cohere
 import pytest
 
 QUERY = "What do pandas eat?"
+MESSAGES = [{"role": "user", "content": "What does it return?"}]
 
 
 @pytest.fixture(scope="module", params=[cohere.Client, cohere.ClientV2])
@@ -67,6 +69,44 @@ def test_embed_cuts_texts(daemon):
     with pytest.raises(cohere.BadRequestError) as caught:
         client.embed(**asked, truncate="NONE")
     assert caught.value.body["error"]["param"] == "inputs[0]"
+
+
+def test_chat(daemon):
+    co = cohere.ClientV2(api_key=daemon.key, base_url=daemon.url)
+    asked = {"model": daemon.generator, "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+    answer = co.chat(**asked, logprobs=True)
+    assert answer.finish_reason == "MAX_TOKENS"
+    assert answer.message.role == "assistant"
+    assert answer.usage.tokens.output_tokens == len(answer.logprobs) == 8
+    events = list(co.chat_stream(**asked))
+    types = [event.type for event in events]
+    assert types[:2] == ["message-start", "content-start"]
+    assert types[-2:] == ["content-end", "message-end"]
+    deltas = [event.delta.message.content.text for event in events[2:-2]]
+    assert "".join(deltas) == answer.message.content[0].text
+    assert events[-1].delta.finish_reason == "MAX_TOKENS"
+    assert events[-1].delta.usage.tokens == answer.usage.tokens
+    stopped = co.chat(**asked, stop_sequences=[" "])
+    assert stopped.finish_reason == "STOP_SEQUENCE"
+
+
+def test_chat_by_a_schema(daemon):
+    co = cohere.ClientV2(api_key=daemon.key, base_url=daemon.url)
+    schema = {"type": "object", "properties": {"sky": {"enum": ["blue"]}}, "required": ["sky"]}
+    schema["additionalProperties"] = False
+    answer = co.chat(
+        model=daemon.generator, messages=MESSAGES, max_tokens=40, temperature=0,
+        response_format={"type": "json_object", "json_schema": schema},
+    )  # fmt: skip
+    assert json.loads(answer.message.content[0].text) == {"sky": "blue"}
+    assert answer.finish_reason == "COMPLETE"
+
+
+def test_chat_without_tools(daemon):
+    co = cohere.ClientV2(api_key=daemon.key, base_url=daemon.url)
+    with pytest.raises(cohere.BadRequestError) as caught:
+        co.chat(model=daemon.generator, messages=MESSAGES, documents=["Water is wet."])
+    assert caught.value.body["error"]["param"] == "documents"
 
 
 def test_errors(client, daemon, documents):

@@ -15,6 +15,7 @@ import pytest
 from server.errors import ERRORS
 from server.schemas.chat import ChatRequest
 from server.schemas.classify import ClassifyRequest
+from server.schemas.cohere.chat_request import CohereChatRequest
 from server.schemas.cohere.embed_request import CohereEmbedRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
@@ -32,6 +33,7 @@ API = (ROOT / "docs/api.md").read_text()
 REQUESTS: dict[str, type[msgspec.Struct]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
+    "/v2/chat": CohereChatRequest,
     "/v1/embeddings": EmbeddingRequest,
     "/v1/embed": CohereEmbedRequest,
     "/v1/rerank": RerankRequest,

@@ -41,6 +41,7 @@ CLASSIFY: JSON = {"model": "ranker", "input": "What do pandas eat?"}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     "/v1/chat/completions": CHAT,
+    "/v2/chat": CHAT,
     "/v1/embeddings": EMBEDDING,
     "/v1/embed": COHERE_EMBEDDING,
     "/v2/embed": COHERE_EMBEDDING,
@@ -184,7 +185,8 @@ def told(response: httpx.Response) -> object:
     """What an answer says, but for what no two share; of a stream whatever its pieces are."""
     if "text/event-stream" not in response.headers["content-type"]:
         return _OF_ONE_ANSWER.sub("", response.text)
-    *events, done = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    lines = response.text.splitlines()
+    *events, done = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     assert done == "[DONE]"
     chunks = [json.loads(event) for event in events]
     usages = [chunk.get("usage", "absent") for chunk in chunks]

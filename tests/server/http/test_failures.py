@@ -33,6 +33,7 @@ HELLO = [{"role": "user", "content": "a"}]
 REFUSED_BY_ENGINE = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": HELLO},
+    "/v2/chat": {"messages": HELLO},
     "/v1/embeddings": {"input": "a"},
     "/v1/embed": {"texts": ["a"]},
     "/v2/embed": {"texts": ["a"]},
