@@ -10,10 +10,11 @@ from server.schemas.sampling import SamplingOptions
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message's content. Only type `text` is served."""
+    """A part of a message's content. Types `text` and, of an assistant, `refusal` are served."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +33,12 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation. An assistant's may lack `content`."""
+    """One message of a conversation. An assistant's may lack `content`. Roles beside `system`,
+    `developer`, `user`, `assistant` and `tool` are the template's to know."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[ContentPart] | None = None
+    refusal: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None

@@ -1,6 +1,11 @@
 """A conversation's prompt: checked, admitted, rendered by the model's template."""
 
-from server.generation.chat.conversation import ChatOptions, conversation, num_characters
+from server.generation.chat.conversation import (
+    ChatOptions,
+    conversation,
+    num_characters,
+    unusual_roles,
+)
 from server.metrics.request_record import RequestRecord
 from server.schemas.chat import ChatMessage
 from server.service.registry import Model
@@ -24,9 +29,13 @@ async def chat_prompt(
     """
     model.text_bound.check_length(num_characters(messages), "messages")
     # What waits is the frame alone: messages without any text are many times its size in memory.
-    question = frame(conversation(messages, options, model.chat.template))
+    parsed = conversation(messages, options, model.chat.template)
+    question, unusual = frame(parsed), unusual_roles(parsed)
+    del parsed
     pool, key = service.admission.of(model.name), record.client.share.number
     with pool.admit(rows=1, tokens=len(question), key=key):
         prompt = await within_limit(service.limits, record, model.chat.prompt_of(question))
     model.text_bound.check(prompt, "messages")
+    for message in unusual:
+        message.check(prompt)
     return prompt

@@ -1,7 +1,7 @@
 """From a request's messages to the conversation that a template renders."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ _OWN_NAMES = {
     "add_generation_prompt",
     "continue_final_message",
 }
+_USUAL_ROLES = {"system", "developer", "user", "assistant", "tool"}
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -57,7 +58,7 @@ def num_characters(messages: Sequence[ChatMessage]) -> int:
 def _length(content: str | list[ContentPart] | None) -> int:
     if content is None or isinstance(content, str):
         return len(content or "")
-    return sum(len(part.text or "") for part in content)
+    return sum(len(part.text or part.refusal or "") for part in content)
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
@@ -66,7 +67,31 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
     *others, last = messages
     if last.role != "assistant" or last.content is None:
         return ""
-    return joined_text(last.content, f"messages[{len(others)}].content")
+    return joined_text(last.content, f"messages[{len(others)}].content", refuses=True)
+
+
+class UnusualRole(NamedTuple):
+    """A message of a role that not every template knows."""
+
+    field: str
+    role: str
+    text: str
+
+    def check(self, prompt: str) -> None:
+        """Raises APIError if the text is not in the prompt: a template leaves out what it does not
+        know."""
+        if self.text not in prompt:
+            message = f"{self.field}: this model's chat template has no role {quoted(self.role)}"
+            raise APIError("invalid_request", message, self.field)
+
+
+def unusual_roles(conversation: Conversation) -> list[UnusualRole]:
+    """The messages whose role is the template's to know."""
+    return [
+        UnusualRole(f"messages[{index}].role", message["role"], message["content"].strip())
+        for index, message in enumerate(conversation.messages)
+        if message["role"] not in _USUAL_ROLES
+    ]
 
 
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
@@ -87,18 +112,24 @@ def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> No
 
 def _template_message(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str, Any]:
     """One message as a template sees it: text in one piece, nothing that is null."""
-    role: str = message.role
+    role = message.role
     if role == "developer" and role not in template.source:
         role = "system"
     found: dict[str, Any] = {"role": role}
     if message.content is not None:
-        found["content"] = joined_text(message.content, f"{field}.content")
+        found["content"] = joined_text(
+            message.content, f"{field}.content", refuses=role == "assistant"
+        )
     elif role != "assistant":
         raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
+    if message.refusal is not None:
+        if role != "assistant":
+            raise _only_an_assistant(f"{field}.refusal", "refuses")
+        said = [text for text in (found.get("content"), message.refusal) if text]
+        found["content"] = "\n".join(said)
     if message.tool_calls:
         if role != "assistant":
-            name = f"{field}.tool_calls"
-            raise APIError("invalid_request", f"{name}: only an assistant may call tools", name)
+            raise _only_an_assistant(f"{field}.tool_calls", "calls tools")
         found["tool_calls"] = [
             _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
@@ -108,20 +139,28 @@ def _template_message(message: ChatMessage, field: str, template: ChatTemplate) 
     return found
 
 
-def joined_text(content: str | list[ContentPart], field: str) -> str:
-    """The text of a content, its parts joined by line breaks. Raises APIError for other parts."""
+def joined_text(content: str | list[ContentPart], field: str, *, refuses: bool = False) -> str:
+    """The text of a content, its parts joined by line breaks. Raises APIError for parts that are no
+    text, and no refusal of somebody who `refuses`."""
     if isinstance(content, str):
         return content
-    return "\n".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
+    parts = enumerate(content)
+    return "\n".join(_part(part, f"{field}[{i}]", refuses=refuses) for i, part in parts)
 
 
-def _part(part: ContentPart, field: str) -> str:
-    if part.type != "text":
+def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
+    if part.type != "text" and not (refuses and part.type == "refusal"):
         message = f"{field}: parts of type {quoted(part.type)} are not served here, only 'text'"
         raise APIError("invalid_request", message, field)
-    if part.text is None:
-        raise APIError("invalid_request", f"{field}.text: is required", f"{field}.text")
-    return part.text
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        name = f"{field}.{part.type}"
+        raise APIError("invalid_request", f"{name}: is required", name)
+    return text
+
+
+def _only_an_assistant(field: str, does: str) -> APIError:
+    return APIError("invalid_request", f"{field}: only an assistant {does}", field)
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:

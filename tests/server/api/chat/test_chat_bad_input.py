@@ -38,6 +38,7 @@ def deployment(open_deployment) -> Deployment:
     return say_little(open_deployment)
 
 
+REFUSAL = {"type": "refusal", "refusal": "I cannot."}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
@@ -48,8 +49,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ([], "messages"),
         ("Hello", "messages"),
         ([{"content": "a"}], "messages[0].role"),
-        ([*HELLO, {"role": "wizard", "content": "a"}], "messages[1].role"),
-        ([{"role": "function", "content": "a"}], "messages[0].role"),
+        ([*HELLO, {"role": "", "content": "a"}], "messages[1].role"),
+        ([*HELLO, {"role": "x" * 65, "content": "a"}], "messages[1].role"),
+        ([{"role": "function"}], "messages[0].content"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "tool", "content": None}], "messages[0].content"),
@@ -62,7 +64,12 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ([{"role": "user", "content": ["a"]}], "messages[0].content[0]"),
         ([{"role": "user", "content": "a", "name": 3}], "messages[0].name"),
         ([{"role": "user", "content": "a", "tool_calls": [TOOL]}], "messages[0].tool_calls"),
-        ([{"role": "assistant", "refusal": "no"}], "messages[0].refusal"),
+        ([{"role": "user", "content": "a", "refusal": "no"}], "messages[0].refusal"),
+        ([{"role": "user", "content": [REFUSAL]}], "messages[0].content[0]"),
+        (
+            [{"role": "assistant", "content": [{"type": "refusal"}]}],
+            "messages[0].content[0].refusal",
+        ),
     ],
 )
 def test_messages_at_fault(deployment, messages, param):

@@ -246,40 +246,6 @@ def test_a_stop_string(deployment, say, streamed):
     assert text == "The quick"
 
 
-def test_parts_of_text_are_joined_by_line_breaks(deployment):
-    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
-    chat(deployment, messages=[{"role": "user", "content": parts}])
-    assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
-
-
-def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
-    talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    chat(deployment, messages=talk)
-    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(deployment).texts[0]
-
-
-def test_what_an_sdk_sends_back(deployment):
-    """An answer as the SDK dumps it, with tool calls of some other server."""
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    talk = [
-        *HELLO,
-        {
-            "role": "assistant",
-            "content": None,
-            "refusal": None,
-            "annotations": [],
-            "audio": None,
-            "function_call": None,
-            "tool_calls": [call],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "42"},
-    ]
-    chat(deployment, model="chatml", messages=talk)
-    (text,) = job_of(deployment, "chatml").texts
-    assert '<call>{"name": "f", "arguments": {"a": 1}}</call>' in text
-    assert "None" not in text
-
-
 def test_variables_of_the_template(deployment):
     chat(deployment, model="chatml", chat_template_kwargs={"enable_thinking": False, "x": [10**30]})
     assert job_of(deployment, "chatml").texts[0].endswith("assistant\n<think></think>")
