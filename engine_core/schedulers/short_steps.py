@@ -22,9 +22,9 @@ _age = attrgetter("last_step")
 
 
 class ShortSteps:
-    """Limits what steps take of lower classes, of batches and surplus rows, while there are jobs
-    that are within their share, or were a moment ago. Regular rows go first, and are not limited
-    themselves: nor is anything as long as all jobs are large."""
+    """Limits what steps take of lower classes, of batches and surplus rows, while there is a job
+    of a client that is within its share, or was a moment ago; beside a batch, any job of a client.
+    Regular rows go first, and are not limited themselves."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ShortSteps:
         self._costs, self._step_time = costs, step_time
         self._tile = tile_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
-        self._online = OnlineTraffic(lambda: rows.small_jobs > 0, clock)
+        self._online = OnlineTraffic(self._is_online, clock)
         self.limited = False
 
     @property
@@ -51,7 +51,7 @@ class ShortSteps:
 
     def ending(self) -> None:
         """A row is about to end."""
-        if self._rows.small_jobs:
+        if self._is_online():
             self._online.seen()
 
     def decide(self) -> bool:
@@ -103,3 +103,8 @@ class ShortSteps:
         """What so many prompt tokens of clients add to the next step."""
         seconds = self._costs.chunk_seconds(0, tokens)
         return seconds if self._step_time is None else min(seconds, self._step_time.of(seconds))
+
+    def _is_online(self) -> bool:
+        beside_batch = bool(self._classes.groups.running) or len(self._classes.groups) > 0
+        jobs = self._rows.client_jobs if beside_batch else self._rows.small_jobs
+        return jobs > 0

@@ -52,8 +52,8 @@ class RowShares:
         self._jobs: dict[JobKey, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
         self._weights = 0.0
-        self.small_jobs = 0
-        """Jobs that clients wait for which have no surplus rows."""
+        self.client_jobs = self.small_jobs = 0
+        """Jobs that are not of the batch class; those of them without surplus rows."""
 
     def __len__(self) -> int:
         """Jobs with open rows."""
@@ -68,6 +68,7 @@ class RowShares:
             self._weights += share.weight
         key.jobs += 1
         state = self._jobs[job.key] = _JobRows(key, job.is_batch, iter(rows))
+        self.client_jobs += not job.is_batch
         self.small_jobs += not job.is_batch
         made: list[Request] = []
         while len(made) < job.share and (request := self._make(job, state)) is not None:
@@ -155,6 +156,7 @@ class RowShares:
             self.small_jobs += 1
 
     def _left(self, state: _JobRows) -> None:
+        self.client_jobs -= not state.is_batch
         self.small_jobs -= not (state.is_batch or state.surplus)
         key = state.key
         key.lacking.pop(state, None)

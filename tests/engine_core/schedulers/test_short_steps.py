@@ -1,13 +1,17 @@
 """Beside online traffic, batch work fills steps to 20 ms; without any, to the whole budget."""
 
+from array import array
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import PrefixGroup
+from engine_core.job import Job, PrefixGroup
+from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, StepWork
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
+from engine_core.schedulers.requests.request import Request
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
@@ -65,6 +69,24 @@ def test_steps_are_short_while_a_client_waits_and_full_before(stages: int) -> No
     steps = driver.submitted[first:]
     assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
     assert all(batch_tokens(batch) for batch in steps)
+    assert_texts(driver, prompts)
+
+
+def test_steps_are_short_beside_a_large_request_too() -> None:
+    driver = driver_of()
+    prompts = add_batch(driver, 60)
+    params = SamplingParams(max_tokens=9)
+    large = Job(b"client", GenerateJob(100, params=params, n=16), 16, 0)
+    rows = [
+        Request(large, row, params, array("i", [3] * 30), max_len=39, seed=0) for row in range(16)
+    ]
+    step(driver)
+    driver.scheduler.add(large, rows)
+    first = len(driver.submitted)
+    while len(driver.outputs.get(100, [])) < 16 * 9:
+        step(driver)
+    steps = driver.submitted[first + 1 :]
+    assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
     assert_texts(driver, prompts)
 
 

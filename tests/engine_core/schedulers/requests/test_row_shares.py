@@ -87,7 +87,7 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
             if (rows := [each for each in alive if each.job is other.job])
         }
         assert shares.small_jobs == list(jobs.values()).count(False)
-    assert shares.small_jobs == 0
+    assert shares.small_jobs == shares.client_jobs == 0
     assert not shares
     assert not shares._keys
     assert shares._weights == 0
