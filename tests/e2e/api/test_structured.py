@@ -155,7 +155,7 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
         ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
         ({"structured_outputs": {"json": {"type": "strin"}}}, "structured_outputs.json", "strin"),
         ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
-        ({"guided_json": '{"type": "object"'}, "guided_json", "EOF"),
+        ({"guided_json": '{"type": "object"'}, "guided_json", "cannot be read"),
         ({"json_schema": {"type": "strin"}}, "json_schema", "strin"),
         ({"response_format": {"type": "json_object", "schema": {"not": {}}}},
          "response_format.schema", "not"),

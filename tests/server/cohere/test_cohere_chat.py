@@ -141,7 +141,7 @@ def test_a_conversation_of_every_role(deployment) -> None:
     ("fields", "param"),
     [
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "", "content": "a"}]}, "messages[0].role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0].content[0]",
