@@ -40,9 +40,9 @@ help:
 run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
 
-# Three tests at a time, but for those that measure: half of the suite waits for daemons.
+# Two tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy)" --numprocesses 3 --dist worksteal
+	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy)" --numprocesses 2 --dist worksteal
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
 # Not two at a time: they build images, run containers and measure.

@@ -121,8 +121,9 @@ def test_what_is_in_flight_fails_at_once_and_everything_ends(
         daemon.wait_ready()
         processes, victim = pids(daemon), drawn.randrange(stages)
         traffic = Traffic(daemon, model)
-        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2, 20)
-        time.sleep(drawn.random())
+        for seconds in (drawn.random(), 0.0):
+            wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2, 20)
+            time.sleep(seconds)
         os.kill(daemon.part(f"0.worker-{victim}"), number)
         lost = time.monotonic()
         code = daemon.exit_code(30)

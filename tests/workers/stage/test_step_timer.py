@@ -22,7 +22,6 @@ def test_a_step_on_the_host_waits_computes_and_sends() -> None:
     assert before <= times.start_us <= times.end_us <= after
     assert times.idle_us == -1
     waits = (times.wait_us, times.busy_us, times.transfer_us)
-    assert waits == tuple(sorted(waits))
     assert all(us >= least for us, least in zip(waits, (10_000, 20_000, 30_000), strict=True))
     assert sum(waits) >= after - before - 5_000
 
