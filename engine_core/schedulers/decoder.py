@@ -62,8 +62,7 @@ class DecoderScheduler:
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._rows = RowShares(config.max_running)
         self._short_steps = ShortSteps(
-            *(config, self._running, self._classes, self._rows),
-            *(self._costs, self._step_time, clock),
+            config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
         )
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = 0

@@ -72,9 +72,9 @@ class ShortSteps:
         others. Where there is no limit, all are alike."""
         if not self.limited:
             return [], ready
-        below = self._classes.below()
-        first = [request for request in ready if request not in below]
-        return first, [request for request in ready if request in below]
+        queue_of, regular = self._classes.of, self._classes.arrivals
+        first = [request for request in ready if queue_of(request) is regular]
+        return first, [request for request in ready if queue_of(request) is not regular]
 
     def fitting(self, rows: list[Request], first: list[Request], max_tokens: int) -> list[Request]:
         """As many generating `rows` of lower classes, which have waited longest, as fit beside the

@@ -1,16 +1,13 @@
 """`/v1/embeddings`: a vector for each input."""
 
-import asyncio
-import base64
-
-import msgspec
 from fastapi import Request, Response
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from engine_core.client.encode_calls import EncodedVectors, VectorsCall
 from engine_core.client.job_options import JobOptions
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import count_usage, encode
+from server.encoding.vector_json import rows_in_json
 from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -32,8 +29,6 @@ EMBEDDINGS = Endpoint(
     order=30,
 )
 _body = Body(EmbeddingRequest)
-
-_ROWS_AT_ONCE = 64
 
 
 @EMBEDDINGS.answered_by
@@ -66,19 +61,14 @@ async def create_embeddings(request: Request) -> Response:
 
 
 async def _embeddings(encoded: EncodedVectors, plan: EmbeddingPlan) -> list[Embedding]:
-    """One entry a row. Other requests run in between: a large answer takes a while to encode."""
+    """One entry a row."""
     vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
-    embeddings: list[Embedding] = []
-    for index, row in enumerate(quantize(vectors, plan.dtype)):
-        if index % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)
-        value = base64.b64encode(row.tobytes()).decode() if plan.in_base64 else row.tolist()
-        cut = bool(encoded.dropped) and encoded.dropped[index] > 0
-        embeddings.append(
-            Embedding(
-                index=index,
-                embedding=Raw(msgspec.json.encode(value)),
-                truncated=True if cut else UNSET,
-            )
+    rows = await rows_in_json(quantize(vectors, plan.dtype), in_base64=plan.in_base64)
+    return [
+        Embedding(
+            index=index,
+            embedding=row,
+            truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
         )
-    return embeddings
+        for index, row in enumerate(rows)
+    ]

@@ -79,7 +79,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
                 model=model.name,
                 results=_results(scores, best, returned),
                 data=_voyage_results(scores, best, returned),
-                meta=_meta(found, version="2" if "/v2/" in request.url.path else "1"),
+                meta=_meta(found, APIVersion.of(request.url.path)),
                 usage=found.usage,
             )
         )
@@ -127,9 +127,9 @@ def _voyage_results(
     ]
 
 
-def _meta(found: Relevance, *, version: str) -> RerankMeta:
+def _meta(found: Relevance, version: APIVersion) -> RerankMeta:
     return RerankMeta(
-        api_version=APIVersion(version),
+        api_version=version,
         billed_units=BilledUnits(search_units=1),
         tokens=InputTokens(found.usage.prompt_tokens),
         warnings=[f"documents[{index}] was cut to fit" for index in found.cut],

@@ -1,7 +1,5 @@
 """`/v2/chat` in the terms of `/v1/chat/completions`, and its errors in Cohere's."""
 
-from msgspec import UNSET
-
 from server.errors import APIError
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import CohereChatRequest, CohereJson
@@ -41,5 +39,5 @@ def in_cohere_words(error: APIError) -> APIError:
 def _format(body: CohereChatRequest) -> ResponseFormat | None:
     requested = body.response_format
     if isinstance(requested, CohereJson):
-        return JsonObject(UNSET if requested.json_schema is UNSET else requested.json_schema)
+        return JsonObject(requested.json_schema)
     return requested

@@ -1,10 +1,7 @@
 """`/v1/embed` and `/v2/embed`: a vector for each text, in one type or several."""
 
-import asyncio
-import base64
 from collections.abc import Iterable
 
-import msgspec
 import numpy as np
 from fastapi import Request, Response
 from msgspec import Raw
@@ -16,6 +13,7 @@ from server.api.embeddings import EMBEDDINGS
 from server.cohere.embed_plan import cohere_embedding_plan, given_texts
 from server.encoding.encode import encode
 from server.encoding.row_names import item_names, renamed
+from server.encoding.vector_json import rows_in_json
 from server.encoding.vectors import AnyArray, quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -24,11 +22,10 @@ from server.metrics.request_record import record_of
 from server.schemas.cohere.embed_request import (
     CohereEmbeddings,
     CohereEmbedRequest,
-    EmbeddedUnits,
     EmbeddingType,
     EmbedMeta,
 )
-from server.schemas.rerank import APIVersion
+from server.schemas.rerank import APIVersion, InputTokens
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
 
@@ -48,8 +45,6 @@ EMBED_V2 = Endpoint(
 )
 _body = Body(CohereEmbedRequest)
 
-_ROWS_AT_ONCE = 64
-
 
 @EMBED.answered_by
 @EMBED_V2.answered_by
@@ -60,7 +55,7 @@ async def embed(request: Request) -> Response:
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     texts, field = given_texts(body)
     plan = cohere_embedding_plan(body, texts, field, model, service.limits)
-    name, version = item_names(field, texts), "2" if "/v2/" in request.url.path else "1"
+    name, version = item_names(field, texts), APIVersion.of(request.url.path)
     with CancelOnDisconnect(request.receive):
         options = JobOptions(tokenization=plan.tokenization, priority=plan.priority)
         try:
@@ -68,10 +63,11 @@ async def embed(request: Request) -> Response:
         except EngineError as error:
             raise renamed(error, name) from None
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
-        one_type = version == "1" and body.embedding_types is None
+        one_type = version.version == "1" and body.embedding_types is None
         types: list[EmbeddingType] = body.embedding_types or ["float"]
         by_type: dict[EmbeddingType, list[Raw]] = {
-            kind: await _in_json(vectors, kind) for kind in types
+            kind: await rows_in_json(_of_type(vectors, kind), in_base64=kind == "base64")
+            for kind in types
         }
         return json_answer(
             CohereEmbeddings(
@@ -80,8 +76,8 @@ async def embed(request: Request) -> Response:
                 embeddings=by_type["float"] if one_type else by_type,
                 texts=texts,
                 meta=EmbedMeta(
-                    api_version=APIVersion(version),
-                    billed_units=EmbeddedUnits(sum(encoded.prompt_tokens)),
+                    api_version=version,
+                    billed_units=InputTokens(sum(encoded.prompt_tokens)),
                     warnings=[f"{name(row)} was cut to fit" for row in _cut(encoded)],
                 ),
             )
@@ -91,17 +87,6 @@ async def embed(request: Request) -> Response:
 def _cut(encoded: EncodedVectors) -> Iterable[int]:
     """The rows that lost tokens."""
     return (row for row, dropped in enumerate(encoded.dropped) if dropped)
-
-
-async def _in_json(vectors: FloatArray, kind: EmbeddingType) -> list[Raw]:
-    """Each vector as JSON. Other requests run in between: a large answer takes a while."""
-    rows: list[Raw] = []
-    for index, row in enumerate(_of_type(vectors, kind)):
-        if index % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)
-        text = base64.b64encode(row.tobytes()).decode() if kind == "base64" else row.tolist()
-        rows.append(Raw(msgspec.json.encode(text)))
-    return rows
 
 
 def _of_type(vectors: FloatArray, kind: EmbeddingType) -> AnyArray:

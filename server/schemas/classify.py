@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import INT64_MAX, INT64_MIN, TextOrIds, Usage
+from server.schemas.common import Int64, TextOrIds, Usage
 
 
 class ClassifyRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -19,7 +19,7 @@ class ClassifyRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     use_activation: bool | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     cache_salt: str | None = None
     user: str | None = None
 

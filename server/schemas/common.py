@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TextOrIds = str | list[str | int | list[int]]
 

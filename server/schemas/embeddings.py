@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import INT64_MAX, INT64_MIN, Count, TextOrIds, Usage
+from server.schemas.common import Count, Int64, TextOrIds, Usage
 
 _QUERY = ("query", "search_query", "retrieval.query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
@@ -49,7 +49,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     normalize: bool | None = None
     use_activation: bool | None = None
     normalized: bool | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     cache_salt: str | None = None
     user: str | None = None
     truncation: bool | None = None
@@ -57,19 +57,23 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None
 
 
+Vector = Annotated[
+    msgspec.Raw,
+    Meta(
+        extra_json_schema={
+            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
+        }
+    ),
+]
+"""Numbers, or their bytes in base64."""
+
+
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     """One input's vector. `truncated` is there, and true, where the input was cut."""
 
     object: str = "embedding"
     index: int
-    embedding: Annotated[
-        msgspec.Raw,
-        Meta(
-            extra_json_schema={
-                "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
-            }
-        ),
-    ]
+    embedding: Vector
     truncated: Literal[True] | UnsetType = UNSET
 
 

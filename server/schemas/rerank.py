@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import INT64_MAX, INT64_MIN, Count, Usage
+from server.schemas.common import Count, Int64, Usage
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     return_documents: bool | None = None
     use_activation: bool | None = None
     instruction: str | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     cache_salt: str | None = None
     user: str | None = None
 
@@ -57,6 +57,11 @@ class APIVersion(msgspec.Struct, frozen=True):
 
     version: str
 
+    @classmethod
+    def of(cls, path: str) -> "APIVersion":
+        """That of a request's path."""
+        return cls("2" if "/v2/" in path else "1")
+
 
 class BilledUnits(msgspec.Struct, frozen=True):
     """Cohere's: a request is one search."""
@@ -65,7 +70,7 @@ class BilledUnits(msgspec.Struct, frozen=True):
 
 
 class InputTokens(msgspec.Struct, frozen=True):
-    """Cohere's: the number in `usage`."""
+    """Cohere's: the tokens of all texts, special tokens included."""
 
     input_tokens: int
 

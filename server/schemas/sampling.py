@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import INT64_MAX, INT64_MIN, Count
+from server.schemas.common import Count, Int64
 from server.schemas.response_format import (
     Choices,
     Regex,
@@ -75,9 +75,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
-    seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    seed: Int64 | None = None
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
     regex: Regex | None = None

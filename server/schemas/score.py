@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import INT64_MAX, INT64_MIN, Usage
+from server.schemas.common import Int64, Usage
 
 Texts = str | Annotated[list[str], Meta(min_length=1)]
 
@@ -27,7 +27,7 @@ class ScoreRequest(msgspec.Struct, kw_only=True, frozen=True):
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     use_activation: bool | None = None
     instruction: str | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     cache_salt: str | None = None
     user: str | None = None
 

@@ -98,6 +98,12 @@ class Driver:
             for row in outputs.rows:
                 self.outputs.setdefault(row.job, []).append(row)
 
+    def step(self) -> DecodeBatch:
+        """The next step that can be submitted."""
+        while not self.submit():
+            self.finish()
+        return self.submitted[-1]
+
     def drain(self) -> None:
         while True:
             while self.submit():

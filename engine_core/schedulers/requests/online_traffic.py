@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 STEP_SECONDS = 20e-3
-"""What a step with work of the batch class is filled to beside online traffic. A request that
+"""What a step with work of lower classes is filled to beside online traffic. A request that
 arrives waits for one, and each token of those that run takes one. Batches lose little: of an 8B
 model an H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
 
@@ -13,7 +13,7 @@ _REMEMBERED = 5.0
 
 
 class OnlineTraffic:
-    """Requests that are not of the batch class: present, or until a moment ago."""
+    """Requests that others give way to: present, or until a moment ago."""
 
     def __init__(self, present: Callable[[], bool], clock: Callable[[], float]) -> None:
         """`present` tells whether there is one; `clock` is in seconds."""

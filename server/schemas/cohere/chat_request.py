@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from server.schemas.chat import Messages
-from server.schemas.common import INT64_MAX, INT64_MIN, Count
+from server.schemas.common import Count, Int64
 from server.schemas.response_format import PlainText, SchemaText
 from server.schemas.sampling import Penalty, StopString
 
@@ -34,14 +34,14 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    seed: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    seed: Int64 | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     p: Annotated[float, Meta(ge=0, le=1)] | None = None
     logprobs: bool | None = None
     response_format: PlainText | CohereJson | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
+    priority: Int64 | None = None
     citation_options: CitationOptions | None = None
 
 

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from server.schemas.chat import ContentPart
-from server.schemas.common import INT64_MAX, INT64_MIN, Count
-from server.schemas.embeddings import InputType
-from server.schemas.rerank import APIVersion
+from server.schemas.common import Count, Int64
+from server.schemas.embeddings import InputType, Vector
+from server.schemas.rerank import APIVersion, InputTokens
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
@@ -34,30 +34,14 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_dimension: Count | None = None
     truncate: Literal["NONE", "START", "END"] | None = None
     max_tokens: Count | None = None
-    priority: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)] | None = None
-
-
-Vector = Annotated[
-    msgspec.Raw,
-    Meta(
-        extra_json_schema={
-            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
-        }
-    ),
-]
-
-
-class EmbeddedUnits(msgspec.Struct, frozen=True):
-    """The tokens of all inputs, special tokens included."""
-
-    input_tokens: int
+    priority: Int64 | None = None
 
 
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`warnings` names the inputs that were cut."""
 
     api_version: APIVersion
-    billed_units: EmbeddedUnits
+    billed_units: InputTokens
     warnings: list[str] = []
 
 

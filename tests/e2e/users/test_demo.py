@@ -265,7 +265,7 @@ def test_processes_are_named_and_light(demo: Daemon) -> None:
         assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
         status = Path(f"/proc/{pid}/status").read_text()
         resident = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
-        assert resident <= 200 * 1024
+        assert resident <= 150 * 1024
 
 
 def test_health_version_metrics_and_docs(demo: Daemon) -> None:

@@ -36,13 +36,6 @@ def add_batch(
     return prompts
 
 
-def step(driver: Driver) -> DecodeBatch:
-    """The next step that can be submitted."""
-    while not driver.submit():
-        driver.finish()
-    return driver.submitted[-1]
-
-
 def batch_tokens(batch: DecodeBatch) -> int:
     rows = zip(batch.requests, batch.lens, strict=True)
     return sum(length for request, length in rows if request.group is not None)
@@ -60,12 +53,12 @@ def assert_texts(driver: Driver, prompts: dict[int, list[int]], output: int = 20
 def test_steps_are_short_while_a_client_waits_and_full_before(stages: int) -> None:
     driver = driver_of(stages)
     prompts = add_batch(driver, 60)
-    assert driver.costs.seconds(step(driver).work) > STEP_SECONDS
+    assert driver.costs.seconds(driver.step().work) > STEP_SECONDS
     prompts[100] = prompt_of(30, seed=100)
     driver.add(100, prompts[100], 20)
     first = len(driver.submitted)
     while not driver.text(100)[19:]:
-        step(driver)
+        driver.step()
     steps = driver.submitted[first:]
     assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
     assert all(batch_tokens(batch) for batch in steps)
@@ -80,11 +73,11 @@ def test_steps_are_short_beside_a_large_request_too() -> None:
     rows = [
         Request(large, row, params, array("i", [3] * 30), max_len=39, seed=0) for row in range(16)
     ]
-    step(driver)
+    driver.step()
     driver.scheduler.add(large, rows)
     first = len(driver.submitted)
     while len(driver.outputs.get(100, [])) < 16 * 9:
-        step(driver)
+        driver.step()
     steps = driver.submitted[first + 1 :]
     assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
     assert_texts(driver, prompts)
@@ -100,7 +93,7 @@ def test_steps_stay_short_for_five_seconds() -> None:
     long: list[bool] = []
     for wait in (0.0, 4.9, 5.1):
         driver.now = ended + wait
-        long.append(driver.costs.seconds(step(driver).work) > STEP_SECONDS + COSTS.token)
+        long.append(driver.costs.seconds(driver.step().work) > STEP_SECONDS + COSTS.token)
     assert long == [False, False, True]
 
 
@@ -108,16 +101,16 @@ def test_steps_of_online_requests_alone_are_as_they_were() -> None:
     driver = driver_of()
     for job in range(12):
         driver.add(job, prompt_of(200, seed=job), 3)
-    assert step(driver).num_tokens == 1024
+    assert driver.step().num_tokens == 1024
 
 
 def test_an_online_prompt_is_not_limited_and_batch_work_goes_on_beside_it() -> None:
     driver = driver_of()
     prompts = add_batch(driver, 60)
-    step(driver)
+    driver.step()
     prompts[100] = prompt_of(900, seed=100)
     driver.add(100, prompts[100], 20)
-    batch = step(driver)
+    batch = driver.step()
     online = [n for r, n in zip(batch.requests, batch.lens, strict=True) if r.group is None]
     assert online == [900]
     assert 0 < batch_tokens(batch) <= 2 * LEAST
@@ -131,14 +124,14 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     driver, rows = driver_of(stages, max_running=256 * stages), 200 * stages
     add_batch(driver, rows, prompt=20, output=40)
     while driver.scheduler._groups:
-        step(driver)
+        driver.step()
     for _ in range(4):
-        step(driver)
-    assert step(driver).num_decodes == 200
+        driver.step()
+    assert driver.step().num_decodes == 200
     turns: dict[int, int] = {}
     job = driver.add(1000, prompt_of(5, seed=5), 60)
     for _ in range(40):
-        batch = step(driver)
+        batch = driver.step()
         assert driver.costs.seconds(batch.work) <= STEP_SECONDS + COSTS.token
         for request in batch.requests:
             turns[request.job.message.id] = turns.get(request.job.message.id, 0) + 1

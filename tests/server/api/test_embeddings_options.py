@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.vectors import quantize
-from tests.server.conftest import Deployment, DeploymentBuilder
+from tests.server.conftest import Deployment
+from tests.server.embedders import embedder_deployment
 from tests.server.fake_engine import vector_of
-from tests.server.support import ANY_PRIORITY, server_config
 from workers.contract.model_config import EmbeddingConfig
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "plain": "", "Clustering": "C: "}
@@ -31,20 +30,8 @@ DECLARED = {
 
 @pytest.fixture(scope="module")
 def embedders(folder, tokenizer) -> Iterator[Deployment]:
-    """One embedder a declaration, of 8 numbers a vector and 2,048 tokens a text."""
-    builder = DeploymentBuilder(folder, tokenizer)
-    models = []
-    for name, declared in DECLARED.items():
-        served = builder.model(name, "embed")
-        pooling = msgspec.structs.replace(
-            served.execution.model.pooling, include_prompt=name != "unpooled"
-        )
-        model = msgspec.structs.replace(served.execution.model, embedding=declared, pooling=pooling)
-        execution = msgspec.structs.replace(served.execution, model=model)
-        engine = msgspec.structs.replace(served.engine, execution=execution)
-        models.append(msgspec.structs.replace(served, engine=engine))
-    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
-    builder.close()
+    with embedder_deployment(folder, tokenizer, DECLARED) as deployment:
+        yield deployment
 
 
 @pytest.fixture

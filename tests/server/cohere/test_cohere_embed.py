@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
 
 from engine_core.messages import EncodeJob, Failed, Tokenization
 from server.encoding.vectors import quantize
-from tests.server.conftest import Deployment, DeploymentBuilder
+from tests.server.conftest import Deployment
+from tests.server.embedders import embedder_deployment
 from tests.server.fake_engine import Script, vector_of
-from tests.server.support import ANY_PRIORITY, server_config
 from workers.contract.model_config import EmbeddingConfig
 
 PROMPTS = {"query": "Q: ", "passage": "P: ", "clustering": "C: "}
@@ -28,20 +27,9 @@ PATHS = ["/v1/embed", "/v2/embed"]
 
 @pytest.fixture(scope="module")
 def embedders(folder, tokenizer) -> Iterator[Deployment]:
-    """One embedder a declaration, of 8 numbers a vector and 2,048 tokens a text."""
-    builder = DeploymentBuilder(folder, tokenizer)
-    models = []
-    for name, declared in DECLARED.items():
-        served = builder.model(f"co-{name}", "embed")
-        pooling = msgspec.structs.replace(
-            served.execution.model.pooling, include_prompt=name != "unpooled"
-        )
-        model = msgspec.structs.replace(served.execution.model, embedding=declared, pooling=pooling)
-        execution = msgspec.structs.replace(served.execution, model=model)
-        engine = msgspec.structs.replace(served.engine, execution=execution)
-        models.append(msgspec.structs.replace(served, engine=engine))
-    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
-    builder.close()
+    declared = {f"co-{name}": each for name, each in DECLARED.items()}
+    with embedder_deployment(folder, tokenizer, declared) as deployment:
+        yield deployment
 
 
 @pytest.fixture

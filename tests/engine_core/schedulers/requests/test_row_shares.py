@@ -99,13 +99,13 @@ def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     large = job_of(1, rows=200)
     driver.scheduler.add(large, rows_of(large))
     for _ in range(8):
-        step(driver)
+        driver.step()
     assert len(driver.submitted[-1].requests) == 64
     driver.add(2, prompt_of(6, seed=9), 12)
-    step(driver)
+    driver.step()
     first = len(driver.submitted)
     while len(driver.text(2)) < 12:
-        step(driver)
+        driver.step()
     # Eight rows are the large job's share, and one is another's; the others fill 20 ms.
     rows = [batch.num_decodes for batch in driver.submitted[first:]]
     assert 10 <= min(rows) <= max(rows) <= 20
@@ -113,12 +113,6 @@ def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     driver.drain()
     assert len([row for row in driver.outputs[1] if row.finish is not None]) == 200
     driver.assert_idle()
-
-
-def step(driver: Driver) -> None:
-    """The next step that can be submitted."""
-    while not driver.submit():
-        driver.finish()
 
 
 @pytest.mark.parametrize("stages", [1, 2])
