@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from server.batches.results import GenerateResult, JobStoppedError, Sharing
+from server.first_error import first_error
 from server.schemas.completions import CompletionRequest
 
 Put = Callable[[int, GenerateResult], None]
@@ -39,15 +40,7 @@ async def all_of(work: Iterable[Callable[[], Awaitable[None]]], at_once: int) ->
         for each in left:
             await each()
 
-    try:
+    with first_error(JobStoppedError):
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
                 group.create_task(worker())
-    except* JobStoppedError as errors:
-        raise first_of(errors) from None
-
-
-def first_of(errors: BaseExceptionGroup[JobStoppedError]) -> JobStoppedError:
-    """The first error of a group, however deep it stands."""
-    first = errors.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from server.api.completion_choices import CompletionFormat
-from server.batches.base import Put, first_of
+from server.batches.base import Put
 from server.batches.bundles import Bundle, Row, bundles, cut, may_share
 from server.batches.posting import failure
 from server.batches.requests import generated
 from server.batches.results import Generated, JobStoppedError, RequestError
+from server.first_error import first_error
 from server.generation.generation import Generation, submitted
 from server.metrics.request_record import RequestRecord
 from server.service.registry import Model
@@ -61,7 +62,7 @@ class EngineRun:
         """Compute all of `rows`. Raises JobStoppedError if the engine is gone."""
         sharing = [row for row in rows if may_share(row)]
         groups = await asyncio.to_thread(lambda: list(bundles(sharing)))
-        try:
+        with first_error(JobStoppedError):
             async with asyncio.TaskGroup() as tasks:
                 for group in groups:
                     # The next part can come before the last row of the one before has ended.
@@ -70,8 +71,6 @@ class EngineRun:
                 for row in rows:
                     if not may_share(row) and await self._has_room(row):
                         tasks.create_task(self._follow(row, lambda row=row: self._alone(row)))
-        except* JobStoppedError as errors:
-            raise first_of(errors) from None
 
     async def _submit(self, bundle: Bundle[Row], tasks: asyncio.TaskGroup) -> None:
         """Once there is room for it."""

@@ -15,9 +15,9 @@ from server.batch_files.answering.asking import answered
 from server.batch_files.answering.grouping_client import GroupingClient
 from server.batch_files.base import Put
 from server.batch_files.batch_lines import Line
-from server.batches.base import first_of
 from server.batches.in_process import InProcess
 from server.batches.results import JobStoppedError, Sharing
+from server.first_error import first_error
 from server.keys.client_keys import ClientKey
 from server.service.registry import Model, Registry
 from server.service.service import Service
@@ -56,7 +56,7 @@ class GroupedLines:
     async def answer(self, lines: Iterator[Line], put: Put) -> None:
         """As `LineBackend` says."""
         window = _FIRST_WINDOW
-        try:
+        with first_error(JobStoppedError):
             async with asyncio.TaskGroup() as tasks:
                 while chunk := _chunk(lines):
                     for line in chunk:
@@ -69,8 +69,6 @@ class GroupedLines:
                         window = min(2 * window, _LARGEST_WINDOW)
                     await self._room()
                 await self._submit()
-        except* JobStoppedError as errors:
-            raise first_of(errors) from None
 
     async def _submit(self) -> None:
         await asyncio.gather(*[client.submit() for client in self._clients])

@@ -12,6 +12,7 @@ import msgspec
 from server.bench.load.load_generator import ClientLoad, ClientResult, Load
 from server.bench.results.measurement import BenchError
 from server.child_process import ChildProcess
+from server.first_error import first_error
 from server.settings.server_config import child_environment
 
 _COMMAND = (sys.executable, "-P", "-m", "server.bench.load.client_main")
@@ -59,12 +60,10 @@ class Clients:
 
     async def run(self) -> list[ClientResult]:
         """Begin at once and wait for all. Raises BenchError if a client's process ends."""
-        try:
+        with first_error(BenchError):
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(other.run()) for other in self._others]
                 running.append(group.create_task(self._own.run()))
-        except* BenchError as errors:
-            raise errors.exceptions[0] from None
         return [each.result() for each in running]
 
 
