@@ -1,4 +1,5 @@
-"""Every endpoint that a module of `server.api`, `server.cohere` or `server.tei` declares."""
+"""Every endpoint that a module of `server.api`, `server.cohere`, `server.pooling` or `server.tei`
+declares."""
 
 import importlib
 import pkgutil
@@ -9,6 +10,7 @@ from fastapi.routing import APIRoute
 
 import server.api
 import server.cohere
+import server.pooling
 import server.tei
 from server.service.endpoint import Endpoint
 
@@ -33,7 +35,7 @@ def routes(endpoints: Iterable[Endpoint]) -> list[APIRoute]:
 
 
 def _declared() -> Iterator[Endpoint]:
-    for package in (server.api, server.cohere, server.tei):
+    for package in (server.api, server.cohere, server.pooling, server.tei):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             declared = vars(importlib.import_module(module.name)).values()
             yield from (value for value in declared if isinstance(value, Endpoint))

@@ -20,6 +20,7 @@ from server.schemas.cohere.embed_request import CohereEmbedRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.known_options import known_options
+from server.schemas.pooling.pooling_request import PoolingRequest
 from server.schemas.rerank import RerankRequest
 from server.schemas.score import ScoreRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
@@ -39,6 +40,7 @@ REQUESTS: dict[str, type[msgspec.Struct]] = {
     "/v1/rerank": RerankRequest,
     "/v1/score": ScoreRequest,
     "/v1/classify": ClassifyRequest,
+    "/pooling": PoolingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }

@@ -18,6 +18,7 @@ from server.schemas.chat import ChatRequest
 from server.schemas.classify import ClassifyRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.pooling.pooling_request import PoolingRequest
 from server.schemas.rerank import RerankRequest
 from server.schemas.score import ScoreRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
@@ -57,6 +58,7 @@ ENDPOINTS = [
     Endpoint("/v1/rerank", RerankRequest, {"query": "a", "documents": ["b", {"text": "c"}]}),
     Endpoint("/v1/score", ScoreRequest, {"model": EMBEDDER_NAME, "text_1": "a", "text_2": ["b"]}),
     Endpoint("/v1/classify", ClassifyRequest, {"model": CLASSIFIER_NAME, "input": ["a", "b"]}),
+    Endpoint("/pooling", PoolingRequest, {"model": EMBEDDER_NAME, "input": ["a", "b"]}),
     Endpoint("/tokenize", TokenizeRequest, {"model": GENERATOR_NAME, "prompt": "a"}),
     Endpoint("/detokenize", DetokenizeRequest, {"model": GENERATOR_NAME, "tokens": [5, 6]}),
     Endpoint("/embed", tei.EmbedRequest, {"inputs": ["a", "b"]}),

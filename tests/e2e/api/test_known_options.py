@@ -52,6 +52,7 @@ BASES: dict[str, JSON] = {
     "/score": SCORE,
     "/v1/classify": CLASSIFY,
     "/classify": CLASSIFY,
+    "/pooling": EMBEDDING,
     "/v1/batches": {
         "input_file_id": "FILE",
         "endpoint": "/v1/completions",

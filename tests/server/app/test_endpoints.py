@@ -23,10 +23,10 @@ def test_every_declared_endpoint_has_a_handler_and_a_path_of_its_own() -> None:
     ("task", "labels", "paths"),
     [
         ("generate", 1, ["/v1/completions", "/v1/chat/completions"]),
-        ("embed", 1, ["/v1/embeddings", "/v1/rerank", "/v1/score"]),
+        ("embed", 1, ["/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling"]),
         ("embed_sparse", 1, ["/embed_sparse"]),
-        ("classify", 1, ["/v1/rerank", "/v1/score", "/v1/classify"]),
-        ("classify", 2, ["/v1/classify"]),
+        ("classify", 1, ["/v1/rerank", "/v1/score", "/v1/classify", "/pooling"]),
+        ("classify", 2, ["/v1/classify", "/pooling"]),
     ],
 )
 def test_what_a_model_is_said_to_serve(task: Task, labels: int, paths: list[str]) -> None:

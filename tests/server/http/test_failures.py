@@ -44,6 +44,7 @@ REFUSED_BY_ENGINE = {
     "/score": PAIR_OF_TEXTS,
     "/v1/classify": {"input": "a"},
     "/classify": {"input": "a"},
+    "/pooling": {"input": "a", "model": "classify"},
     "/": {"inputs": "a"},
     "/embed": {"inputs": "a"},
     "/embed_all": {"inputs": "a"},

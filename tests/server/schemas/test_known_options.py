@@ -10,6 +10,7 @@ import pytest
 
 import server.api
 import server.cohere
+import server.pooling
 import server.tei
 from server.errors import APIError
 from server.http.body import Body
@@ -20,7 +21,7 @@ TABLE = known_options()
 
 def bodies() -> dict[str, Body[Any]]:
     """Every body that an endpoint reads, by the name of its type."""
-    packages = (server.api, server.cohere, server.tei)
+    packages = (server.api, server.cohere, server.pooling, server.tei)
     modules = [
         importlib.import_module(f"{package.__name__}.{module.name}")
         for package in packages

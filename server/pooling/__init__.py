@@ -1,0 +1,1 @@
+"""vLLM's `/pooling`: several tasks at one path."""

@@ -1,0 +1,1 @@
+"""The body and the answer of vLLM's `/pooling`."""
