@@ -63,6 +63,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "score": ("/v1/score", {"text_1": MARK, "text_2": ["a", MARK]}),
     "embed": ("/embed", {"inputs": MARK}),
     "embed_all": ("/embed_all", {"inputs": ["a", MARK]}),
+    "pooling": ("/pooling", {**EMBEDDED, "input": ["a", MARK], "task": "token_embed"}),
     "similarity": (
         "/similarity",
         {"inputs": {"source_sentence": MARK, "sentences": ["a", MARK]}},
