@@ -1,0 +1,107 @@
+"""Rows of the jobs that wait, packed into one encode step."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.job import Job
+from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.cost_model import StepWork
+from engine_core.schedulers.encoded_rows import requests_token_states
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
+
+_MOST_MISFITS = 32
+
+
+class RowPacker:
+    """Fills one step, slice by slice of the jobs' arrays."""
+
+    def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
+        """`budget` is in units of `EncoderRows.costs`."""
+        self.left, self._tokens_left = budget, max_tokens
+        self._misfits = 0
+        self._rows = rows
+        self._tokens: list[npt.NDArray[np.int32]] = []
+        self._types: list[npt.NDArray[np.uint8]] = []
+        self._lens: list[npt.NDArray[np.int32]] = []
+        self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
+
+    def fill(self, jobs: Collection[Job]) -> None:
+        """Give every job an even share of the budget left, then the remainder to the first. Ends
+        once many did not fit: thousands may wait."""
+        for limit in (self.left / len(jobs), self.left):
+            for job in jobs:
+                if self.left <= 0 or self._misfits == _MOST_MISFITS:
+                    return
+                self._add_rows(job, self._rows[job], limit)
+
+    def fill_in_turn(self, jobs: Collection[Job], budget: float) -> None:
+        """Give one job after the other what it takes of a new budget, and at least the next row of
+        the first."""
+        first = next(iter(jobs))
+        least = self._rows[first].next_cost
+        self.left = max(budget, least)
+        for job in jobs if budget >= least else (first,):
+            if self.left <= 0 or self._misfits == _MOST_MISFITS:
+                return
+            self._add_rows(job, self._rows[job], self.left)
+
+    @property
+    def work(self) -> StepWork:
+        """That for the rows so far."""
+        squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
+        return StepWork(sum(map(len, self._tokens)), squares)
+
+    def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
+        """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
+        left (or if the step is still empty)."""
+        count = rows.fitting(min(limit, self.left), self._tokens_left)
+        one_fits = rows.fitting(self.left, self._tokens_left) or not self._parts
+        if count == 0 and rows.num_left and one_fits:
+            count = 1
+        if count == 0:
+            self._misfits += rows.num_left > 0
+            return
+        start, stop = rows.cursor, rows.cursor + count
+        rows.cursor = stop
+        first, last = rows.offsets[start], rows.offsets[stop]
+        self._tokens.append(rows.tokens[first:last])
+        self._types.append(rows.token_types[first:last])
+        self._lens.append(rows.lens[start:stop])
+        self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
+        self.left -= rows.costs[stop] - rows.costs[start]
+        self._tokens_left -= last - first
+
+    def batch(self, step: int) -> EncodeBatch:
+        """The step as flat arrays."""
+        return EncodeBatch(
+            step=step,
+            tokens=np.concatenate(self._tokens),
+            lens=np.concatenate(self._lens),
+            token_types=self._token_types(),
+            parts=self._parts,
+            token_states=self._token_states(),
+            unpooled_lens=self._unpooled_lens(),
+        )
+
+    def _token_states(self) -> npt.NDArray[np.uint8]:
+        flags = [(requests_token_states(job), len(rows)) for job, rows in self._parts]
+        if not any(flag for flag, _ in flags):
+            return np.empty(0, np.uint8)
+        return np.concatenate([np.full(count, flag, np.uint8) for flag, count in flags])
+
+    def _unpooled_lens(self) -> npt.NDArray[np.int32]:
+        lens = [(job.message.tokenization.unpooled, len(rows)) for job, rows in self._parts]
+        if not any(unpooled for unpooled, _ in lens):
+            return np.empty(0, np.int32)
+        return np.concatenate([np.full(count, unpooled, np.int32) for unpooled, count in lens])
+
+    def _token_types(self) -> npt.NDArray[np.uint8]:
+        if not any(map(len, self._types)):
+            return np.empty(0, np.uint8)
+        filled = [
+            types if len(types) else np.zeros(len(tokens), np.uint8)
+            for types, tokens in zip(self._types, self._tokens, strict=True)
+        ]
+        return np.concatenate(filled)
