@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from engine_core.job import RefusalError
 from engine_core.messages import Tokenization
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 
@@ -33,20 +34,34 @@ class TextPieces:
 
 
 def tokenize_pieces(
-    tokenizer: Tokenizer, texts: Sequence[TextPieces], options: Tokenization
+    tokenizer: Tokenizer, texts: Sequence[TextPieces], options: Tokenization, max_model_len: int
 ) -> list[Tokenized]:
     """Truncation removes tokens of a text, from either side, and nothing else. What several texts
-    have in common is tokenized once.
+    have in common is tokenized once; a long piece only as far as it matters, but for one that is
+    cut on the left.
 
     Raises RefusalError where the template alone is longer than the limit.
     """
     spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
-    encodings = tokenizer.raw.encode_batch_fast(list(spelled), add_special_tokens=False)
+    limit = max_model_len if options.truncate_to is None else options.truncate_to
+    sliced = options.truncate_to is None or options.truncation_side == "right"
+    long = [piece for piece in spelled if sliced and len(piece) > SLICE_CHARACTERS]
+    whole = [piece for piece in spelled if piece not in long]
+    encodings = tokenizer.raw.encode_batch_fast(whole, add_special_tokens=False)
     ids = {
         piece: np.array(encoding.ids, np.int32)
-        for piece, encoding in zip(spelled, encodings, strict=True)
+        for piece, encoding in zip(whole, encodings, strict=True)
     }
+    ids |= {piece: _first_ids(tokenizer, piece, limit) for piece in long}
     return [_tokenized(text, ids, options) for text in texts]
+
+
+def _first_ids(tokenizer: Tokenizer, piece: str, limit: int) -> _Ids:
+    """All of them, or more than `limit`."""
+    text = SlicedText(tokenizer, piece)
+    while not text.is_complete and text.num_tokens <= limit:
+        text.take()
+    return np.array(text.merged().ids, np.int32)
 
 
 def _tokenized(text: TextPieces, ids: dict[str, _Ids], options: Tokenization) -> Tokenized:

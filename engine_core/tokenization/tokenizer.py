@@ -1,5 +1,6 @@
 """A model's tokenizer, read from `tokenizer.json` without transformers (and so without torch)."""
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from engine_core.tokenization.byte_level import longest_token
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
 
@@ -74,6 +76,15 @@ class Tokenizer:
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`."""
         return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def fewest_tokens(self, text: str) -> int:
+        """So many tokens a text has at least, known without tokenizing it; 0 where the tokenizer
+        might drop parts of it, or take any number of characters for one token."""
+        return -(-len(text.encode()) // self._longest) if self._longest else 0
+
+    @cached_property
+    def _longest(self) -> int | None:
+        return longest_token(self.raw)
 
     def id_to_token(self, token: int) -> str:
         """The vocabulary's own spelling of a token; empty for an id without one."""

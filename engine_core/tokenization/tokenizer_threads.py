@@ -6,21 +6,16 @@ import weakref
 from dataclasses import dataclass, field
 from itertools import groupby
 
-import numpy as np
-import numpy.typing as npt
-from tokenizers import Encoding
-
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
-from engine_core.messages import EncodeJob, GenerateJob, Tokenization
 from engine_core.tokenization.fair_turns import FairTurns
+from engine_core.tokenization.long_item import LongItem
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
-from engine_core.tokenization.tokenized import Tokenized
+from engine_core.tokenization.tokenized import Tokenized, given_ids, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 
 Text = str | tuple[str, str] | TextPieces
-_SLICE_BYTES = 64 * 1024
-_ITEM = 4  # bytes of an int32
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +27,7 @@ class TokenizedJob:
     texts: list[Text]
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
     refusal: RefusalError | None = None
+    long_item: LongItem | None = None
 
     @property
     def key(self) -> int:
@@ -39,26 +35,26 @@ class TokenizedJob:
         return self.job.message.key.number
 
     def next_slice(self) -> list[Text]:
-        """The next texts, about `_SLICE_BYTES` of them, at least one."""
+        """The next texts, about `SLICE_CHARACTERS` of them, before one that is tokenized in parts:
+        there are none where that is the next."""
         size, start = 0, len(self.tokenized)
         for stop in range(start, len(self.texts)):
+            if is_long(self.texts[stop]):
+                return self.texts[start:stop]
             size += _length(self.texts[stop])
-            if size >= _SLICE_BYTES:
+            if size >= SLICE_CHARACTERS:
                 return self.texts[start : stop + 1]
         return self.texts[start:]
 
-
-def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
-    """A job's items that came as ids, truncated as the job's options say."""
-    limit = message.tokenization.truncate_to
-    if limit is None:
-        return [Tokenized(ids) for ids in message.ids]
-    left = message.tokenization.truncation_side == "left"
-    size = limit * _ITEM
-    return [
-        Tokenized(ids[-size:] if left else ids[:size], dropped=max(len(ids) // _ITEM - limit, 0))
-        for ids in message.ids
-    ]
+    def next_part(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        """Tokenize a part of the next text, which is long."""
+        if self.long_item is None:
+            text, options = self.texts[len(self.tokenized)], self.job.message.tokenization
+            assert not isinstance(text, TextPieces)
+            self.long_item = LongItem(tokenizer, text, options, max_model_len)
+        if (whole := self.long_item.step()) is not None:
+            self.tokenized.append(whole)
+            self.long_item = None
 
 
 class TokenizerThreads:
@@ -67,14 +63,15 @@ class TokenizerThreads:
     nobody holds this object.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
         self._tokenized: Mailbox[TokenizedJob] = Mailbox()
         self._short, self._long = (
-            self._started_lane(name, tokenizer) for name in ("tokenize-short", "tokenize-long")
+            self._started_lane(name, _Lane(tokenizer, max_model_len, self._tokenized))
+            for name in ("tokenize-short", "tokenize-long")
         )
 
-    def _started_lane(self, name: str, tokenizer: Tokenizer) -> "_Lane":
-        lane = _Lane(tokenizer, self._tokenized)
+    def _started_lane(self, name: str, lane: "_Lane") -> "_Lane":
         threading.Thread(target=lane.run, name=name, daemon=True).start()
         weakref.finalize(self, lane.put, None)
         return lane
@@ -87,7 +84,7 @@ class TokenizerThreads:
         """Queue a job's texts. A job of ids has none, and is returned at once."""
         if not texts:
             return TokenizedJob(job, texts, given_ids(job.message))
-        long = any(_length(text) > _SLICE_BYTES for text in texts)
+        long = any(_length(text) > SLICE_CHARACTERS for text in texts)
         (self._long if long else self._short).put(TokenizedJob(job, texts))
         return None
 
@@ -101,8 +98,10 @@ class _Lane:
     one call encodes a slice of each: the tokenizer fans a batch out over its own threads.
     """
 
-    def __init__(self, tokenizer: Tokenizer, tokenized: Mailbox[TokenizedJob]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Tokenizer, max_model_len: int, tokenized: Mailbox[TokenizedJob]
+    ) -> None:
+        self._tokenizer, self._max_model_len = tokenizer, max_model_len
         self._tokenized = tokenized
         self._queue: queue.SimpleQueue[TokenizedJob | None] = queue.SimpleQueue()
 
@@ -125,16 +124,26 @@ class _Lane:
         jobs: list[TokenizedJob] = []
         slices: list[list[Text]] = []
         size = 0
-        while active and size < _SLICE_BYTES:
-            jobs.append(active.take())
-            slices.append([] if jobs[-1].job.ended else jobs[-1].next_slice())
+        while active and size < SLICE_CHARACTERS:
+            job = active.take()
+            jobs.append(job)
+            slices.append([] if job.job.ended else job.next_slice())
             size += sum(map(_length, slices[-1]))
+            if not slices[-1] and not job.job.ended:
+                self._encode_part(job)
+                size += SLICE_CHARACTERS
         self._encode(jobs, slices)
         for job in jobs:
             if not _is_over(job):
                 active.put(job, job.key)
         if over := [job for job in jobs if _is_over(job)]:
             self._tokenized.put(*over)
+
+    def _encode_part(self, job: TokenizedJob) -> None:
+        try:
+            job.next_part(self._tokenizer, self._max_model_len)
+        except Exception as error:  # tokenizers raises plain Exception
+            job.refusal = _not_tokenized(error)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
         """Encode with one call for each run of jobs that agree about special tokens; texts in a
@@ -149,7 +158,8 @@ class _Lane:
     def _encode_pieces(self, job: TokenizedJob, texts: list[Text]) -> None:
         own = [text for text in texts if isinstance(text, TextPieces)]
         try:
-            job.tokenized += tokenize_pieces(self._tokenizer, own, job.job.message.tokenization)
+            options = job.job.message.tokenization
+            job.tokenized += tokenize_pieces(self._tokenizer, own, options, self._max_model_len)
         except RefusalError as error:
             job.refusal = error
         except Exception as error:  # tokenizers raises plain Exception
@@ -167,7 +177,7 @@ class _Lane:
         for job, texts in parts:
             options = job.job.message.tokenization
             job.tokenized += [
-                _tokenized(next(remaining), options, paired=isinstance(text, tuple))
+                tokenized(next(remaining), options, paired=isinstance(text, tuple))
                 for text in texts
             ]
 
@@ -184,35 +194,13 @@ def _not_tokenized(error: Exception) -> RefusalError:
     return RefusalError("invalid_request", f"the text cannot be tokenized: {error}")
 
 
-def _tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
-    ids = np.array(encoding.ids, np.int32)
-    segments = np.array(encoding.type_ids if paired else [], np.uint8)
-    limit = options.truncate_to
-    if limit is None or len(ids) <= limit:
-        return Tokenized(ids.tobytes(), segments.tobytes())
-    kept = _kept(encoding, limit, left=options.truncation_side == "left")
-    segments = segments[kept] if paired else segments
-    return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
-
-
-def _kept(encoding: Encoding, limit: int, *, left: bool) -> npt.NDArray[np.intp]:
-    """The positions of the `limit` tokens that truncation keeps.
-
-    It removes tokens of the last text first, from its left or right end. If all other tokens (the
-    first text of a pair, special tokens) are still more than `limit`, it removes those, from the
-    same side.
-    """
-    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
-    count = len(sequences)
-    text = np.flatnonzero(sequences == max(sequences.max(), 0))
-    excess = count - limit
-    cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
-    kept = np.delete(np.arange(count), cut)
-    return kept[-limit:] if left else kept[:limit]
-
-
 def _is_over(job: TokenizedJob) -> bool:
     return job.refusal is not None or job.job.ended or len(job.tokenized) == len(job.texts)
+
+
+def is_long(text: Text) -> bool:
+    """Whether it is tokenized in parts."""
+    return not isinstance(text, TextPieces) and _length(text) > SLICE_CHARACTERS
 
 
 def _length(text: Text) -> int:

@@ -32,33 +32,38 @@ class EncoderProcessor:
 
     def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, EncoderRows]:
         tokenized = inputs.tokenized
-        lens = np.array([len(text.ids) // 4 for text in tokenized], np.int32)
+        lens = np.array([text.num_tokens for text in tokenized], np.int32)
+        self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
         rows = EncoderRows(tokens, _segments(tokenized), lens)
-        self._check(rows, inputs.job.message.tokenization.unpooled)
+        self._check_ids(rows)
         dropped = [text.dropped for text in tokenized]
         accepted = Accepted(
             inputs.job.message.id, lens.tolist(), dropped=dropped if any(dropped) else []
         )
         return accepted, rows
 
-    def _check(self, rows: EncoderRows, unpooled: int) -> None:
-        lens = rows.lens
-        for index in np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens))[:1].tolist():
+    def _check_lengths(
+        self, texts: list[Tokenized], lens: np.typing.NDArray[np.int32], unpooled: int
+    ) -> None:
+        wrong: list[int] = np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens)).tolist()
+        for index in wrong[:1]:
             param = self._param(index, len(lens))
             if lens[index] <= unpooled:
                 behind = f" behind the {unpooled} of its prompt" if unpooled else ""
                 raise RefusalError("invalid_request", f"{param} has no tokens{behind}", param)
             raise RefusalError(
                 "context_length_exceeded",
-                f"{param} has {lens[index]} tokens; {self._bound} {self._most_tokens}",
+                f"{param} has {texts[index].told} tokens; {self._bound} {self._most_tokens}",
                 param,
             )
+
+    def _check_ids(self, rows: EncoderRows) -> None:
         for position in np.flatnonzero((rows.tokens < 0) | (rows.tokens >= self._vocab_size))[
             :1
         ].tolist():
             index = bisect_right(rows.offsets, position) - 1
-            param = self._param(index, len(lens))
+            param = self._param(index, len(rows.lens))
             raise RefusalError(
                 "invalid_request",
                 f"{param} holds token id {rows.tokens[position]}; this model's vocabulary ends at "
@@ -76,8 +81,7 @@ def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
 
 def tokenizer_threads_for(config: ExecutionConfig, tokenizer: Tokenizer) -> TokenizerThreads:
     """An encoder's preprocessor: its jobs are only tokenized."""
-    del config
-    return TokenizerThreads(tokenizer)
+    return TokenizerThreads(tokenizer, config.max_model_len)
 
 
 WORKFLOW = Workflow(

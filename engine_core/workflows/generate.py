@@ -18,6 +18,7 @@ from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.token_limits import TokenLimits
+from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from engine_core.workflows.base import Workflow
@@ -34,7 +35,7 @@ class DecoderPreprocessor:
     """
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
-        self._tokenizer_threads = TokenizerThreads(tokenizer)
+        self._tokenizer_threads = TokenizerThreads(tokenizer, config.max_model_len)
         self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer))
         self._ready = select.epoll()
         for threads in (self._tokenizer_threads, self._compiler_threads):
@@ -84,7 +85,7 @@ class DecoderProcessor:
             _check_scores(message, prompts)
         else:
             _check_own_parts(job.group, message, prompts)
-        limits = [self._max_len(message, index, tokens) for index, tokens in enumerate(prompts)]
+        limits = [self._max_len(message, index, text) for index, text in enumerate(tokenized)]
         barred = self._barred(message.params)
         token_limits = TokenLimits.of(message.params, self._vocab_size)
         # The first row of a prompt scores it.
@@ -138,13 +139,14 @@ class DecoderProcessor:
                         field,
                     )
 
-    def _max_len(self, message: GenerateJob, index: int, tokens: array[int]) -> int:
+    def _max_len(self, message: GenerateJob, index: int, prompt: Tokenized) -> int:
         """The length at which the request ends, prompt included."""
         many = len(message.texts) + len(message.ids) > 1
         param = f"prompt[{index}]" if many else "prompt"
-        if not tokens:
+        tokens = array("i", prompt.ids)
+        if not prompt.num_tokens:
             raise RefusalError("invalid_request", f"{param} has no tokens", param)
-        if min(tokens) < 0 or max(tokens) >= self._vocab_size:
+        if tokens and (min(tokens) < 0 or max(tokens) >= self._vocab_size):
             wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
             raise RefusalError(
                 "invalid_request",
@@ -152,9 +154,10 @@ class DecoderProcessor:
                 f"{self._vocab_size - 1}",
                 param,
             )
-        return self._checked_len(message.params, len(tokens), param)
+        return self._checked_len(message.params, prompt, param)
 
-    def _checked_len(self, params: SamplingParams, prompt_len: int, param: str) -> int:
+    def _checked_len(self, params: SamplingParams, prompt: Tokenized, param: str) -> int:
+        prompt_len = prompt.num_tokens
         limit = min(self._max_model_len, self._kv_tokens)
         bound = "context length" if limit == self._max_model_len else "KV cache"
         most = None if params.lowered_to_fit else params.max_tokens
@@ -164,7 +167,7 @@ class DecoderProcessor:
             requested = "" if most is None else f" and {most} to generate"
             raise RefusalError(
                 "context_length_exceeded",
-                f"this model's {bound} is {limit} tokens; {param} has {prompt_len}{requested}",
+                f"this model's {bound} is {limit} tokens; {param} has {prompt.told}{requested}",
                 param if prompt_len >= limit or most is None else "max_tokens",
             )
         return limit if params.max_tokens is None else min(prompt_len + params.max_tokens, limit)

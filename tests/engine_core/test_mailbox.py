@@ -70,7 +70,7 @@ def test_nothing_of_many_threads_is_lost_and_each_keeps_its_order() -> None:
 
 
 def tokenizing() -> TokenizerThreads:
-    threads = TokenizerThreads(Tokenizer(raw_tokenizer(None)))
+    threads = TokenizerThreads(Tokenizer(raw_tokenizer(None)), 512)
     threads.put(Job(b"", EncodeJob(1), 1, 0), ["a b c"])
     return threads
 

@@ -39,7 +39,7 @@ async def test_a_text_keeps_so_many_tokens_of_its_own(
     model: Model, tokenizer: Tokenizer, query: str | None, limit: int, side
 ) -> None:
     tokenization = await texts_cut_to(model, limit, query=query, side=side)
-    threads = TokenizerThreads(tokenizer)
+    threads = TokenizerThreads(tokenizer, 512)
     job = Job(b"", EncodeJob(1, tokenization=tokenization), 1, 0)
     threads.put(job, [TEXT if query is None else (query, TEXT)])
     assert select.select([threads.fileno()], [], [], 10)[0]

@@ -1,0 +1,152 @@
+"""What is kept of a text that is tokenized in parts is what would be kept of it as a whole."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from engine_core.messages import Tokenization
+from engine_core.tokenization import sliced_text
+from engine_core.tokenization.long_item import LongItem
+from engine_core.tokenization.tokenized import Tokenized, tokenized
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.demo import demo_models
+
+WORDS = [
+    "word", "don't", "naïve", "Straße", "e\u0301te\u0301", "x", "x" * 40, "1234567", "3.14",
+    "🙂👍🏽", "[SEP]", "<|bos|>", "中文字符", "日本語、です。", "עברית", "a\u00adb", "\u200b",
+    "\u3164", "C++", "\x00",
+]  # fmt: skip
+GAPS = [" ", "  ", "\n", " \n\n", "\t", "", ". ", "\uff0c", "。", "\r\n", "\u00a0"]
+TEXTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS)), max_size=60).map(
+    lambda parts: "".join(word + gap for word, gap in parts)
+)
+MAX_MODEL_LEN = 20
+
+
+def trained(raw: RawTokenizer, trainer: trainers.Trainer) -> RawTokenizer:
+    raw.train_from_iterator([" ".join(WORDS), *WORDS] * 20, trainer)
+    return raw
+
+
+def unigram() -> RawTokenizer:
+    """As XLM-R has it."""
+    raw = RawTokenizer(models.Unigram())
+    raw.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>", special_tokens=["<unk>"])
+    return trained(raw, trainer)
+
+
+def whole_text_bpe() -> RawTokenizer:
+    """As Llama 2 has it: a text is one word, with a space before it."""
+    raw = RawTokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return trained(raw, trainers.BpeTrainer(vocab_size=150, special_tokens=["<unk>"]))
+
+
+def roberta() -> RawTokenizer:
+    raw = RawTokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<s>", "</s>"]
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=special)
+    trained(raw, trainer)
+    raw.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    return raw
+
+
+@pytest.fixture(scope="module", params=["unigram", "whole-text", "roberta", *demo_models()])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    made = {"unigram": unigram, "whole-text": whole_text_bpe, "roberta": roberta}
+    if request.param in made:
+        return Tokenizer(made[request.param]())
+    return Tokenizer.load(demo_models()[request.param])
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliced_text, "SLICE_CHARACTERS", 24)
+    monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
+
+
+def steps(item: LongItem) -> Iterator[Tokenized]:
+    while (done := item.step()) is None:
+        pass
+    yield done
+
+
+def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
+    (done,) = steps(LongItem(tokenizer, text, options, MAX_MODEL_LEN))
+    return done
+
+
+def as_a_whole(
+    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
+) -> Tokenized:
+    (encoding,) = tokenizer.raw.encode_batch_fast(
+        [text], add_special_tokens=options.add_special_tokens
+    )
+    return tokenized(encoding, options, paired=isinstance(text, tuple))
+
+
+OPTIONS = st.builds(
+    Tokenization,
+    add_special_tokens=st.booleans(),
+    truncate_to=st.none() | st.integers(1, 30),
+    truncation_side=st.sampled_from(["left", "right"]),
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
+def test_parts_have_the_tokens_of_the_whole(
+    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
+) -> None:
+    whole, parts = as_a_whole(tokenizer, text, options), in_parts(tokenizer, text, options)
+    if parts.at_least:
+        assert options.truncate_to is None
+        assert MAX_MODEL_LEN < parts.at_least <= whole.num_tokens
+    else:
+        assert (parts.ids, parts.segments) == (whole.ids, whole.segments)
+        assert bool(parts.dropped) == bool(whole.dropped)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_no_more_is_tokenized_than_is_kept(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer.load(demo_models()["all-MiniLM-L6-v2"])
+    taken: list[int] = []
+    take = sliced_text.SlicedText.take
+
+    def counted(self: sliced_text.SlicedText) -> None:
+        before = self.num_tokens
+        take(self)
+        taken.append(self.num_tokens - before)
+
+    monkeypatch.setattr(sliced_text.SlicedText, "take", counted)
+    text = " ".join(f"number {index}" for index in range(20_000))
+    options = Tokenization(truncate_to=16, truncation_side=side)  # pyright: ignore[reportArgumentType]
+    parts = in_parts(tokenizer, text, options)
+    assert sum(taken) < 48
+    assert parts.ids == as_a_whole(tokenizer, text, options).ids
+    refused = in_parts(tokenizer, text, Tokenization())
+    assert refused.at_least > MAX_MODEL_LEN
+    assert refused.told.startswith("at least")
+
+
+def test_a_byte_level_text_is_refused_by_its_length() -> None:
+    tokenizer = Tokenizer.load(demo_models()["penstock-demo"])
+    fewest = tokenizer.fewest_tokens("x" * 100_000)
+    item = LongItem(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
+    assert item.step() == Tokenized(b"", at_least=fewest)
+    assert fewest > MAX_MODEL_LEN
+    cut = in_parts(tokenizer, "x" * 100_000, Tokenization(truncate_to=3, add_special_tokens=False))
+    assert len(np.frombuffer(cut.ids, np.int32)) == 3
