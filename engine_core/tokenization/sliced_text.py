@@ -1,6 +1,7 @@
 """A long text, tokenized slice by slice, and not further than its tokens are of use."""
 
 import re
+from collections.abc import Iterator
 from itertools import islice
 
 from tokenizers import Encoding
@@ -26,12 +27,16 @@ class SlicedText:
     never does, there is one slice.
     """
 
-    def __init__(self, tokenizer: Tokenizer, text: str, *, from_end: bool = False) -> None:
-        self._raw = tokenizer.raw
+    def __init__(
+        self, tokenizer: Tokenizer, text: str, *, from_end: bool = False, offsets: bool = False
+    ) -> None:
+        """With `offsets` it is also known where the tokens are."""
+        self._encode = tokenizer.raw.encode_batch if offsets else tokenizer.raw.encode_batch_fast
         self._text = text
         self._from_end = from_end
         self._searched = text[::-1] if from_end else text
         self._taken = 0
+        self._starts: list[int] = []
         self._slices: list[Encoding] = []
         self.num_tokens = 0
 
@@ -40,20 +45,28 @@ class SlicedText:
         """Whether all of the text is tokenized."""
         return bool(self._slices) and self._taken == len(self._text)
 
-    def take(self) -> None:
-        """Tokenize one slice more."""
+    def take(self) -> int:
+        """Tokenize one slice more, and return how many characters it had."""
         start, self._taken = self._taken, self._end()
         part = slice(start, self._taken)
         if self._from_end:
             part = slice(len(self._text) - self._taken, len(self._text) - start)
-        (encoding,) = self._raw.encode_batch_fast([self._text[part]], add_special_tokens=False)
+        (encoding,) = self._encode([self._text[part]], add_special_tokens=False)
+        self._starts.append(part.start)
         self._slices.append(encoding)
         self.num_tokens += len(encoding.ids)
+        return self._taken - start
 
     def merged(self) -> Encoding:
         """What is tokenized so far, as one text without special tokens."""
         slices = reversed(self._slices) if self._from_end else self._slices
         return Encoding.merge(list(slices), growing_offsets=False)
+
+    def offsets(self) -> Iterator[tuple[int, int]]:
+        """Where each token of a text that was not taken from its end begins and ends in it."""
+        for base, encoding in zip(self._starts, self._slices, strict=True):
+            for start, stop in encoding.offsets:
+                yield base + start, base + stop
 
     def _end(self) -> int:
         """How much is taken after the next slice."""
@@ -68,7 +81,5 @@ class SlicedText:
         """Whether the two sides of a place are tokenized independently of each other."""
         at = len(self._text) - taken if self._from_end else taken
         left, right = self._text[max(at - _CONTEXT, 0) : at], self._text[at : at + _CONTEXT]
-        both, first, second = self._raw.encode_batch_fast(
-            [left + right, left, right], add_special_tokens=False
-        )
+        both, first, second = self._encode([left + right, left, right], add_special_tokens=False)
         return both.ids == first.ids + second.ids

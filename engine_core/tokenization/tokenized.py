@@ -32,7 +32,7 @@ class Tokenized:
         return max(len(self.ids) // _ITEM, self.at_least)
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """How many tokens it has, for a person."""
         return f"at least {self.at_least}" if self.at_least else f"{self.num_tokens}"
 

@@ -54,7 +54,7 @@ class EncoderProcessor:
                 raise RefusalError("invalid_request", f"{param} has no tokens{behind}", param)
             raise RefusalError(
                 "context_length_exceeded",
-                f"{param} has {texts[index].told} tokens; {self._bound} {self._most_tokens}",
+                f"{param} has {texts[index].described} tokens; {self._bound} {self._most_tokens}",
                 param,
             )
 

@@ -164,10 +164,10 @@ class DecoderProcessor:
         # Where the request does not say how many, there must be room for at least one token.
         needed = prompt_len + (1 if most is None else most)
         if needed > limit:
-            requested = "" if most is None else f" and {most} to generate"
+            has = prompt.described + ("" if most is None else f" and {most} to generate")
             raise RefusalError(
                 "context_length_exceeded",
-                f"this model's {bound} is {limit} tokens; {param} has {prompt.told}{requested}",
+                f"this model's {bound} is {limit} tokens; {param} has {has}",
                 param if prompt_len >= limit or most is None else "max_tokens",
             )
         return limit if params.max_tokens is None else min(prompt_len + params.max_tokens, limit)

@@ -1,12 +1,12 @@
 """`/detokenize`, and our own form of `/tokenize`: a model's tokenizer, without its engine."""
 
-import asyncio
 from typing import get_args
 
-import numpy as np
 from fastapi import Request, Response
 from msgspec import UNSET
 
+from engine_core.tokenization.sliced_text import SlicedText
+from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.errors import APIError
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
@@ -44,17 +44,17 @@ async def answer_tokenization(request: Request, model: Model, body: TokenizeRequ
     service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
         text, special = await _text(service, record, model, body)
-    with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
-        # In a thread: the tokenizer releases the interpreter's lock, and a text may be long.
-        tokens = await asyncio.to_thread(
-            _tokens, model, text, special=special, with_texts=bool(body.return_token_strs)
-        )
+        with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
+            (sliced,) = await all_slices(model.tokenizer, [text])
+            with_texts = bool(body.return_token_strs)
+            tokens = await in_thread(
+                lambda: _tokens(model, sliced, special=special, with_texts=with_texts)
+            )
     return json_answer(tokens)
 
 
-def _tokens(model: Model, text: str, *, special: bool, with_texts: bool) -> Tokens:
-    (ids,) = model.tokenizer.encode([text], add_special_tokens=special)
-    tokens = np.frombuffer(ids, np.int32).tolist()
+def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool) -> Tokens:
+    tokens = with_special_tokens(model.tokenizer, sliced, special=special).ids
     return Tokens(
         count=len(tokens),
         max_model_len=model.max_model_len,
@@ -98,7 +98,7 @@ async def detokenize(request: Request) -> Response:
     model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
     with service.admission.of(model.name).admit(rows=1, tokens=len(body.tokens)):
-        text = await asyncio.to_thread(
-            model.tokenizer.decode, body.tokens, skip_special_tokens=False
+        text = await in_thread(
+            lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
     return json_answer(DetokenizedText(text))

@@ -1,18 +1,19 @@
 """`/tokenize`, TEI's if the body has `inputs`, and TEI's `/decode`."""
 
-import asyncio
 from itertools import accumulate
 from typing import cast
 
 import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
-from tokenizers import Encoding
 
+from engine_core.tokenization.sliced_text import SlicedText
 from server.api.tokenize import ALL_TASKS, DETOKENIZE, answer_tokenization, tokenize_body
 from server.encoding.text_prompts import text_prompt
+from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.errors import APIError
 from server.http.body import Body, whole_body
+from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
@@ -73,9 +74,17 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
     whole = [prompt + text for text in texts]
     special = body.add_special_tokens is not False
     size = sum(len(text.encode()) for text in whole)
-    with service.admission.of(model.name).admit(rows=len(whole), tokens=size):
-        # In a thread: the tokenizer releases the interpreter's lock, and texts may be long.
-        tokens = await asyncio.to_thread(_tokens, model, whole, special=special)
+    with (
+        CancelOnDisconnect(request.receive),
+        service.admission.of(model.name).admit(rows=len(whole), tokens=size),
+    ):
+        sliced = await all_slices(model.tokenizer, whole, offsets=True)
+        tokens = await in_thread(
+            lambda: [
+                _tokens_of(model, text, of_text, special=special)
+                for text, of_text in zip(whole, sliced, strict=True)
+            ]
+        )
     return json_answer(tokens)
 
 
@@ -89,7 +98,7 @@ async def decode(request: Request) -> Response:
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
     skips = body.skip_special_tokens is not False
     with service.admission.of(model.name).admit(rows=len(lists), tokens=sum(map(len, lists))):
-        return json_answer(await asyncio.to_thread(_texts, model, lists, skips=skips))
+        return json_answer(await in_thread(lambda: _texts(model, lists, skips=skips)))
 
 
 def _model(service: Service, record: RequestRecord, name: str | None, endpoint: Endpoint) -> Model:
@@ -121,28 +130,24 @@ def _texts(model: Model, lists: list[list[int]], *, skips: bool) -> list[str]:
     return [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
 
 
-def _tokens(model: Model, texts: list[str], *, special: bool) -> list[Raw]:
-    """The tokens of each text, as JSON: as objects those of a long text would be large."""
-    encodings = model.tokenizer.raw.encode_batch(texts, add_special_tokens=special)
-    return [
-        Raw(msgspec.json.encode(_tokens_of(text, encoding)))
-        for text, encoding in zip(texts, encodings, strict=True)
-    ]
-
-
-def _tokens_of(text: str, encoding: Encoding) -> list[SimpleToken]:
+def _tokens_of(model: Model, text: str, sliced: SlicedText, *, special: bool) -> Raw:
+    """The tokens of a text, as JSON: as objects those of a long text would be large."""
     # From characters, in which the tokenizer counts, to bytes, in which TEI does.
     bytes_before = list(accumulate((len(char.encode()) for char in text), initial=0))
-    columns = encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets
-    return [
-        SimpleToken(id=id_, text=token, special=True, start=None, stop=None)
-        if special
-        else SimpleToken(
-            id=id_,
-            text=text[start:stop],
-            special=False,
-            start=bytes_before[start],
-            stop=bytes_before[stop],
+    encoding = with_special_tokens(model.tokenizer, sliced, special=special)
+    own = sliced.offsets()
+    tokens: list[SimpleToken] = []
+    for id_, token, added in zip(
+        encoding.ids, encoding.tokens, encoding.special_tokens_mask, strict=True
+    ):
+        start, stop = (None, None) if added else next(own)
+        tokens.append(
+            SimpleToken(
+                id=id_,
+                text=token if start is None else text[start:stop],
+                special=start is None,
+                start=None if start is None else bytes_before[start],
+                stop=None if stop is None else bytes_before[stop],
+            )
         )
-        for id_, token, special, (start, stop) in zip(*columns, strict=True)
-    ]
+    return Raw(msgspec.json.encode(tokens))

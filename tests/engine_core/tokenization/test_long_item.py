@@ -126,10 +126,11 @@ def test_no_more_is_tokenized_than_is_kept(side: str, monkeypatch: pytest.Monkey
     taken: list[int] = []
     take = sliced_text.SlicedText.take
 
-    def counted(self: sliced_text.SlicedText) -> None:
+    def counted(self: sliced_text.SlicedText) -> int:
         before = self.num_tokens
-        take(self)
+        characters = take(self)
         taken.append(self.num_tokens - before)
+        return characters
 
     monkeypatch.setattr(sliced_text.SlicedText, "take", counted)
     text = " ".join(f"number {index}" for index in range(20_000))
@@ -139,7 +140,7 @@ def test_no_more_is_tokenized_than_is_kept(side: str, monkeypatch: pytest.Monkey
     assert parts.ids == as_a_whole(tokenizer, text, options).ids
     refused = in_parts(tokenizer, text, Tokenization())
     assert refused.at_least > MAX_MODEL_LEN
-    assert refused.told.startswith("at least")
+    assert refused.described.startswith("at least")
 
 
 def test_a_byte_level_text_is_refused_by_its_length() -> None:
