@@ -39,9 +39,10 @@ class TokenizedJob:
         there are none where that is the next."""
         size, start = 0, len(self.tokenized)
         for stop in range(start, len(self.texts)):
-            if is_long(self.texts[stop]):
+            length = _length(self.texts[stop])
+            if length > SLICE_CHARACTERS and not isinstance(self.texts[stop], TextPieces):
                 return self.texts[start:stop]
-            size += _length(self.texts[stop])
+            size += length
             if size >= SLICE_CHARACTERS:
                 return self.texts[start : stop + 1]
         return self.texts[start:]
@@ -196,11 +197,6 @@ def _not_tokenized(error: Exception) -> RefusalError:
 
 def _is_over(job: TokenizedJob) -> bool:
     return job.refusal is not None or job.job.ended or len(job.tokenized) == len(job.texts)
-
-
-def is_long(text: Text) -> bool:
-    """Whether it is tokenized in parts."""
-    return not isinstance(text, TextPieces) and _length(text) > SLICE_CHARACTERS
 
 
 def _length(text: Text) -> int:
