@@ -16,8 +16,8 @@ from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
 from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
-from engine_core.schedulers.requests.row_packer import RowPacker
 from engine_core.schedulers.requests.waiting import WaitingQueue
+from engine_core.schedulers.row_packer import RowPacker
 from engine_core.schedulers.step_builder import build_encode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
