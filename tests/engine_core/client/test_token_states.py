@@ -21,7 +21,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
-from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
+from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
 from tests.engine_core.client.test_engine_client import connected

@@ -13,11 +13,11 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
+from engine_core.schedulers.prefill_only.row_packer import RowPacker
 from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
 from engine_core.schedulers.requests.waiting import WaitingQueue
-from engine_core.schedulers.row_packer import RowPacker
 from engine_core.schedulers.step_builder import build_encode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep

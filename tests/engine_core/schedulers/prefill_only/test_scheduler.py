@@ -11,7 +11,7 @@ from engine_core.job import Job
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
-from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
+from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from tests.engine_core.configs import ENCODER, execution_config
 from tests.engine_core.fake_transport import Engine

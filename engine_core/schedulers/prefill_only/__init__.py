@@ -1,0 +1,1 @@
+"""The scheduler of models that only read: which rows are encoded together."""
