@@ -1,6 +1,6 @@
 """Rows of the jobs that wait, packed into one encode step."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +30,33 @@ class RowPacker:
     def fill(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first. Ends
         once many did not fit: thousands may wait."""
+        self._misfits = 0
         for limit in (self.left / len(jobs), self.left):
             for job in jobs:
-                if self.left <= 0 or self._misfits == _MOST_MISFITS:
+                if self._is_over():
                     return
                 self._add_rows(job, self._rows[job], limit)
+
+    def fill_by_key(self, jobs_of_keys: Sequence[Sequence[Job]]) -> None:
+        """Give every key what its weight is of the budget left, then the remainder to the first."""
+        whole, total = self.left, sum(jobs[0].message.key.weight for jobs in jobs_of_keys)
+        for jobs in jobs_of_keys:
+            share = min(whole * jobs[0].message.key.weight / total, self.left)
+            others = self.left - share
+            self.left = share
+            self.fill(jobs)
+            self.left += others
+        for jobs in jobs_of_keys:
+            self.fill(jobs)
 
     def fill_in_turn(self, jobs: Collection[Job], budget: float) -> None:
         """Give one job after the other what it takes of a new budget, and at least the next row of
         the first."""
         first = next(iter(jobs))
         least = self._rows[first].next_cost
-        self.left = max(budget, least)
+        self.left, self._misfits = max(budget, least), 0
         for job in jobs if budget >= least else (first,):
-            if self.left <= 0 or self._misfits == _MOST_MISFITS:
+            if self._is_over():
                 return
             self._add_rows(job, self._rows[job], self.left)
 
@@ -52,6 +65,9 @@ class RowPacker:
         """That for the rows so far."""
         squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
         return StepWork(sum(map(len, self._tokens)), squares)
+
+    def _is_over(self) -> bool:
+        return self.left <= 0 or self._misfits == _MOST_MISFITS
 
     def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
         """Add the job's next rows: up to `limit`, and at least one row if it fits the budget

@@ -13,6 +13,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
+from engine_core.schedulers.prefill_only.key_turns import KeyTurns
 from engine_core.schedulers.prefill_only.row_packer import RowPacker
 from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
@@ -30,6 +31,9 @@ class PrefillOnlyScheduler:
     Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
     So a large job never delays a small one by more than a step, and never starves. The steps of a
     pipeline are filled to a common time: a job is divided by its whole size, never by what is left.
+
+    Where several API keys wait, they share the budget by their weights first, and then the jobs of
+    each.
 
     Jobs of the batch class take what all others leave, one after the other; beside online traffic,
     what fills a short step. A row of them is in every step that has the tokens for it.
@@ -49,6 +53,7 @@ class PrefillOnlyScheduler:
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = config.largest_step_tokens
         self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
+        self._turns = KeyTurns()
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = self._batch_tokens = 0  # of all jobs; of the batch class
@@ -64,6 +69,7 @@ class PrefillOnlyScheduler:
 
     def add(self, job: Job, rows: EncoderRows) -> None:
         self._waiting.add(job, _priority(job), rows.first_tokens)
+        self._turns.add(job)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
@@ -81,6 +87,7 @@ class PrefillOnlyScheduler:
         del row  # an encode job ends only whole
         if (rows := self._rows.pop(job, None)) is not None:
             self._waiting.remove(job)
+            self._turns.remove(job)
             self._waiting_rows -= rows.num_left
             left = rows.offsets[-1] - rows.offsets[rows.cursor]
             self._waiting_tokens -= left
@@ -101,6 +108,8 @@ class PrefillOnlyScheduler:
         for equals in self._waiting.groups():
             if next(iter(equals)).is_batch:
                 packer.fill_in_turn(equals, self._left_for_batch(packer))
+            elif self._turns.are_taken:
+                packer.fill_by_key(self._turns.in_order(equals))
             else:
                 packer.fill(equals)
         batch = packer.batch(self._step)
@@ -170,9 +179,12 @@ class PrefillOnlyScheduler:
         for job, numbers in batch.parts:
             if (rows := self._rows.get(job)) is None:
                 continue
-            self._batch_tokens -= rows.tokens_of(numbers) * job.is_batch
+            tokens = rows.tokens_of(numbers)
+            self._batch_tokens -= tokens * job.is_batch
+            self._turns.count(job, tokens)
             if rows.num_left == 0:
                 self._waiting.remove(job)
+                self._turns.remove(job)
                 self._leave(rows)
                 del self._rows[job]
             else:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.job import Job
+from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
@@ -47,10 +48,16 @@ class Steps:
         self.works: list[StepWork] = []
 
     def add(
-        self, job_id: int, lens: list[int], priority: int = 0, *, grouped: bool = False
+        self,
+        job_id: int,
+        lens: list[int],
+        priority: int = 0,
+        *,
+        grouped: bool = False,
+        key: KeyShare = NO_KEY,
     ) -> None:
         items = [b""] * len(lens)
-        message = EncodeJob(job_id, ids=items, priority=priority, grouped=grouped)
+        message = EncodeJob(job_id, ids=items, priority=priority, grouped=grouped, key=key)
         job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
         tokens = np.zeros(sum(lens), np.int32)
         rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))
