@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from engine_core.messages import Failed
+from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import batches, files, home, ops, status
 from server.app.application import create_app
@@ -53,7 +54,7 @@ REFUSED_BY_ENGINE = {
     "/predict": {"inputs": "a"},
 }
 BROKEN_INSIDE = {
-    ("POST", "/tokenize"): (Tokenizer, "encode"),
+    ("POST", "/tokenize"): (SlicedText, "take"),
     ("POST", "/detokenize"): (Tokenizer, "decode"),
     ("POST", "/v1/files"): (files, "stored_of"),
     ("GET", "/v1/files"): (files, "stored_of"),
