@@ -98,6 +98,11 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     truncation_side: Literal["left", "right"] = "right"
     unpooled: int = 0
 
+    def most_tokens(self, max_model_len: int) -> int:
+        """How many tokens an item can keep. Of one that has more than that, nothing depends on how
+        many more: it is truncated, or refused."""
+        return max_model_len if self.truncate_to is None else self.truncate_to
+
 
 class _Job(msgspec.Struct, array_like=True, frozen=True):
     """`id` is given by position, everything else of a job by keyword. Every job has a `key`, whose

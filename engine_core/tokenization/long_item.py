@@ -20,7 +20,7 @@ class LongItem:
         self._raw, self._options = tokenizer.raw, options
         texts = (text,) if isinstance(text, str) else text
         truncated = options.truncate_to is not None
-        self._most = max_model_len if options.truncate_to is None else options.truncate_to
+        self._most = options.most_tokens(max_model_len)
         self._fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
         from_end = truncated and options.truncation_side == "left"
         self._texts = [SlicedText(tokenizer, each, from_end=from_end) for each in texts]

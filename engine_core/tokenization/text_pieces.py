@@ -43,7 +43,7 @@ def tokenize_pieces(
     Raises RefusalError where the template alone is longer than the limit.
     """
     spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
-    limit = max_model_len if options.truncate_to is None else options.truncate_to
+    limit = options.most_tokens(max_model_len)
     sliced = options.truncate_to is None or options.truncation_side == "right"
     long = [piece for piece in spelled if sliced and len(piece) > SLICE_CHARACTERS]
     whole = [piece for piece in spelled if piece not in long]

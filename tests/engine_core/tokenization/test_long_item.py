@@ -1,7 +1,5 @@
 """What is kept of a text that is tokenized in parts is what would be kept of it as a whole."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -74,14 +72,10 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
 
 
-def steps(item: LongItem) -> Iterator[Tokenized]:
+def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
+    item = LongItem(tokenizer, text, options, MAX_MODEL_LEN)
     while (done := item.step()) is None:
         pass
-    yield done
-
-
-def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
-    (done,) = steps(LongItem(tokenizer, text, options, MAX_MODEL_LEN))
     return done
 
 

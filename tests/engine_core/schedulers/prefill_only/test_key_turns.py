@@ -58,7 +58,7 @@ def test_what_a_key_leaves_others_take() -> None:
     assert of_key(steps) == [{1: 3, 2: 1}]
 
 
-def test_nobody_is_owed_for_the_time_when_he_asked_for_nothing() -> None:
+def test_a_key_is_owed_nothing_for_the_time_without_jobs() -> None:
     steps = Steps()
     for job in range(400):
         steps.add(job, [8], key=GREEDY)
@@ -71,7 +71,7 @@ def test_nobody_is_owed_for_the_time_when_he_asked_for_nothing() -> None:
     assert sum(of_key(steps)[50:], Counter[int]()) == {1: 20, 2: 20}
 
 
-def test_who_returns_at_once_gets_no_more_than_a_share() -> None:
+def test_a_key_that_returns_at_once_gets_no_more_than_a_share() -> None:
     steps = Steps()
     for job in range(400):
         steps.add(job, [8], key=GREEDY)
