@@ -75,9 +75,7 @@ class EngineCore:
         self._workflow = workflow
         self._processor = workflow.processor(execution, capacity.num_blocks)
         self._scheduler = workflow.scheduler(execution, capacity.num_blocks, clock)
-        self._executor = executor
-        self._clients = clients
-        self._preprocessor = preprocessor
+        self._executor, self._clients, self._preprocessor = executor, clients, preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
         self._outbox = Outbox(self._job_ended, self._budget.rows_ended, clock)
@@ -127,7 +125,7 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0].batch if self._in_flight else None
-            queued = self._scheduler.queued_tokens()
+            queued = self._scheduler.queued_tokens
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -140,7 +138,7 @@ class EngineCore:
             self._in_flight.append(_StepInFlight(batch, step.step, now))
             for job in batch.begun:
                 job.moments.begin(now)
-            self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens())
+            self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens)
             if self._pacer is not None:
                 self._pacer.step_submitted(step, now)
 
@@ -226,7 +224,7 @@ class EngineCore:
             self._workflow.check(message)
             texts = self._processor.texts(message)
             if not is_of_batch_class(message, group):
-                self._queue_bound.admit(self._scheduler.queued_tokens(message.priority))
+                self._check_wait(message)
             job = self._budget.admit(client, message, group)
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
@@ -247,7 +245,7 @@ class EngineCore:
             accepted, rows = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
             if not job.is_batch:
-                self._queue_bound.admit(self._scheduler.queued_tokens(job.message.priority))
+                self._check_wait(job.message)
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return
@@ -257,6 +255,9 @@ class EngineCore:
         job.moments.queued = self._clock()
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
+
+    def _check_wait(self, message: GenerateJob | EncodeJob) -> None:
+        self._queue_bound.admit(self._scheduler.tokens_before(message.priority, message.key))
 
     def _abort(self, key: JobKey) -> None:
         """End a job silently: its client is gone, or no longer wants it. `Scheduler.abort` releases
@@ -289,7 +290,7 @@ class EngineCore:
             now,
             oldest=self._in_flight[0].since if self._in_flight else now,
             in_flight=len(self._in_flight),
-            expected_wait_s=self._queue_bound.expected_wait(self._scheduler.queued_tokens(0)),
+            expected_wait_s=self._queue_bound.expected_wait(self._scheduler.tokens_before(0)),
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

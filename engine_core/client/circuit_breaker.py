@@ -14,7 +14,8 @@ of that length does not run empty meanwhile."""
 
 
 class CircuitBreaker:
-    """Refuses jobs that the engine would refuse, for a while after it has refused one like them.
+    """Refuses jobs of an API key that the engine would refuse, for a while after it has refused one
+    like them.
 
     Then one job probes the engine, and the others are refused for as long again, or until the probe
     is accepted. If no job comes to probe for that long, the refusal is forgotten.

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class EngineClient:
         self.dead = False
         self.grouped = False
         self._over: EngineError | None = None
-        self.breaker = CircuitBreaker()
+        self.breakers: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._endpoint = endpoint
         self._ids = itertools.count(1)
         self._jobs: dict[int, GenerateStream | EncodeCall[Any, Any]] = {}
@@ -206,7 +207,8 @@ class EngineClient:
         message: GenerateJob | EncodeJob,
     ) -> Accepted:
         self._check_alive()
-        is_probe = self.breaker.probe(message.priority)
+        breaker = self.breakers[message.key.number]
+        is_probe = breaker.probe(message.priority)
         self._jobs[job] = waiting
         self.send(message)
         try:
@@ -216,10 +218,10 @@ class EngineClient:
             raise
         except EngineError as error:
             if error.retry_after is not None:
-                self.breaker.refused(message.priority, error)
+                breaker.refused(message.priority, error)
             raise
         if is_probe:
-            self.breaker.accepted()
+            breaker.accepted()
         return accepted
 
     def _check_alive(self) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from engine_core.key_share import NO_KEY, KeyShare
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.messages import Tokenization
 
 

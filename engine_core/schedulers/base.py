@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from engine_core.engine_state import Usage
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import StepWork
@@ -30,9 +31,14 @@ class Scheduler(Protocol[RowsT_contra, BatchT, OutputT_contra]):
         """The state now, for the metrics."""
         ...
 
-    def queued_tokens(self, priority: int | None = None) -> int:
-        """Prompt tokens that wait to be computed before the first row of a new job of `priority`;
-        None: all that count."""
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens that wait to be computed."""
+        ...
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        """Those of them that are computed before the first row of a new job of `priority` and
+        `key`; None: as if all jobs were of one key."""
         ...
 
     def abort(self, job: Job, row: int | None = None) -> int:

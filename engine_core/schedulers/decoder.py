@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from engine_core.engine_state import Usage
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
@@ -32,13 +33,13 @@ from workers.contract.messages import DecodeStep, StepMask
 
 
 class DecoderScheduler:
-    """First come, first served, priority by priority; then rows beyond a share, and the batch class
-    last. The oldest request always makes progress.
+    """API keys take turns; first come, first served in each, priority by priority. Then come rows
+    beyond a share, and the batch class last. The oldest request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
     one holds neither. Running requests, then preempted ones, are in the order in which they began;
-    requests that have not begun follow by (priority, arrival). Each request alone fits the cache:
-    its workflow has checked that.
+    requests that have not begun follow by (key, priority, arrival). Each request alone fits the
+    cache: its workflow has checked that.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class DecoderScheduler:
             config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
         )
         self._masks = StepMasks(config.model.vocab_size)
-        self._constrained = 0
-        self._step = 0
+        self._constrained = self._step = 0
 
     def usage(self) -> Usage:
         return Usage(
@@ -85,17 +85,18 @@ class DecoderScheduler:
         for request in self._rows.open(job, rows):
             self._enter(request)
 
-    def queued_tokens(self, priority: int | None = None) -> int:
-        if priority is None:
-            return self._running.unsubmitted + self._classes.num_tokens
+    @property
+    def queued_tokens(self) -> int:
+        return self._running.unsubmitted + self._classes.num_tokens
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         unsubmitted = self._running.unsubmitted_beside(self._classes.surplus.running)
-        return unsubmitted + self._arrivals.waiting.tokens_before(priority)
+        return unsubmitted + self._arrivals.waiting.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
             return sum(map(self._end, self._rows.close(job)))
-        request = self._rows.find(job.key, row)
-        return 0 if request is None else int(self._end(request))
+        return 0 if (request := self._rows.find(job.key, row)) is None else self._end(request)
 
     def reset_cache(self) -> None:
         self.kv.reset()
@@ -104,7 +105,7 @@ class DecoderScheduler:
         batch = DecodeBatch(self._step)
         running = self._running
         limited = self._short_steps.decide()
-        startable = self.queued_tokens() if running.free_slots else running.unsubmitted
+        startable = self.queued_tokens if running.free_slots else running.unsubmitted
         # More micro-batches of short steps would only keep clients waiting.
         self._micro_batches.decide(running.generating, 0 if limited else startable)
         ahead_of = oldest.step if oldest is not None and self._ahead else -1
@@ -238,7 +239,7 @@ class DecoderScheduler:
         if not self.has_prompts():
             return
         room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
-        budget = PromptBudget(room, self.queued_tokens(), self._step_time, others)
+        budget = PromptBudget(room, self.queued_tokens, self._step_time, others)
         for queue in self._classes.in_turn:
             if not self._add_prompts_of(queue, batch, budget):
                 return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from engine_core.fair_queuing.blocking_queue import BlockingQueue
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.messages import FailureCode, Grammar, GrammarKind
@@ -23,7 +24,7 @@ _MAX_OVERDUE = 2
 _MAX_CACHED = 64
 _MAX_CACHED_CHARS = 1024 * 1024
 
-_Key = tuple[GrammarKind, str]
+_Source = tuple[GrammarKind, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +35,17 @@ class CompiledJob:
     tokenized: list[Tokenized]
     grammar: CompiledGrammar | None = None
     refusal: RefusalError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A grammar that an API key asks for. Each key has a turn of its own, so that none waits where
+    another stands."""
+
+    source: _Source
+    key: KeyShare
+    grammar: Grammar = field(compare=False)
+    since: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,7 @@ class _Fault:
     message: str
 
 
-_Outcome = tuple[_Key, CompiledGrammar | _Fault]
+_Outcome = tuple[_Query, CompiledGrammar | _Fault]
 _BUSY = _Fault("overloaded", "too many grammars are being compiled; try again later")
 _BROKEN = _Fault("invalid_request", "it cannot be compiled")
 
@@ -70,7 +82,7 @@ class CompilerThreads:
         for lane in (self._short, self._long):
             weakref.finalize(self, lane.end)
         self._cache = _Cache()
-        self._waiting: dict[_Key, list[_Waiting]] = {}
+        self._waiting: dict[_Query, list[_Waiting]] = {}
         self._compiled: list[CompiledJob] = []
 
     def fileno(self) -> int:
@@ -79,24 +91,25 @@ class CompilerThreads:
 
     def put(self, job: Job, tokenized: list[Tokenized], grammar: Grammar) -> None:
         """Queue a tokenized job; if its grammar is cached, the next `take` returns it."""
-        key = (grammar.kind, grammar.source)
+        source = (grammar.kind, grammar.source)
+        query = _Query(source, job.message.key, grammar, time.monotonic())
         entry = _Waiting(job, tokenized, grammar.param)
-        if (compiled := self._cache.get(key)) is not None:
+        if (compiled := self._cache.get(source)) is not None:
             self._compiled.append(_compiled_job(entry, compiled))
-        elif (waiting := self._waiting.get(key)) is not None:
+        elif (waiting := self._waiting.get(query)) is not None:
             waiting.append(entry)
         else:
-            self._waiting[key] = [entry]
+            self._waiting[query] = [entry]
             short = len(grammar.source) <= _SHORT_CHARS
-            (self._short if short else self._long).put(grammar)
+            (self._short if short else self._long).put(query)
 
     def take(self) -> list[CompiledJob]:
         """The jobs whose grammars were compiled, or could not be, since the last call."""
         # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
-        for key, outcome in self._outcomes.take() if self._waiting else []:
+        for query, outcome in self._outcomes.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
-                self._cache.put(key, outcome)
-            self._compiled += [_compiled_job(entry, outcome) for entry in self._waiting.pop(key)]
+                self._cache.put(query.source, outcome)
+            self._compiled += [_compiled_job(entry, outcome) for entry in self._waiting.pop(query)]
         compiled, self._compiled = self._compiled, []
         return compiled
 
@@ -105,24 +118,25 @@ class _Cache:
     """The last used grammars, bounded by their number and by the length of their sources."""
 
     def __init__(self) -> None:
-        self._grammars: OrderedDict[_Key, CompiledGrammar] = OrderedDict()
+        self._grammars: OrderedDict[_Source, CompiledGrammar] = OrderedDict()
         self._chars = 0
 
-    def get(self, key: _Key) -> CompiledGrammar | None:
-        if key in self._grammars:
-            self._grammars.move_to_end(key)
-        return self._grammars.get(key)
+    def get(self, source: _Source) -> CompiledGrammar | None:
+        if source in self._grammars:
+            self._grammars.move_to_end(source)
+        return self._grammars.get(source)
 
-    def put(self, key: _Key, compiled: CompiledGrammar) -> None:
-        self._grammars[key] = compiled
-        self._chars += len(key[1])
+    def put(self, source: _Source, compiled: CompiledGrammar) -> None:
+        if source not in self._grammars:
+            self._chars += len(source[1])
+        self._grammars[source] = compiled
         while len(self._grammars) > _MAX_CACHED or self._chars > _MAX_CACHED_CHARS:
-            (_, source), _ = self._grammars.popitem(last=False)
-            self._chars -= len(source)
+            (_, text), _ = self._grammars.popitem(last=False)
+            self._chars -= len(text)
 
 
 class _Lane:
-    """Threads that take one grammar after another.
+    """Threads that take one grammar after another; API keys take turns.
 
     Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
     llguidance's limits, and no other is started while too many of them still run.
@@ -140,31 +154,29 @@ class _Lane:
         self._compile_grammar = compile_grammar
         self._time_limit = time_limit
         self._outcomes = outcomes
-        self._queue: queue.SimpleQueue[tuple[Grammar, float] | None] = queue.SimpleQueue()
+        self._queue: BlockingQueue[_Query] = BlockingQueue()
         self._permits = threading.Semaphore(threads + _MAX_OVERDUE)
         self._started = False
 
-    def put(self, grammar: Grammar) -> None:
+    def put(self, query: _Query) -> None:
         """Queue one grammar."""
         if not self._started:
             self._started = True
             for _ in range(self._threads):
                 name = f"compile-{self._name}"
                 threading.Thread(target=self._run, name=name, daemon=True).start()
-        self._queue.put((grammar, time.monotonic()))
+        self._queue.put(query, query.key)
 
     def end(self) -> None:
         """Let the threads end, once the queue is empty."""
-        for _ in range(self._threads):
-            self._queue.put(None)
+        self._queue.close()
 
     def _run(self) -> None:
-        while (queued := self._queue.get()) is not None:
-            grammar, since = queued
-            waited = time.monotonic() - since
+        while (query := self._queue.get()) is not None:
+            waited = time.monotonic() - query.since
             busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
-            outcome = _BUSY if busy else self._attempt(grammar)
-            self._outcomes.put(((grammar.kind, grammar.source), outcome))
+            outcome = _BUSY if busy else self._attempt(query.grammar)
+            self._outcomes.put((query, outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | _Fault:
         # This stays if the thread dies of any other exception.

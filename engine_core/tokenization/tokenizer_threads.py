@@ -6,9 +6,10 @@ import weakref
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from engine_core.fair_queuing.fair_queue import FairQueue
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
-from engine_core.tokenization.fair_turns import FairTurns
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
@@ -30,9 +31,9 @@ class TokenizedJob:
     long_item: LongItem | None = None
 
     @property
-    def key(self) -> int:
-        """The number of its API key."""
-        return self.job.message.key.number
+    def key(self) -> KeyShare:
+        """Its API key."""
+        return self.job.message.key
 
     def next_slice(self) -> list[Text]:
         """The next texts, about `SLICE_CHARACTERS` of them, before one that is tokenized in parts:
@@ -112,7 +113,7 @@ class _Lane:
 
     def run(self) -> None:
         """Work in this thread, until the end is taken from the queue."""
-        active: FairTurns[TokenizedJob] = FairTurns()
+        active: FairQueue[TokenizedJob] = FairQueue()
         while True:
             while not active or not self._queue.empty():
                 if (job := self._queue.get()) is None:
@@ -120,7 +121,7 @@ class _Lane:
                 active.put(job, job.key)
             self._encode_slices(active)
 
-    def _encode_slices(self, active: FairTurns[TokenizedJob]) -> None:
+    def _encode_slices(self, active: FairQueue[TokenizedJob]) -> None:
         """Encode one slice of as many jobs as fill a call, and put back those that have more."""
         jobs: list[TokenizedJob] = []
         slices: list[list[Text]] = []

@@ -83,7 +83,7 @@ class Service:
         self.check([found])
         if priority is not None:
             self._check_priority(priority)
-            found.client.breaker.check(priority)
+            found.client.breakers[record.client.share.number].check(priority)
         return found
 
     def _check_priority(self, priority: int) -> None:

@@ -1,22 +1,29 @@
 """The conversations that wait for a template's process, within bounds."""
 
 import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
 
+from engine_core.fair_queuing.fair_queue import FairQueue
+from engine_core.fair_queuing.key_share import KeyShare
 from server.errors import APIError
 from server.templates.protocol import Answer
 
 # What may wait for one template in one API process. A usual conversation takes a millisecond.
 _MAX_CONVERSATIONS = 2048
 _MAX_BYTES = 64 << 20
+_KEYS_AT_LEAST = 2
+"""So many API keys can have all of it."""
 
 
 class PendingRender:
     """A conversation that waits for its prompt: the frame to send, and the answer to come, which is
     cancelled when the client leaves."""
 
-    def __init__(self, frame: bytes) -> None:
-        self.frame = frame
+    def __init__(self, frame: bytes, key: KeyShare) -> None:
+        self.frame, self.key = frame, key
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.waits = True
 
     def fail(self, error: Exception) -> None:
         """Answer with an error whoever still waits."""
@@ -24,42 +31,72 @@ class PendingRender:
             self.answer.set_exception(error)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """How many conversations wait, and their bytes."""
+
+    conversations: int = 0
+    size: int = 0
+
+    def move(self, conversations: int, size: int) -> None:
+        """So much more waits, or less."""
+        self.conversations += conversations
+        self.size += size
+
+    def has_room(self, frame: bytes, part: int) -> bool:
+        """For one more within this part of the bounds; one waits alone whatever its size."""
+        return not self.conversations or (
+            self.conversations < _MAX_CONVERSATIONS // part
+            and self.size + len(frame) <= _MAX_BYTES // part
+        )
+
+
 class RenderQueue:
-    """First come, first served; what a client that has left waited for is forgotten at once."""
+    """API keys take turns, and each has half of the bounds at most; first come, first served for
+    each. What a client that has left waited for is forgotten at once."""
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._waiting: dict[PendingRender, None] = {}
-        self._bytes = 0
+        self._turns: FairQueue[PendingRender] = FairQueue()
+        self._all = _Waiting()
+        self._of_keys: defaultdict[int, _Waiting] = defaultdict(_Waiting)
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def __bool__(self) -> bool:
+        return bool(self._turns)
 
-    def add(self, frame: bytes) -> PendingRender:
-        """Raises APIError `overloaded` if too many conversations wait, or too many bytes; one waits
-        alone whatever its size."""
-        if self._waiting and (
-            len(self._waiting) >= _MAX_CONVERSATIONS or self._bytes + len(frame) > _MAX_BYTES
-        ):
-            waits = f"{len(self._waiting)} conversations ({self._bytes} bytes) wait for it"
-            message = f"the chat template of model {self._model} is overloaded: {waits}"
+    def add(self, frame: bytes, key: KeyShare) -> PendingRender:
+        """Raises APIError `overloaded` if too many conversations wait, or too many bytes."""
+        own = self._of_keys[key.number]
+        whose, full = "", not self._all.has_room(frame, 1)
+        if not full and key.number:
+            whose, full = " of this API key", not own.has_room(frame, _KEYS_AT_LEAST)
+        if full:
+            waiting = own if whose else self._all
+            waits = f"{waiting.conversations} conversations ({waiting.size} bytes){whose}"
+            message = f"the chat template of model {self._model} is overloaded: {waits} wait for it"
             raise APIError("overloaded", message)
-        pending = PendingRender(frame)
-        self._waiting[pending] = None
-        self._bytes += len(frame)
+        pending = PendingRender(frame, key)
+        self._turns.put(pending, key)
+        self._move(pending, 1)
         return pending
 
     def take(self) -> PendingRender | None:
-        """The first whose client still waits; it waits here no more."""
-        while self._waiting:
-            pending = next(iter(self._waiting))
-            self.remove(pending)
+        """The next one whose client still waits; it waits here no more."""
+        while self._turns:
+            pending = self._turns.take()
+            pending.waits = False
+            self._move(pending, -1)
             if not pending.answer.done():
                 return pending
         return None
 
     def remove(self, pending: PendingRender) -> None:
         """Forget it. Idempotent."""
-        if pending in self._waiting:
-            del self._waiting[pending]
-            self._bytes -= len(pending.frame)
+        if pending.waits:
+            pending.waits = False
+            self._turns.remove(pending, pending.key)
+            self._move(pending, -1)
+
+    def _move(self, pending: PendingRender, sign: int) -> None:
+        for waiting in (self._all, self._of_keys[pending.key.number]):
+            waiting.move(sign, sign * len(pending.frame))

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from engine_core.fair_queuing.key_share import KeyShare
 from server.errors import APIError
 from server.templates.process_handle import ProcessEndedError, ProcessHandle
 from server.templates.protocol import (
@@ -81,15 +82,16 @@ class TemplateClient:
         if self._template is not None:
             self._keeper = asyncio.create_task(self._keep())
 
-    async def prompt_of(self, conversation: bytes) -> str:
-        """The prompt of a Conversation's frame; cancelled, it is given up, waiting or rendered.
+    async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
+        """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given
+        up, waiting or rendered.
 
         Raises APIError: no template, one that refuses these messages, no running process, or too
         many that wait."""
         _ = self.template
         if self._is_down:
             raise APIError("template_unavailable", self._outage)
-        pending = self._queue.add(conversation)
+        pending = self._queue.add(conversation, key)
         self._wake.set()
         try:
             outcome = await pending.answer

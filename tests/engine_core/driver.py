@@ -131,7 +131,7 @@ class Driver:
         assert running.unsubmitted == sum(left)
         generating = [r.submitted for r in running if r not in running.prompts]
         assert running.contexts == sum(generating)
-        counted = [waiting._groups[waiting._priority_of[request]][request] for request in waiting]
+        counted = [waiting.tokens_of(request) for request in waiting]
         assert waiting.num_tokens == sum(counted)
         assert arrivals._blocks == sum(map(self.scheduler.kv.blocks_for, counted))
         for request, tokens in zip(waiting, counted, strict=True):

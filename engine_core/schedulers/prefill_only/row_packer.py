@@ -10,6 +10,7 @@ from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.schedulers.encoded_rows import requests_token_states
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.requests.waiting import KeyQueue
 
 _MOST_MISFITS = 32
 
@@ -27,29 +28,20 @@ class RowPacker:
         self._lens: list[npt.NDArray[np.int32]] = []
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
-    def fill(self, jobs: Collection[Job]) -> None:
-        """Give every job an even share of the budget left, then the remainder to the first. Ends
-        once many did not fit: thousands may wait."""
-        self._misfits = 0
-        for limit in (self.left / len(jobs), self.left):
-            for job in jobs:
-                if self._is_over():
-                    return
-                self._add_rows(job, self._rows[job], limit)
-
-    def fill_by_key(self, jobs_of_keys: Sequence[Sequence[Job]]) -> None:
+    def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
         """Give every key what its weight is of the budget left, then the remainder to the first."""
-        whole, total = self.left, sum(jobs[0].message.key.weight for jobs in jobs_of_keys)
-        for jobs in jobs_of_keys:
-            share = min(whole * jobs[0].message.key.weight / total, self.left)
-            others = self.left - share
-            self.left = share
-            self.fill(jobs)
-            self.left += others
-        for jobs in jobs_of_keys:
-            self.fill(jobs)
+        if len(queues) > 1:
+            whole, total = self.left, sum(queue.key.weight for queue in queues)
+            for queue in queues:
+                share = min(whole * queue.key.weight / total, self.left)
+                others = self.left - share
+                self.left = share
+                self._fill_from(queue)
+                self.left += others
+        for queue in queues:
+            self._fill_from(queue)
 
-    def fill_in_turn(self, jobs: Collection[Job], budget: float) -> None:
+    def fill_one_by_one(self, jobs: Collection[Job], budget: float) -> None:
         """Give one job after the other what it takes of a new budget, and at least the next row of
         the first."""
         first = next(iter(jobs))
@@ -59,6 +51,20 @@ class RowPacker:
             if self._is_over():
                 return
             self._add_rows(job, self._rows[job], self.left)
+
+    def _fill_from(self, queue: KeyQueue[Job]) -> None:
+        for equals in queue.items.groups():
+            self._fill_evenly(equals)
+
+    def _fill_evenly(self, jobs: Collection[Job]) -> None:
+        """Give every job an even share of the budget left, then the remainder to the first. Ends
+        once many did not fit: thousands may wait."""
+        self._misfits = 0
+        for limit in (self.left / len(jobs), self.left):
+            for job in jobs:
+                if self._is_over():
+                    return
+                self._add_rows(job, self._rows[job], limit)
 
     @property
     def work(self) -> StepWork:

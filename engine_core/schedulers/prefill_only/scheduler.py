@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable
 
 from engine_core.engine_state import Usage
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
-from engine_core.schedulers.prefill_only.key_turns import KeyTurns
 from engine_core.schedulers.prefill_only.row_packer import RowPacker
 from engine_core.schedulers.prompt_budget import StepTime
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
+from engine_core.schedulers.requests.priority_queue import PriorityQueue
 from engine_core.schedulers.requests.waiting import WaitingQueue
 from engine_core.schedulers.step_builder import build_encode_step
 from workers.contract.config import ExecutionConfig
@@ -25,15 +26,13 @@ from workers.contract.messages import EncodeStep
 
 
 class PrefillOnlyScheduler:
-    """Jobs of the lowest priority value go first; later priorities fill the rest of the step. A job
-    that has had no row for `max_priority_wait` seconds goes before them all, for one step.
+    """The API keys that wait share a step's budget by their weights. A key's jobs of the lowest
+    priority value go first; later priorities fill the rest of its share. A job that has had
+    no row for `max_priority_wait` seconds goes before them all, for one step.
 
-    Jobs of one priority get even shares of a step's budget; what they leave goes to the earliest.
-    So a large job never delays a small one by more than a step, and never starves. The steps of a
+    Jobs of one priority get even shares of the budget; what they leave goes to the earliest. So a
+    large job never delays a small one by more than a step, and never starves. The steps of a
     pipeline are filled to a common time: a job is divided by its whole size, never by what is left.
-
-    Where several API keys wait, they share the budget by their weights first, and then the jobs of
-    each.
 
     Jobs of the batch class take what all others leave, one after the other; beside online traffic,
     what fills a short step. A row of them is in every step that has the tokens for it.
@@ -53,7 +52,7 @@ class PrefillOnlyScheduler:
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self._max_tokens = config.largest_step_tokens
         self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
-        self._turns = KeyTurns()
+        self._waiting_batch: PriorityQueue[Job] = PriorityQueue(math.inf, clock)
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = 0
         self._waiting_tokens = self._batch_tokens = 0  # of all jobs; of the batch class
@@ -68,8 +67,11 @@ class PrefillOnlyScheduler:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        self._waiting.add(job, _priority(job), rows.first_tokens)
-        self._turns.add(job)
+        if job.is_batch:
+            self._waiting_batch.add(job, 0, rows.first_tokens)
+        else:
+            message = job.message
+            self._waiting.add(job, message.key, message.priority, rows.first_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
         self._waiting_tokens += len(rows.tokens)
@@ -79,15 +81,18 @@ class PrefillOnlyScheduler:
         self._whole_tokens += rows.offsets[-1]
         self._whole_costs += rows.costs[-1]
 
-    def queued_tokens(self, priority: int | None = None) -> int:
+    @property
+    def queued_tokens(self) -> int:
         """The first rows of jobs that have not begun: a job's further rows share steps with it."""
-        return self._waiting.tokens_before(priority)
+        return self._waiting.num_tokens + self._waiting_batch.num_tokens
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        return self._waiting.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
         if (rows := self._rows.pop(job, None)) is not None:
-            self._waiting.remove(job)
-            self._turns.remove(job)
+            self._queue_of(job).remove(job)
             self._waiting_rows -= rows.num_left
             left = rows.offsets[-1] - rows.offsets[rows.cursor]
             self._waiting_tokens -= left
@@ -105,13 +110,9 @@ class PrefillOnlyScheduler:
         self._waiting.promote_overdue()
         packer = RowPacker(self._budget(), self._max_tokens, self._rows)
         self._limited = self._batch_tokens > 0 and self._online.is_recent()
-        for equals in self._waiting.groups():
-            if next(iter(equals)).is_batch:
-                packer.fill_in_turn(equals, self._left_for_batch(packer))
-            elif self._turns.are_taken:
-                packer.fill_by_key(self._turns.in_order(equals))
-            else:
-                packer.fill(equals)
+        packer.fill(self._waiting.in_turn())
+        for jobs in self._waiting_batch.groups():
+            packer.fill_one_by_one(jobs, self._left_for_batch(packer))
         batch = packer.batch(self._step)
         self._step += 1
         self._account(batch)
@@ -181,17 +182,17 @@ class PrefillOnlyScheduler:
                 continue
             tokens = rows.tokens_of(numbers)
             self._batch_tokens -= tokens * job.is_batch
-            self._turns.count(job, tokens)
+            queue = self._queue_of(job)
+            if queue is self._waiting:
+                self._waiting.given(job, tokens)
             if rows.num_left == 0:
-                self._waiting.remove(job)
-                self._turns.remove(job)
+                queue.remove(job)
                 self._leave(rows)
                 del self._rows[job]
-            else:
-                self._waiting.wait_anew(job, _priority(job))
-                if numbers[0] == 0:
-                    self._waiting.recount(job, 0)
+                continue
+            queue.wait_anew(job, 0 if job.is_batch else job.message.priority)
+            if numbers[0] == 0:
+                queue.recount(job, 0)
 
-
-def _priority(job: Job) -> float:
-    return math.inf if job.is_batch else job.message.priority
+    def _queue_of(self, job: Job) -> WaitingQueue[Job] | PriorityQueue[Job]:
+        return self._waiting_batch if job.is_batch else self._waiting

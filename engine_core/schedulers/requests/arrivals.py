@@ -10,8 +10,8 @@ from engine_core.schedulers.requests.waiting import WaitingQueue
 
 
 class ArrivalQueue:
-    """First come, first served, priority by priority; what has waited `max_wait` seconds goes
-    before them all. Implements `QueuePolicy`."""
+    """API keys take turns; first come, first served in each, priority by priority. Implements
+    `QueuePolicy`."""
 
     def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
         self.waiting: WaitingQueue[Request] = WaitingQueue(max_wait, clock)
@@ -35,7 +35,7 @@ class ArrivalQueue:
 
     def add(self, request: Request) -> None:
         tokens = len(request.tokens)
-        self.waiting.add(request, request.priority, tokens)
+        self.waiting.add(request, request.job.message.key, request.priority, tokens)
         self._blocks += self._kv.blocks_for(tokens)
 
     def put_back(self, request: Request) -> None:
@@ -69,6 +69,7 @@ class ArrivalQueue:
         return claim_from_cache(self._kv, request)
 
     def begun(self, request: Request) -> None:
+        self.waiting.given(request, len(request.tokens))
         self.remove(request)
 
     def computed(self, request: Request, step: int) -> None:

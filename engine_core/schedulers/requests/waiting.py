@@ -1,109 +1,142 @@
-"""The requests or jobs that wait, in the order in which they begin; the sums of their tokens."""
+"""The requests or jobs that wait, in the order in which they begin: by API key, priority, age."""
 
-import sys
-from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator
-from math import inf
-from typing import Final, Generic, TypeVar
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.fair_queuing.key_turns import KeyTurns
+from engine_core.schedulers.requests.priority_queue import PriorityQueue
 
 ItemT = TypeVar("ItemT", bound=Hashable)
 
-_OVERDUE: Final = -sys.float_info.max
-"""Before every priority, and behind what was preempted."""
+
+class KeyQueue(NamedTuple, Generic[ItemT]):
+    """What waits of one API key."""
+
+    key: KeyShare
+    items: PriorityQueue[ItemT]
 
 
 class WaitingQueue(Generic[ItemT]):
-    """An ordered set by (priority, arrival), lower priorities first.
+    """Keys take turns by their weights, in prompt tokens; the items of each go by priority, then by
+    age. So a priority concerns the requests of its own key alone.
 
-    Preempted items come before all priorities, in the order in which they had begun: so no priority
-    makes them start over for ever. What has waited longer than `max_wait` seconds follows: so no
-    priority makes it wait for ever, unless its own is infinite. Each item counts some prompt
-    tokens, those that it held when it was added. Adding and removing cost a look-up wherever an
-    item stands; sums are kept.
+    Preempted items come before all keys, in the order in which they had begun: so nothing makes
+    them start over for ever. Their key was charged for them when they began.
     """
 
     def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
+        """What has waited `max_wait` seconds goes before every priority of its key."""
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
-        self._since: OrderedDict[ItemT, float] = OrderedDict()  # of those not overdue, ascending
-        self._groups: dict[float, OrderedDict[ItemT, int]] = {}
-        self._priorities: list[float] = []  # the keys of `_groups`, ascending
-        self._priority_of: dict[ItemT, float] = {}
-        self._group_tokens: Counter[float] = Counter()
+        self._turns = KeyTurns()
+        self._queues: dict[int, KeyQueue[ItemT]] = {}
+        self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
+        self._preempted: OrderedDict[ItemT, int] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._priority_of)
+        return len(self._queue_of) + len(self._preempted)
 
     def __iter__(self) -> Iterator[ItemT]:
-        for priority in self._priorities:
-            yield from self._groups[priority]
+        yield from self._preempted
+        if len(self._queues) < 2:
+            for queue in self._queues.values():
+                yield from queue.items
+        else:
+            yield from self._in_turns()
 
-    def groups(self) -> list[Collection[ItemT]]:
-        """The items of each priority, the lowest first."""
-        return [self._groups[priority].keys() for priority in self._priorities]
+    def in_turn(self) -> list[KeyQueue[ItemT]]:
+        """The queues of the keys, the one whose turn it is first."""
+        return [self._queues[number] for number in self._turns.in_order()]
 
-    def tokens_before(self, priority: int | None = None) -> int:
-        """The tokens of the items that begin before a new one of `priority`; None: of all items."""
-        if priority is None:
-            return self.num_tokens
-        return sum(tokens for other, tokens in self._group_tokens.items() if other <= priority)
+    def tokens_of(self, item: ItemT) -> int:
+        """The tokens that it counts."""
+        if item in self._preempted:
+            return self._preempted[item]
+        return self._queue_of[item].items.tokens_of(item)
 
-    def add(self, item: ItemT, priority: float, tokens: int) -> None:
-        """A new item: behind all others of its priority."""
-        self._insert(item, priority, tokens)
-        if priority < inf:
-            self._since[item] = self._clock()
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
+        if all were of one key. While what a key has is served, others get what their weights are
+        beside its own, as long as they have it."""
+        first = sum(self._preempted.values())
+        if key is None or not (self._queues.keys() - {key.number}):
+            queues = self._queues.values()
+            return first + sum(queue.items.tokens_before(priority) for queue in queues)
+        own = self._queues.get(key.number)
+        tokens = 0 if own is None else own.items.tokens_before(priority)
+        beside = sum(
+            min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
+            for queue in self._queues.values()
+            if queue is not own
+        )
+        return first + tokens + beside
+
+    def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
+        """A new item: behind all others of its key and priority."""
+        queue = self._queues.get(key.number)
+        if queue is None:
+            queue = KeyQueue(key, PriorityQueue[ItemT](self._max_wait, self._clock))
+            self._queues[key.number] = queue
+            self._turns.begin(key)
+        queue.items.add(item, priority, tokens)
+        self._queue_of[item] = queue
+        self.num_tokens += tokens
 
     def put_back(self, item: ItemT, tokens: int) -> None:
         """A preempted item: before all others, which began later or have not begun."""
-        self._insert(item, -inf, tokens)
-        self._groups[-inf].move_to_end(item, last=False)
+        self._preempted[item] = tokens
+        self._preempted.move_to_end(item, last=False)
+        self.num_tokens += tokens
 
     def promote_overdue(self) -> None:
-        """What has waited too long goes before every priority from now on."""
-        limit = self._clock() - self._max_wait
-        while self._since:
-            item, since = next(iter(self._since.items()))
-            if since > limit:
-                return
-            self._insert(item, _OVERDUE, self.remove(item))
+        """What has waited too long goes before every priority of its key from now on."""
+        for queue in self._queues.values():
+            queue.items.promote_overdue()
+
+    def given(self, item: ItemT, tokens: int) -> None:
+        """So many tokens of it are in a step: its key has had them. It waits still."""
+        if item in self._queue_of:
+            self._turns.count(self._queue_of[item].key, tokens)
 
     def wait_anew(self, item: ItemT, priority: float) -> None:
         """An item has got a part of what it waits for: it is of `priority`, and not overdue."""
-        if self._priority_of[item] == _OVERDUE:
-            self.add(item, priority, self.remove(item))
-        elif item in self._since:
-            self._since[item] = self._clock()
-            self._since.move_to_end(item)
+        self._queue_of[item].items.wait_anew(item, priority)
 
     def recount(self, item: ItemT, tokens: int) -> None:
         """An item counts this many tokens from now on."""
-        priority = self._priority_of[item]
-        group = self._groups[priority]
-        change = tokens - group[item]
-        group[item] = tokens
-        self._group_tokens[priority] += change
-        self.num_tokens += change
+        items = self._queue_of[item].items
+        self.num_tokens += tokens - items.tokens_of(item)
+        items.recount(item, tokens)
 
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
-        priority = self._priority_of.pop(item)
-        self._since.pop(item, None)
-        group = self._groups[priority]
-        tokens = group.pop(item)
-        self._group_tokens[priority] -= tokens
+        if item in self._preempted:
+            tokens = self._preempted.pop(item)
+        else:
+            queue = self._queue_of.pop(item)
+            tokens = queue.items.remove(item)
+            if not queue.items:
+                del self._queues[queue.key.number]
+                self._turns.end(queue.key)
         self.num_tokens -= tokens
-        if not group:
-            del self._groups[priority], self._group_tokens[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
         return tokens
 
-    def _insert(self, item: ItemT, priority: float, tokens: int) -> None:
-        if priority not in self._groups:
-            self._groups[priority] = OrderedDict()
-            insort(self._priorities, priority)
-        self._groups[priority][item] = tokens
-        self._priority_of[item] = priority
-        self._group_tokens[priority] += tokens
-        self.num_tokens += tokens
+    def _in_turns(self) -> Iterator[ItemT]:
+        """The order in which the keys' items begin, if nothing else comes."""
+        heads = [
+            (self._turns.time_of(queue.key), place, iter(queue.items))
+            for place, queue in enumerate(self._queues.values())
+        ]
+        queues = list(self._queues.values())
+        heapq.heapify(heads)
+        while heads:
+            time, place, items = heads[0]
+            if (item := next(items, None)) is None:
+                heapq.heappop(heads)
+                continue
+            key, of_key = queues[place]
+            heapq.heapreplace(heads, (time + of_key.tokens_of(item) / key.weight, place, items))
+            yield item

@@ -32,9 +32,10 @@ async def chat_prompt(
     parsed = conversation(messages, options, model.chat.template)
     question, unusual = frame(parsed), unusual_roles(parsed)
     del parsed
-    pool, key = service.admission.of(model.name), record.client.share.number
-    with pool.admit(rows=1, tokens=len(question), key=key):
-        prompt = await within_limit(service.limits, record, model.chat.prompt_of(question))
+    key = record.client.share
+    with service.admission.of(model.name).admit(rows=1, tokens=len(question), key=key.number):
+        rendering = model.chat.prompt_of(question, key)
+        prompt = await within_limit(service.limits, record, rendering)
     model.text_bound.check(prompt, "messages")
     for message in unusual:
         message.check(prompt)

@@ -21,6 +21,7 @@ from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import EngineError
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -160,7 +161,7 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
     """What it would refuse is refused here; what would begin earlier is not held up."""
     async with connected(tmp_path) as (client, script):
         now = 0.0
-        client.breaker = CircuitBreaker(lambda: now)
+        client.breakers[0] = CircuitBreaker(lambda: now)
         call = asyncio.create_task(refused(client))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "overloaded", "full", None, 3.5)]))
@@ -173,6 +174,9 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         )
         message = await script.job()
         assert message.priority == -1
+        other = JobOptions(key=KeyShare(2))
+        another = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"], options=other))
+        assert (await script.job()).key.number == 2, "what is known is of one key"
         now = 0.2
         asking = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
         job = await script.job()
@@ -183,7 +187,7 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         last = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
         assert (await script.job()).id > job.id
         client.close()
-        await asyncio.gather(urgent, last, return_exceptions=True)
+        await asyncio.gather(urgent, another, last, return_exceptions=True)
 
 
 def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, Grammar, SamplingParams
 from engine_core.structured import compiler_threads
@@ -44,9 +45,16 @@ def script():
     script.go.set()
 
 
-def put(threads: CompilerThreads, job_id: int, source: str, param: str = "regex") -> Job:
+def put(
+    threads: CompilerThreads,
+    job_id: int,
+    source: str,
+    param: str = "regex",
+    key: KeyShare = NO_KEY,
+) -> Job:
     grammar = Grammar("regex", source, param)
-    job = Job(b"a", GenerateJob(job_id, params=SamplingParams(grammar=grammar), ids=[b"ids"]), 1, 0)
+    params = SamplingParams(grammar=grammar)
+    job = Job(b"a", GenerateJob(job_id, params=params, ids=[b"ids"], key=key), 1, 0)
     threads.put(job, TOKENIZED, grammar)
     return job
 
@@ -144,6 +152,22 @@ def test_long_grammars_delay_no_short_ones(script: Scripted) -> None:
         put(threads, job, f"wait {job}" + "x" * 5000)
     put(threads, 9, "a")
     assert list(take(threads, 1)) == [9]
+
+
+def test_api_keys_take_turns(script: Scripted, monkeypatch) -> None:
+    monkeypatch.setattr(compiler_threads, "_SHORT_THREADS", 1)
+    threads = CompilerThreads(script.compile)
+    put(threads, 0, "wait", key=KeyShare(1))
+    for job in range(1, 30):
+        put(threads, job, f"greedy {job}", key=KeyShare(1))
+    put(threads, 30, "honest", key=KeyShare(2))
+    put(threads, 31, "greedy 29", key=KeyShare(2))
+    script.go.set()
+    done = take(threads, 32)
+    assert all(job.refusal is None for job in done.values())
+    order = script.sources
+    assert order.index("honest") <= 2
+    assert order.index("greedy 29") <= 4, "nor does it wait where another key stands"
 
 
 def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from server.errors import APIError
 from server.settings.server_config import Limits
 from server.templates import render_queue
@@ -54,9 +55,9 @@ async def test_interrupts_outside_of_a_render_change_nothing(tmp_path):
             assert await ask(chat, str(number)) == str(number)
 
 
-async def refused(chat: TemplateClient) -> str:
+async def refused(chat: TemplateClient, key: KeyShare = NO_KEY) -> str:
     with pytest.raises(APIError) as caught:
-        await ask(chat, "one too many")
+        await ask(chat, "one too many", key)
     assert (caught.value.code, caught.value.status) == ("overloaded", 429)
     return caught.value.message
 
@@ -74,6 +75,25 @@ async def test_so_many_wait_and_no_more(tmp_path, monkeypatch, conversations, si
         await asyncio.sleep(0)
         assert await ask(chat, "in its place") == "in its place"
         assert await asyncio.gather(*waiting[1:]) == ["1", "2"]
+
+
+@pytest.mark.parametrize(("conversations", "size"), [(7, 1 << 20), (2048, 1000)])
+async def test_api_keys_take_turns_and_have_half_each(tmp_path, monkeypatch, conversations, size):
+    monkeypatch.setattr(render_queue, "_MAX_CONVERSATIONS", conversations)
+    monkeypatch.setattr(render_queue, "_MAX_BYTES", size)
+    greedy, honest = KeyShare(1), KeyShare(2)
+    async with started(tmp_path) as chat:
+        ended: list[str] = []
+        waiting = [ask(chat, text, greedy) for text in ("a", "b", "c")]
+        await asyncio.sleep(0)
+        assert "3 conversations" in (message := await refused(chat, greedy))
+        assert "of this API key" in message
+        waiting.append(ask(chat, "honest", honest))
+        for each in waiting:
+            each.add_done_callback(lambda done: ended.append(done.result()))
+        await asyncio.gather(*waiting)
+        assert ended == ["a", "honest", "b", "c"]
+        assert await ask(chat, "after", greedy) == "after"
 
 
 async def test_one_alone_may_have_any_size(tmp_path, monkeypatch):

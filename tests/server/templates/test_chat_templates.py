@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from engine_core.fair_queuing.key_share import NO_KEY
 from server.errors import APIError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation, frame
@@ -164,7 +165,7 @@ def said(text: str) -> bytes:
 
 async def refusal(chat: TemplateClient, text: str = "x") -> str:
     with pytest.raises(APIError) as caught:
-        await chat.prompt_of(said(text))
+        await chat.prompt_of(said(text), NO_KEY)
     assert caught.value.status == 400
     assert caught.value.param == "messages"
     return caught.value.message
@@ -173,13 +174,13 @@ async def refusal(chat: TemplateClient, text: str = "x") -> str:
 async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
     chat = template_client(tmp_path, ENDLESS)
     chat.start()
-    assert await chat.prompt_of(said("fine")) == "fine"
+    assert await chat.prompt_of(said("fine"), NO_KEY) == "fine"
     before = time.monotonic()
     assert "takes more than" in await refusal(chat, "hang")
     assert time.monotonic() - before < 20
-    assert await chat.prompt_of(said("again")) == "again"
+    assert await chat.prompt_of(said("again"), NO_KEY) == "again"
     assert "characters" in await refusal(chat, "grow")
-    assert await chat.prompt_of(said("still")) == "still"
+    assert await chat.prompt_of(said("still"), NO_KEY) == "still"
     assert not caplog.messages  # it is the conversation's doing, and no failure of the process
     await chat.close()
 
@@ -214,7 +215,7 @@ async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, cap
     chat.start()
     for _ in range(2):
         with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
-            await chat.prompt_of(said("x"))
+            await chat.prompt_of(said("x"), NO_KEY)
         assert caught.value.param == "model"
     assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
     chat.check()
@@ -226,11 +227,11 @@ async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
     chat = template_client(tmp_path, slow + "{{ messages[0].content }}")
     chat.start()
-    assert await chat.prompt_of(said("first")) == "first"
-    left = asyncio.create_task(chat.prompt_of(said("left")))
+    assert await chat.prompt_of(said("first"), NO_KEY) == "first"
+    left = asyncio.create_task(chat.prompt_of(said("left"), NO_KEY))
     await asyncio.sleep(0.005)
     left.cancel()
-    texts = await asyncio.gather(*(chat.prompt_of(said(str(i))) for i in range(20)))
+    texts = await asyncio.gather(*(chat.prompt_of(said(str(i)), NO_KEY) for i in range(20)))
     assert texts == [str(i) for i in range(20)]
     assert left.cancelled()
     await chat.close()

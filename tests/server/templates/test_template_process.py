@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from server.errors import APIError
 from server.templates import template_client
 from server.templates.protocol import ChatTemplate, Conversation, frame
@@ -52,9 +53,9 @@ async def pid() -> int:
     return found[0]
 
 
-def ask(chat: TemplateClient, text: str) -> asyncio.Task[str]:
+def ask(chat: TemplateClient, text: str, key: KeyShare = NO_KEY) -> asyncio.Task[str]:
     message = {"role": "user", "content": text}
-    return asyncio.create_task(chat.prompt_of(frame(Conversation(messages=[message]))))
+    return asyncio.create_task(chat.prompt_of(frame(Conversation(messages=[message])), key))
 
 
 async def gone(pid: int, seconds: float) -> None:

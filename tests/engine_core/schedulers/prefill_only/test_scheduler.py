@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job import Job
-from engine_core.key_share import NO_KEY, KeyShare
 from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
-from engine_core.key_share import KeyShare
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.requests.request import Request

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from engine_core.key_share import KeyShare
+from engine_core.fair_queuing.key_share import KeyShare
 from tests.engine_core.schedulers.prefill_only.test_scheduler import Steps
 
 GREEDY, HONEST, THIRD = KeyShare(1), KeyShare(2), KeyShare(3)

@@ -1,0 +1,45 @@
+"""Whose turn it is, among the API keys that wait for one thing.
+
+Start-time fair queueing (Goyal, Vin and Cheng, 1996): a key's virtual time is what it has been
+given, by its weight; who has been given least goes first. A key that comes back begins where those
+that wait are: it is owed nothing for the time when it asked for nothing. Once none waits, all begin
+anew.
+"""
+
+from engine_core.fair_queuing.key_share import KeyShare
+
+
+class KeyTurns:
+    """The virtual times of the keys that wait, and of those that have waited beside them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, None] = {}
+        self._times: dict[int, float] = {}
+
+    def begin(self, key: KeyShare) -> None:
+        """It waits from now on."""
+        least = min((self._times[other] for other in self._waiting), default=0.0)
+        self._times[key.number] = max(self._times.get(key.number, 0.0), least)
+        self._waiting[key.number] = None
+
+    def end(self, key: KeyShare) -> None:
+        """It waits for nothing more."""
+        del self._waiting[key.number]
+        if not self._waiting:
+            self._times.clear()
+
+    def count(self, key: KeyShare, amount: float) -> None:
+        """It is given so much, while it waits."""
+        self._times[key.number] += amount / key.weight
+
+    def time_of(self, key: KeyShare) -> float:
+        """The virtual time of a key that waits."""
+        return self._times[key.number]
+
+    def first(self) -> int:
+        """The number of the key whose turn it is. Raises ValueError if none waits."""
+        return min(self._waiting, key=self._times.__getitem__)
+
+    def in_order(self) -> list[int]:
+        """The numbers of the keys that wait, the one whose turn it is first."""
+        return sorted(self._waiting, key=self._times.__getitem__)
