@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from server.errors import ERRORS, ErrorBody
+from server.http.descriptions import add_descriptions
 from server.service.endpoint import Operation
 
 REF = "#/components/schemas/{name}"
@@ -88,6 +90,7 @@ def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
             _, components = msgspec.json.schema_components(types, ref_template=REF)
             schema["components"] = {"schemas": components, "securitySchemes": {"key": _KEY}}
             schema["security"] = [{"key": []}, {}]
+            add_descriptions(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -96,8 +99,9 @@ def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
 
 def documented_operations(app: FastAPI) -> set[tuple[str, str]]:
     """Methods and paths that `app` describes, parameters written `{name}`."""
-    paths: dict[str, dict[str, Any]] = app.openapi()["paths"]
-    return {(method.upper(), path) for path, item in paths.items() for method in item}
+    routes = (route for route in app.routes if isinstance(route, APIRoute))
+    described = (route for route in routes if route.include_in_schema)
+    return {(method, route.path_format) for route in described for method in route.methods or ()}
 
 
 def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:

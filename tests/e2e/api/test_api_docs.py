@@ -23,6 +23,7 @@ from server.schemas.known_options import known_options
 from server.schemas.pooling.pooling_request import PoolingRequest
 from server.schemas.rerank import RerankRequest
 from server.schemas.score import ScoreRequest
+from server.schemas.stored.batch_objects import BatchRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from server.settings.server_config import Limits
 from tests.e2e.daemon import Daemon
@@ -43,6 +44,7 @@ REQUESTS: dict[str, type[msgspec.Struct]] = {
     "/pooling": PoolingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
+    "/v1/batches": BatchRequest,
 }
 
 _EXAMPLE = re.compile(r"```sh\n(curl .*?)```\n(?:\s*```(json|http|text)\n(.*?)```)?", re.DOTALL)
