@@ -29,7 +29,7 @@ async def chat_prompt(
     """
     model.text_bound.check_length(num_characters(messages), "messages")
     # What waits is the frame alone: messages without any text are many times its size in memory.
-    parsed = conversation(messages, options, model.chat.template)
+    parsed = await conversation(messages, options, model.chat.template)
     question, unusual = frame(parsed), unusual_roles(parsed)
     del parsed
     key = record.client.share

@@ -1,9 +1,13 @@
 """What messages become in the prompt: parts, roles, refusals, what an SDK sends back."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from server.generation.chat.conversation import ChatOptions, conversation
+from server.schemas.chat import ChatMessage
+from server.templates.protocol import ChatTemplate
 from tests.server.chat_client import HELLO, chat, error, job_of, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
@@ -84,3 +88,16 @@ def test_a_role_that_the_template_leaves_out(deployment):
     refused = error(deployment, model="two roles", messages=talk)
     assert refused["param"] == "messages[1].role"
     assert "has no role 'critic'" in refused["message"]
+
+
+async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:
+    options = ChatOptions(add_generation_prompt=None, continue_final_message=None, variables={})
+    template = ChatTemplate(source=CHATML, file="", tokens={})
+    messages = [ChatMessage(role="user", content="x")] * 10_000
+    parsing = asyncio.create_task(conversation(messages, options, template))
+    turns = 0
+    while not parsing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(parsing.result().messages) == 10_000
+    assert turns >= 9
