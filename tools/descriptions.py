@@ -25,6 +25,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _COMMAND = re.compile(r"```sh\n(curl .*?)```", re.DOTALL)
 _BODY = re.compile(r"```json request=(\S+)\n(.*?)```", re.DOTALL)
 _HOST = "http://127.0.0.1:8000"
+_MOST_EXAMPLES = 2
 _NO_DEFAULTS = {"", "required", "none"}
 
 
@@ -50,7 +51,8 @@ def from_pages() -> Descriptions:
         for name, component in components().items()
         if "properties" in component
     }
-    return Descriptions(fields, _examples(api))
+    parameters = {name: texts for name, texts in described.items() if " /" in name}
+    return Descriptions(fields, parameters, _examples(api))
 
 
 def components() -> dict[str, Any]:
@@ -103,13 +105,14 @@ def _objects(page: str) -> dict[str, dict[str, str]]:
 
 
 def _examples(page: str) -> dict[str, list[Any]]:
-    """Bodies by the type of request that takes them."""
+    """The first bodies of the page by the type of request that takes them."""
     types = {kind.__name__: kind for each in all_endpoints() for kind in each.operation.types}
     found: dict[str, list[Any]] = {}
     for path, body in _bodies(page):
         for request, paths in known_options().endpoints.items():
             if path in paths and _takes(types[request], body):
-                found.setdefault(request, []).append(json.loads(body))
+                bodies = found.setdefault(request, [])
+                bodies += [json.loads(body)] if len(bodies) < _MOST_EXAMPLES else []
                 break
         else:
             raise ValueError(f"no request to {path} takes the example {body}")

@@ -10,6 +10,7 @@ from server.echoed import quoted
 from server.errors import APIError
 from server.http.body import Body
 from server.http.openapi import operation
+from server.http.query import query_of
 from server.schemas.stored.batch_objects import (
     BatchErrors,
     BatchList,
@@ -17,17 +18,18 @@ from server.schemas.stored.batch_objects import (
     BatchRequest,
     RequestCounts,
 )
+from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import listed, page_of, stored_of
+from server.service.stored import listed, stored_of
+from server.state.database import Page
 from server.state.stored_batches import BatchError, StoredBatch
 from server.state.stored_files import new_id
 
 _WINDOW_SECONDS = 24 * 3600
-_MOST, _DEFAULT = 100, 20
 
 CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
-LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList), order=82)
+LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
 GET_BATCH = Endpoint(
     "GET", "/v1/batches/{batch}", operation(BatchObject, parameters=("batch",)), order=83
 )
@@ -68,7 +70,8 @@ async def create_batch(request: Request) -> Response:
 async def list_batches(request: Request) -> Response:
     """The client's batches, newest first; `limit` of them, behind `after`."""
     state, owner = stored_of(request)
-    page = page_of(request, most=_MOST, default=_DEFAULT, sorted_by_client=False)
+    query = query_of(request, BatchListQuery)
+    page = Page(query.limit, query.after, newest_first=True)
     found = await listed(page, lambda page: state.batches.list(owner, page))
     shown = found[: page.limit]
     return json_answer(

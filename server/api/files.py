@@ -16,16 +16,24 @@ from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
 from server.http.openapi import contents, operation
-from server.schemas.stored.file_objects import DeletedFile, FileList, FileObject
+from server.http.query import query_of
+from server.schemas.stored.file_objects import (
+    LEAST_KEPT_SECONDS,
+    MOST_KEPT_SECONDS,
+    DeletedFile,
+    FileForm,
+    FileList,
+    FileObject,
+)
+from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import Stored, listed, page_of, stored_of
+from server.service.stored import Stored, listed, stored_of
 from server.settings.server_config import Limits
+from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds, UploadRefusedError
 
-_SECONDS = (3600, 2_592_000)
-_MOST = 10_000
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
 _REFUSALS: dict[str, ErrorCode] = {
@@ -34,8 +42,8 @@ _REFUSALS: dict[str, ErrorCode] = {
     "quota": "quota_exceeded",
 }
 
-CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject), order=71)
-LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList), order=72)
+CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
+LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
 GET_FILE = Endpoint(
     "GET", "/v1/files/{file}", operation(FileObject, parameters=("file",)), order=73
 )
@@ -65,9 +73,9 @@ async def list_files(request: Request) -> Response:
     """The client's files, newest first or by `order`, of one `purpose` or of all; `limit` of them,
     behind `after`."""
     state, owner = stored_of(request)
-    page = page_of(request, most=_MOST, default=_MOST, sorted_by_client=True)
-    purpose = request.query_params.get("purpose")
-    found = await listed(page, lambda page: state.files.list(owner, page, purpose))
+    query = query_of(request, FileListQuery)
+    page = Page(query.limit, query.after, newest_first=query.order == "desc")
+    found = await listed(page, lambda page: state.files.list(owner, page, query.purpose))
     shown = found[: page.limit]
     return json_answer(
         FileList(
@@ -155,7 +163,7 @@ def _kept_seconds(fields: dict[str, str]) -> int | None:
         return None
     if anchor != "created_at":
         raise APIError("invalid_request", "expires_after.anchor: is created_at", "expires_after")
-    least, most = _SECONDS
+    least, most = LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS
     if not re.fullmatch(r"[0-9]{1,9}", text or "") or not least <= int(text or 0) <= most:
         message = f"expires_after.seconds: is a number from {least} to {most}"
         raise APIError("invalid_request", message, "expires_after")

@@ -12,12 +12,14 @@ FILE = "server/http/descriptions.json"
 
 
 class Descriptions(msgspec.Struct, frozen=True):
-    """`fields`: component -> field -> text. `examples`: type of request -> bodies.
+    """`fields`: component -> field -> text. `parameters`: the same by method and path. `examples`:
+    type of request -> bodies.
 
     `python -m tools.descriptions` writes them from the pages; a test compares.
     """
 
     fields: dict[str, dict[str, str]]
+    parameters: dict[str, dict[str, str]]
     examples: dict[str, list[Any]]
 
 
@@ -36,8 +38,11 @@ def add_descriptions(schema: dict[str, Any]) -> None:
         for field, of_field in component.get("properties", {}).items():
             if field in texts:
                 of_field["description"] = texts[field]
-    for item in schema["paths"].values():
-        for operation in item.values():
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            for parameter in operation.get("parameters", ()):
+                texts = told.parameters[f"{method.upper()} {path}"]
+                parameter["description"] = texts[parameter["name"]]
             requests = list(_requests(operation))
             _add_examples(operation, [body for each in requests for body in told.examples[each]])
             _add_refused(operation, requests)

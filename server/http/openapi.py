@@ -22,10 +22,12 @@ def operation(
     body: type[msgspec.Struct] | None = None,
     *,
     chunk: type[msgspec.Struct] | None = None,
+    form: type[msgspec.Struct] | None = None,
+    query: type[msgspec.Struct] | None = None,
     parameters: tuple[str, ...] = (),
 ) -> Operation:
-    """An endpoint's answer and body. A streamed answer consists of `chunk`s; `parameters` are texts
-    in the path."""
+    """An endpoint's answer and body, which may be a `form`. A streamed answer consists of `chunk`s;
+    `query` holds the parameters of the URL, and `parameters` are texts in its path."""
     content = {"application/json": {"schema": ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
@@ -39,8 +41,11 @@ def operation(
         for status in sorted({kind.status for kind in ERRORS.values()}):
             responses[status] = {"description": _codes(status), "content": error}
     return Operation(
-        arguments={"responses": responses, "openapi_extra": _request(body, parameters)},
-        types=tuple(kind for kind in (answer, body, chunk, ErrorBody) if kind is not None),
+        arguments={
+            "responses": responses,
+            "openapi_extra": _body(body, form) | _parameters(parameters, query),
+        },
+        types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
     )
 
 
@@ -55,24 +60,29 @@ def contents(parameters: tuple[str, ...]) -> Operation:
     arguments = {
         "response_class": Response,
         "responses": responses,
-        "openapi_extra": _request(None, parameters),
+        "openapi_extra": _parameters(parameters, None),
     }
     return Operation(arguments=arguments, types=(ErrorBody,))
 
 
-def _request(
-    body: type[msgspec.Struct] | None, parameters: tuple[str, ...]
-) -> dict[str, Any] | None:
-    extra: dict[str, Any] = {}
-    if body is not None:
-        content = {"application/json": {"schema": ref(body)}}
-        extra["requestBody"] = {"required": True, "content": content}
-    if parameters:
-        extra["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in parameters
+def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) -> dict[str, Any]:
+    forms = {"application/json": body, "multipart/form-data": form}
+    content = {kind: {"schema": ref(struct)} for kind, struct in forms.items() if struct}
+    return {"requestBody": {"required": True, "content": content}} if content else {}
+
+
+def _parameters(path: tuple[str, ...], query: type[msgspec.Struct] | None) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in path
+    ]
+    if query is not None:
+        schema = msgspec.json.schema_components([query])[1][query.__name__]
+        found += [
+            {"name": name, "in": "query", "schema": of_one}
+            for name, of_one in schema["properties"].items()
         ]
-    return extra or None
+    return {"parameters": found} if found else {}
 
 
 def describe(app: FastAPI, operations: Iterable[Operation]) -> None:

@@ -1,5 +1,4 @@
-"""What a request has to do with the state folder: whose it is, and which part of a list it asks
-for."""
+"""What a request has to do with the state folder: whose it is, and a part of a list there."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,17 +38,3 @@ async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
     except UnknownItemError:
         message = f"after: there is no {quoted(page.after)}"
         raise APIError("invalid_request", message, "after") from None
-
-
-def page_of(request: Request, *, most: int, default: int, sorted_by_client: bool) -> Page:
-    """The page that the query asks for with `limit` (1 to `most`), `after`, and `order` (asc, desc)
-    if clients may sort. Raises APIError."""
-    query = request.query_params
-    order = query.get("order", "desc") if sorted_by_client else "desc"
-    if order not in ("asc", "desc"):
-        raise APIError("invalid_request", "order: is asc or desc", "order")
-    text = query.get("limit") or str(default)
-    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= limit <= most:
-        raise APIError("invalid_request", f"limit: is a number from 1 to {most}", "limit")
-    return Page(limit, query.get("after"), newest_first=order == "desc")

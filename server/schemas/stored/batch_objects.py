@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from server.schemas.stored.file_objects import KeptSeconds
 from server.state.stored_batches import BatchError, Status
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
@@ -14,7 +15,7 @@ class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
     """How long a file is kept: `seconds` from its creation."""
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=3600, le=2_592_000)]
+    seconds: KeptSeconds
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,23 @@
 """`/v1/files`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
+KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
+
+
+class FileForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of an upload, which is read as it comes."""
+
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    purpose: Literal["batch"]
+    anchor: Literal["created_at"] | UnsetType = msgspec.field(
+        default=UNSET, name="expires_after[anchor]"
+    )
+    seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
