@@ -1,7 +1,11 @@
 """schemathesis over the daemon's own description: no failures inside, and answers as described."""
 
+import json
 import subprocess
+from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.daemon import Daemon
@@ -12,10 +16,23 @@ from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS
 _NOT_CHECKED = "positive_data_acceptance"
 
 
+def bodies(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The contents of all requests, by media type."""
+    for item in described["paths"].values():
+        for operation in item.values():
+            yield from operation.get("requestBody", {}).get("content", {}).values()
+
+
 @pytest.mark.timeout(300)
 def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
+    described = httpx.get(f"{full_daemon.url}/openapi.json", headers=HEADERS).json()
+    # Each of them would be varied field by field, which takes four times as long.
+    for content in bodies(described):
+        content.pop("examples", None)
+    (tmp_path / "openapi.json").write_text(json.dumps(described))
     asked = [
-        str(CLIENTS_PYTHON.with_name("schemathesis")), "run", f"{full_daemon.url}/openapi.json",
+        str(CLIENTS_PYTHON.with_name("schemathesis")), "run", "openapi.json",
+        "--url", full_daemon.url,
         "--header", f"Authorization: {HEADERS['Authorization']}",
         "--seed", "1", "--max-examples", "2", "--phases", "coverage,fuzzing",
         "--generation-database", "none", "--request-timeout", "30",
