@@ -32,6 +32,7 @@ class WaitingQueue(Generic[ItemT]):
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
         self._turns = KeyTurns()
+        self._known: dict[int, KeyQueue[ItemT]] = {}  # those of keys that wait no more, too
         self._queues: dict[int, KeyQueue[ItemT]] = {}
         self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
         self._preempted: OrderedDict[ItemT, int] = OrderedDict()
@@ -61,11 +62,11 @@ class WaitingQueue(Generic[ItemT]):
         """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
         if all were of one key. While what a key has is served, others get what their weights are
         beside its own, as long as they have it."""
-        first = sum(self._preempted.values())
-        if key is None or not (self._queues.keys() - {key.number}):
+        first = sum(self._preempted.values()) if self._preempted else 0
+        own = None if key is None else self._queues.get(key.number)
+        if key is None or len(self._queues) == (own is not None):
             queues = self._queues.values()
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
-        own = self._queues.get(key.number)
         tokens = 0 if own is None else own.items.tokens_before(priority)
         beside = sum(
             min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
@@ -78,8 +79,7 @@ class WaitingQueue(Generic[ItemT]):
         """A new item: behind all others of its key and priority."""
         queue = self._queues.get(key.number)
         if queue is None:
-            queue = KeyQueue(key, PriorityQueue[ItemT](self._max_wait, self._clock))
-            self._queues[key.number] = queue
+            queue = self._queues[key.number] = self._queue_for(key)
             self._turns.begin(key)
         queue.items.add(item, priority, tokens)
         self._queue_of[item] = queue
@@ -123,6 +123,14 @@ class WaitingQueue(Generic[ItemT]):
                 self._turns.end(queue.key)
         self.num_tokens -= tokens
         return tokens
+
+    def _queue_for(self, key: KeyShare) -> KeyQueue[ItemT]:
+        known = self._known.get(key.number)
+        if known is not None and known.key == key:
+            return known
+        items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
+        queue = self._known[key.number] = KeyQueue(key, items)
+        return queue
 
     def _in_turns(self) -> Iterator[ItemT]:
         """The order in which the keys' items begin, if nothing else comes."""
