@@ -14,7 +14,6 @@ class FairQueue(Generic[ItemT]):
 
     def __init__(self) -> None:
         self._turns = KeyTurns()
-        self._keys: dict[int, KeyShare] = {}
         self._of_key: dict[int, dict[ItemT, None]] = {}
 
     def __bool__(self) -> bool:
@@ -23,22 +22,25 @@ class FairQueue(Generic[ItemT]):
     def put(self, item: ItemT, key: KeyShare) -> None:
         """Behind all others of its key."""
         if key.number not in self._of_key:
-            self._keys[key.number], self._of_key[key.number] = key, {}
+            self._of_key[key.number] = {}
             self._turns.begin(key)
         self._of_key[key.number][item] = None
 
     def take(self) -> ItemT:
         """The next one. Raises ValueError if there is none."""
-        key = self._keys[self._turns.first()]
+        key = self._turns.first()
         item = next(iter(self._of_key[key.number]))
         self._turns.count(key, 1)
-        self.remove(item, key)
+        self.discard(item, key)
         return item
 
-    def remove(self, item: ItemT, key: KeyShare) -> None:
-        """It waits no more."""
-        items = self._of_key[key.number]
+    def discard(self, item: ItemT, key: KeyShare) -> bool:
+        """It waits no more. Returns whether it did."""
+        items = self._of_key.get(key.number, {})
+        if item not in items:
+            return False
         del items[item]
         if not items:
-            del self._of_key[key.number], self._keys[key.number]
+            del self._of_key[key.number]
             self._turns.end(key)
+        return True

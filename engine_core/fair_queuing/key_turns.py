@@ -13,14 +13,14 @@ class KeyTurns:
     """The virtual times of the keys that wait, and of those that have waited beside them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, None] = {}
+        self._waiting: dict[int, KeyShare] = {}
         self._times: dict[int, float] = {}
 
     def begin(self, key: KeyShare) -> None:
         """It waits from now on."""
         least = min((self._times[other] for other in self._waiting), default=0.0)
         self._times[key.number] = max(self._times.get(key.number, 0.0), least)
-        self._waiting[key.number] = None
+        self._waiting[key.number] = key
 
     def end(self, key: KeyShare) -> None:
         """It waits for nothing more."""
@@ -36,10 +36,10 @@ class KeyTurns:
         """The virtual time of a key that waits."""
         return self._times[key.number]
 
-    def first(self) -> int:
-        """The number of the key whose turn it is. Raises ValueError if none waits."""
-        return min(self._waiting, key=self._times.__getitem__)
+    def first(self) -> KeyShare:
+        """The key whose turn it is. Raises ValueError if none waits."""
+        return min(self._waiting.values(), key=self.time_of)
 
-    def in_order(self) -> list[int]:
-        """The numbers of the keys that wait, the one whose turn it is first."""
-        return sorted(self._waiting, key=self._times.__getitem__)
+    def in_order(self) -> list[KeyShare]:
+        """The keys that wait, the one whose turn it is first."""
+        return sorted(self._waiting.values(), key=self.time_of)

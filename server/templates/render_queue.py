@@ -23,7 +23,6 @@ class PendingRender:
     def __init__(self, frame: bytes, key: KeyShare) -> None:
         self.frame, self.key = frame, key
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.waits = True
 
     def fail(self, error: Exception) -> None:
         """Answer with an error whoever still waits."""
@@ -66,15 +65,9 @@ class RenderQueue:
 
     def add(self, frame: bytes, key: KeyShare) -> PendingRender:
         """Raises APIError `overloaded` if too many conversations wait, or too many bytes."""
-        own = self._of_keys[key.number]
-        whose, full = "", not self._all.has_room(frame, 1)
-        if not full and key.number:
-            whose, full = " of this API key", not own.has_room(frame, _KEYS_AT_LEAST)
-        if full:
-            waiting = own if whose else self._all
-            waits = f"{waiting.conversations} conversations ({waiting.size} bytes){whose}"
-            message = f"the chat template of model {self._model} is overloaded: {waits} wait for it"
-            raise APIError("overloaded", message)
+        self._check_room(self._all, frame)
+        if key.number:
+            self._check_room(self._of_keys[key.number], frame, _KEYS_AT_LEAST, " of this API key")
         pending = PendingRender(frame, key)
         self._turns.put(pending, key)
         self._move(pending, 1)
@@ -84,7 +77,6 @@ class RenderQueue:
         """The next one whose client still waits; it waits here no more."""
         while self._turns:
             pending = self._turns.take()
-            pending.waits = False
             self._move(pending, -1)
             if not pending.answer.done():
                 return pending
@@ -92,10 +84,14 @@ class RenderQueue:
 
     def remove(self, pending: PendingRender) -> None:
         """Forget it. Idempotent."""
-        if pending.waits:
-            pending.waits = False
-            self._turns.remove(pending, pending.key)
+        if self._turns.discard(pending, pending.key):
             self._move(pending, -1)
+
+    def _check_room(self, waiting: _Waiting, frame: bytes, part: int = 1, whose: str = "") -> None:
+        if not waiting.has_room(frame, part):
+            waits = f"{waiting.conversations} conversations ({waiting.size} bytes){whose}"
+            message = f"the chat template of model {self._model} is overloaded: {waits} wait for it"
+            raise APIError("overloaded", message)
 
     def _move(self, pending: PendingRender, sign: int) -> None:
         for waiting in (self._all, self._of_keys[pending.key.number]):

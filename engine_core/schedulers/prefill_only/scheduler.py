@@ -190,7 +190,7 @@ class PrefillOnlyScheduler:
                 self._leave(rows)
                 del self._rows[job]
                 continue
-            queue.wait_anew(job, 0 if job.is_batch else job.message.priority)
+            queue.wait_anew(job, job.message.priority)
             if numbers[0] == 0:
                 queue.recount(job, 0)
 

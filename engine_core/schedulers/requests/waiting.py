@@ -32,7 +32,7 @@ class WaitingQueue(Generic[ItemT]):
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
         self._turns = KeyTurns()
-        self._known: dict[int, KeyQueue[ItemT]] = {}  # those of keys that wait no more, too
+        # Those of keys that wait for nothing now are kept empty: to make one takes microseconds.
         self._queues: dict[int, KeyQueue[ItemT]] = {}
         self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
         self._preempted: OrderedDict[ItemT, int] = OrderedDict()
@@ -41,16 +41,24 @@ class WaitingQueue(Generic[ItemT]):
         return len(self._queue_of) + len(self._preempted)
 
     def __iter__(self) -> Iterator[ItemT]:
+        """As they begin, if no other comes."""
         yield from self._preempted
-        if len(self._queues) < 2:
-            for queue in self._queues.values():
-                yield from queue.items
-        else:
-            yield from self._in_turns()
+        heads = [
+            (self._turns.time_of(queue.key), place, queue, iter(queue.items))
+            for place, queue in enumerate(self.in_turn())
+        ]
+        while heads:
+            time, place, queue, items = heads[0]
+            if (item := next(items, None)) is None:
+                heapq.heappop(heads)
+                continue
+            later = time + queue.items.tokens_of(item) / queue.key.weight
+            heapq.heapreplace(heads, (later, place, queue, items))
+            yield item
 
     def in_turn(self) -> list[KeyQueue[ItemT]]:
         """The queues of the keys, the one whose turn it is first."""
-        return [self._queues[number] for number in self._turns.in_order()]
+        return [self._queues[key.number] for key in self._turns.in_order()]
 
     def tokens_of(self, item: ItemT) -> int:
         """The tokens that it counts."""
@@ -62,11 +70,11 @@ class WaitingQueue(Generic[ItemT]):
         """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
         if all were of one key. While what a key has is served, others get what their weights are
         beside its own, as long as they have it."""
-        first = sum(self._preempted.values()) if self._preempted else 0
-        own = None if key is None else self._queues.get(key.number)
-        if key is None or len(self._queues) == (own is not None):
+        first = sum(self._preempted.values())
+        if key is None:
             queues = self._queues.values()
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
+        own = self._queues.get(key.number)
         tokens = 0 if own is None else own.items.tokens_before(priority)
         beside = sum(
             min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
@@ -78,8 +86,8 @@ class WaitingQueue(Generic[ItemT]):
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
         """A new item: behind all others of its key and priority."""
         queue = self._queues.get(key.number)
-        if queue is None:
-            queue = self._queues[key.number] = self._queue_for(key)
+        if queue is None or not queue.items:
+            queue = self._empty_queue(key)
             self._turns.begin(key)
         queue.items.add(item, priority, tokens)
         self._queue_of[item] = queue
@@ -93,7 +101,7 @@ class WaitingQueue(Generic[ItemT]):
 
     def promote_overdue(self) -> None:
         """What has waited too long goes before every priority of its key from now on."""
-        for queue in self._queues.values():
+        for queue in self.in_turn():
             queue.items.promote_overdue()
 
     def given(self, item: ItemT, tokens: int) -> None:
@@ -119,32 +127,14 @@ class WaitingQueue(Generic[ItemT]):
             queue = self._queue_of.pop(item)
             tokens = queue.items.remove(item)
             if not queue.items:
-                del self._queues[queue.key.number]
                 self._turns.end(queue.key)
         self.num_tokens -= tokens
         return tokens
 
-    def _queue_for(self, key: KeyShare) -> KeyQueue[ItemT]:
-        known = self._known.get(key.number)
-        if known is not None and known.key == key:
-            return known
-        items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
-        queue = self._known[key.number] = KeyQueue(key, items)
+    def _empty_queue(self, key: KeyShare) -> KeyQueue[ItemT]:
+        """That of a key without items, whose weight may be another than before."""
+        queue = self._queues.get(key.number)
+        if queue is None or queue.key != key:
+            items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
+            queue = self._queues[key.number] = KeyQueue(key, items)
         return queue
-
-    def _in_turns(self) -> Iterator[ItemT]:
-        """The order in which the keys' items begin, if nothing else comes."""
-        heads = [
-            (self._turns.time_of(queue.key), place, iter(queue.items))
-            for place, queue in enumerate(self._queues.values())
-        ]
-        queues = list(self._queues.values())
-        heapq.heapify(heads)
-        while heads:
-            time, place, items = heads[0]
-            if (item := next(items, None)) is None:
-                heapq.heappop(heads)
-                continue
-            key, of_key = queues[place]
-            heapq.heapreplace(heads, (time + of_key.tokens_of(item) / key.weight, place, items))
-            yield item

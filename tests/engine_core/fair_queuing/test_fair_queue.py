@@ -28,7 +28,8 @@ def test_no_key_is_served_twice_while_another_waits(keys: list[int], left: set[i
     for number, key in enumerate(keys):
         queue.put((key, number), KeyShare(key))
     for number in left & set(range(len(keys))):
-        queue.remove((keys[number], number), KeyShare(keys[number]))
+        assert queue.discard((keys[number], number), KeyShare(keys[number]))
+        assert not queue.discard((keys[number], number), KeyShare(keys[number]))
     taken = drained(queue)
     for key in set(keys):
         own = [number for other, number in taken if other == key]
