@@ -17,8 +17,10 @@ import msgspec
 
 from server.app.endpoints import all_endpoints
 from server.http.descriptions import FILE, Descriptions
+from server.http.openapi import components
 from server.schemas import tei
 from server.schemas.known_options import known_options
+from tools.pages import cells, names, section
 
 _ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -32,7 +34,7 @@ _NO_DEFAULTS = {"", "required", "none"}
 def main() -> None:
     """The command line."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    (_ROOT / FILE).write_bytes(encoded(from_pages()))
+    FILE.write_bytes(encoded(from_pages()))
 
 
 def encoded(descriptions: Descriptions) -> bytes:
@@ -48,17 +50,11 @@ def from_pages() -> Descriptions:
     described = _requests(api) | _objects(api) | _objects(objects)
     fields = {
         name: {field: described[name][field] for field in component["properties"]}
-        for name, component in components().items()
+        for name, component in components(each.operation for each in all_endpoints()).items()
         if "properties" in component
     }
     parameters = {name: texts for name, texts in described.items() if " /" in name}
     return Descriptions(fields, parameters, _examples(api))
-
-
-def components() -> dict[str, Any]:
-    """The schemas of all requests, answers and their parts."""
-    types = dict.fromkeys(kind for each in all_endpoints() for kind in each.operation.types)
-    return msgspec.json.schema_components(types)[1]
 
 
 def _requests(page: str) -> dict[str, dict[str, str]]:
@@ -70,8 +66,8 @@ def _requests(page: str) -> dict[str, dict[str, str]]:
         elif f"\n## `POST {path}`\n" in page:
             found[request] = {
                 name: _text(default, meaning)
-                for first, _, default, meaning in _rows(_section(page, f"`POST {path}`"))
-                for name in _names(first)
+                for first, _, default, meaning in _rows(section(page, f"`POST {path}`"))
+                for name in names(first)
             }
     return found
 
@@ -81,11 +77,11 @@ def _tei_fields(page: str, request: str) -> dict[str, str]:
     paths = known_options().endpoints[request]
     of_field: dict[str, dict[str, str]] = {}
     endpoint = ""
-    for first, field, _, default, meaning in _rows(_section(page, "TEI")):
+    for first, field, _, default, meaning in _rows(section(page, "TEI")):
         endpoint = first or endpoint
-        named, but = _names(endpoint), endpoint.startswith("all")
+        named, but = names(endpoint), endpoint.startswith("all")
         matching = [path for path in paths if (path in named) is not but]
-        for name in _names(field) if matching else ():
+        for name in names(field) if matching else ():
             of_field.setdefault(name, {})[" and ".join(matching)] = _text(default, meaning)
     return {
         name: "; ".join(f"{path}: {text}" for path, text in texts.items())
@@ -99,8 +95,8 @@ def _objects(page: str) -> dict[str, dict[str, str]]:
     """The fields of the components that each section names."""
     found: dict[str, dict[str, str]] = {}
     for title, text in re.findall(r"(?m)^### (.*)\n((?:(?!##).*\n)*)", page):
-        fields = {name: _sentence(cells[-1]) for cells in _rows(text) for name in _names(cells[0])}
-        found |= dict.fromkeys(_names(title), fields)
+        fields = {name: _sentence(row[-1]) for row in _rows(text) for name in names(row[0])}
+        found |= dict.fromkeys(names(title), fields)
     return found
 
 
@@ -111,12 +107,11 @@ def _examples(page: str) -> dict[str, list[Any]]:
     for path, body in _bodies(page):
         for request, paths in known_options().endpoints.items():
             if path in paths and _takes(types[request], body):
-                bodies = found.setdefault(request, [])
-                bodies += [json.loads(body)] if len(bodies) < _MOST_EXAMPLES else []
+                found.setdefault(request, []).append(json.loads(body))
                 break
         else:
             raise ValueError(f"no request to {path} takes the example {body}")
-    return found
+    return {request: bodies[:_MOST_EXAMPLES] for request, bodies in found.items()}
 
 
 def _bodies(page: str) -> Iterator[tuple[str, str]]:
@@ -136,20 +131,11 @@ def _takes(request: type[msgspec.Struct], body: str) -> bool:
     return True
 
 
-def _section(page: str, title: str) -> str:
-    """The text under a heading, down to the next one."""
-    return re.split(r"(?m)^##+ ", page.split(f"\n## {title}\n")[1])[0]
-
-
 def _rows(text: str) -> Iterator[list[str]]:
     """The cells of the first table, row by row, without its head."""
     table = re.search(r"(?m)(?:^\|.*\n)+", text)
     for line in table[0].splitlines()[2:] if table else ():
-        yield [cell.strip() for cell in line[1:-1].split("|")]
-
-
-def _names(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
+        yield cells(line)
 
 
 def _text(default: str, meaning: str) -> str:

@@ -1,14 +1,14 @@
 """What fields mean, and examples of requests: from the pages of docs into the OpenAPI document."""
 
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from server.schemas.known_options import known_options
 
-FILE = "server/http/descriptions.json"
+FILE = Path(__file__).with_suffix(".json")
 
 
 class Descriptions(msgspec.Struct, frozen=True):
@@ -25,8 +25,7 @@ class Descriptions(msgspec.Struct, frozen=True):
 
 def descriptions() -> Descriptions:
     """Those that came with the daemon."""
-    text = (resources.files("server.http") / "descriptions.json").read_bytes()
-    return msgspec.json.decode(text, type=Descriptions)
+    return msgspec.json.decode(FILE.read_bytes(), type=Descriptions)
 
 
 def add_descriptions(schema: dict[str, Any]) -> None:
@@ -34,10 +33,8 @@ def add_descriptions(schema: dict[str, Any]) -> None:
     its requests, and the list of known options that these do not serve."""
     told = descriptions()
     for name, component in schema["components"]["schemas"].items():
-        texts = told.fields.get(name, {})
         for field, of_field in component.get("properties", {}).items():
-            if field in texts:
-                of_field["description"] = texts[field]
+            of_field["description"] = told.fields[name][field]
     for path, item in schema["paths"].items():
         for method, operation in item.items():
             for parameter in operation.get("parameters", ()):

@@ -85,9 +85,15 @@ def _parameters(path: tuple[str, ...], query: type[msgspec.Struct] | None) -> di
     return {"parameters": found} if found else {}
 
 
+def components(operations: Iterable[Operation]) -> dict[str, Any]:
+    """The schemas of the types to which operations refer, and of their parts, by name."""
+    types = dict.fromkeys(kind for operation in operations for kind in operation.types)
+    return msgspec.json.schema_components(types, ref_template=REF)[1]
+
+
 def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
     """Make `app` describe the types to which its operations refer."""
-    types = dict.fromkeys(kind for operation in operations for kind in operation.types)
+    described = tuple(operations)
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -97,8 +103,8 @@ def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
                 description=app.description,
                 routes=app.routes,
             )
-            _, components = msgspec.json.schema_components(types, ref_template=REF)
-            schema["components"] = {"schemas": components, "securitySchemes": {"key": _KEY}}
+            schemas = components(described)
+            schema["components"] = {"schemas": schemas, "securitySchemes": {"key": _KEY}}
             schema["security"] = [{"key": []}, {}]
             add_descriptions(schema)
             app.openapi_schema = schema

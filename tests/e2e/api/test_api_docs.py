@@ -27,6 +27,7 @@ from server.schemas.stored.batch_objects import BatchRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from server.settings.server_config import Limits
 from tests.e2e.daemon import Daemon
+from tools.pages import cells, names, section
 
 ROOT = Path(__file__).parents[3]
 PAGES = [page for page in ("docs/api.md", "README.md") if (ROOT / page).exists()]
@@ -119,19 +120,10 @@ def test_every_command_of_the_pages_is_an_example() -> None:
         assert all(example.text for example in examples(page)), page
 
 
-def section(title: str) -> str:
-    """The text under a heading, down to the next one."""
-    return re.split(r"(?m)^##+ ", API.split(f"\n## {title}\n")[1])[0]
-
-
-def rows(text: str) -> list[list[str]]:
+def rows(title: str) -> list[list[str]]:
     """The cells of a section's tables, row by row; the lines under headings left out."""
-    table = [line for line in text.splitlines() if line.startswith("|") and set(line) - set("| -")]
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
-
-
-def names(text: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", text)
+    lines = section(API, title).splitlines()
+    return [cells(line) for line in lines if line.startswith("|") and set(line) - set("| -")]
 
 
 def test_the_first_table_holds_every_endpoint(demo: Daemon) -> None:
@@ -144,7 +136,7 @@ def test_the_first_table_holds_every_endpoint(demo: Daemon) -> None:
 @pytest.mark.parametrize("path", REQUESTS)
 def test_every_field_is_described(path: str) -> None:
     request = REQUESTS[path]
-    table = rows(section(f"`POST {path}`"))
+    table = rows(f"`POST {path}`")
     fields = {name: row for row in table for name in names(row[0])}
     assert set(fields) == set(request.__struct_fields__)
     required = {field.name for field in msgspec.structs.fields(request) if field.required}
@@ -169,13 +161,13 @@ def refused_rows() -> list[str]:
 
 
 def test_every_option_that_is_not_served_is_named() -> None:
-    text = section("Known, not served")
+    text = section(API, "Known, not served")
     documented = [line for line in text.splitlines() if line.startswith("|")]
     assert documented == refused_rows(), "\n".join(refused_rows())
 
 
 def test_the_table_of_errors_is_the_codes() -> None:
-    documented = [row[:4] for row in rows(section("Errors"))[1:]]
+    documented = [row[:4] for row in rows("Errors")[1:]]
     assert documented == [
         [f"`{code}`", str(kind.status), f"`{kind.type}`", str(kind.retry_after or "")]
         for code, kind in ERRORS.items()
@@ -184,7 +176,7 @@ def test_the_table_of_errors_is_the_codes() -> None:
 
 def test_the_limits_are_the_defaults() -> None:
     limits = Limits()
-    documented = {row[0]: row[1].replace(",", "") for row in rows(section("Limits and admission"))}
+    documented = {row[0]: row[1].replace(",", "") for row in rows("Limits and admission")}
     assert documented.pop("size of a body") == f"{limits.max_body_bytes >> 20} MiB"
     uploaded = documented.pop("size of a file that is uploaded")
     assert uploaded == f"{limits.max_file_bytes >> 20} MiB"
@@ -208,5 +200,5 @@ def test_the_limits_are_the_defaults() -> None:
 def test_every_metric_is_named(demo: Daemon) -> None:
     page = httpx.get(f"{demo.url}/metrics").text
     kinds = dict(re.findall(r"(?m)^# TYPE (\S+) (\w+)$", page))
-    documented = {names(row[0])[0]: row[1] for row in rows(section("Metrics"))[1:]}
+    documented = {names(row[0])[0]: row[1] for row in rows("Metrics")[1:]}
     assert documented == {n: kind for n, kind in kinds.items() if not n.endswith("_created")}
