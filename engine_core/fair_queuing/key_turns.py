@@ -6,6 +6,8 @@ that wait are: it is owed nothing for the time when it asked for nothing. Once n
 anew.
 """
 
+from collections.abc import Collection
+
 from engine_core.fair_queuing.key_share import KeyShare
 
 
@@ -36,10 +38,15 @@ class KeyTurns:
         """The virtual time of a key that waits."""
         return self._times[key.number]
 
+    def waiting(self) -> Collection[KeyShare]:
+        """The keys that wait, the one that has waited longest first."""
+        return self._waiting.values()
+
     def first(self) -> KeyShare:
-        """The key whose turn it is. Raises ValueError if none waits."""
-        return min(self._waiting.values(), key=self.time_of)
+        """The key whose turn it is; of two whose times are the same, the one that has waited longer.
+        Raises ValueError if none waits."""
+        return min(self.waiting(), key=self.time_of)
 
     def in_order(self) -> list[KeyShare]:
         """The keys that wait, the one whose turn it is first."""
-        return sorted(self._waiting.values(), key=self.time_of)
+        return sorted(self.waiting(), key=self.time_of)

@@ -44,9 +44,11 @@ class WaitingQueue(Generic[ItemT]):
         """As they begin, if no other comes."""
         yield from self._preempted
         heads = [
-            (self._turns.time_of(queue.key), place, queue, iter(queue.items))
-            for place, queue in enumerate(self.in_turn())
+            (self._turns.time_of(key), place, queue, iter(queue.items))
+            for place, key in enumerate(self._turns.waiting())
+            for queue in (self._queues[key.number],)
         ]
+        heapq.heapify(heads)
         while heads:
             time, place, queue, items = heads[0]
             if (item := next(items, None)) is None:

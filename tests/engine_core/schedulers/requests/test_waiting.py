@@ -4,7 +4,7 @@ from collections import Counter
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
@@ -96,6 +96,7 @@ def test_others_count_before_a_new_one_as_much_as_its_own_key_lets_them() -> Non
     assert queue.tokens_before(0) == 1350
 
 
+@example([(0, 0, 1), (0, 0, 1), (2, 0, 3), (2, 0, 1), (3, 0, 1)])  # two keys of the same time
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2), st.integers(1, 100))))
 def test_the_order_told_is_that_in_which_they_begin(actions: list[tuple[int, int, int]]) -> None:
     """Nothing is lost, and the sums are those of what waits."""
