@@ -14,10 +14,12 @@ class Budget:
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         self._bound = SharedBound(max_rows, max_tokens)
+        self._changed: set[Job] = set()  # they have fewer open rows than they count
 
     @property
     def is_empty(self) -> bool:
         """Nothing is in flight."""
+        self._count_changed()
         held = self._bound.all
         return held.requests == held.rows == held.tokens == 0
 
@@ -39,6 +41,7 @@ class Budget:
         job, counted = Job(client, message, rows, cost, group), (rows, cost)
         if not is_of_batch_class(message, group):
             job.share, counted = bound.rows_of_one, bound.share(rows, cost, sent)
+        self._count_changed()
         if not bound.fits(*counted):
             raise RefusalError("overloaded", "the server is at capacity; try again later")
         if key and not bound.fits_key(key, *counted):
@@ -50,16 +53,23 @@ class Budget:
     def correct(self, job: Job, tokens: int) -> None:
         """Replace the estimate of a job's tokens by their count."""
         job.cost = tokens
-        self.rows_ended(job)
+        self._changed.add(job)
 
     def rows_ended(self, job: Job) -> None:
-        """Some rows of a job are over: it counts what is open."""
-        left = job.open_rows, job.cost * job.open_rows // job.num_rows
-        self._count(job, *(left if job.is_batch else self._bound.share(*left)))
+        """Some rows of a job are over: it counts what is open, from the next admission on."""
+        self._changed.add(job)
 
     def release(self, job: Job) -> None:
         """The job has ended: give back its rows and tokens."""
+        self._changed.discard(job)
         self._count(job, 0, 0, begun=-1)
+
+    def _count_changed(self) -> None:
+        # Not with every step: that would cost a third of what a row costs besides.
+        for job in self._changed:
+            left = job.open_rows, job.cost * job.open_rows // job.num_rows
+            self._count(job, *(left if job.is_batch else self._bound.share(*left)))
+        self._changed.clear()
 
     def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
         """The job counts so much from now on."""

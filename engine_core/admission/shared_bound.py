@@ -32,19 +32,16 @@ class SharedBound:
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         self.max_rows, self.max_tokens = max_rows, max_tokens
+        self.rows_of_one = max(1, max_rows // _REQUESTS_AT_LEAST)
+        """The most that one request counts."""
+        self._tokens_of_one = max_tokens // _REQUESTS_AT_LEAST
         self.all = InFlight()
         self._keys: dict[int, InFlight] = {}
-
-    @property
-    def rows_of_one(self) -> int:
-        """The most that one request counts."""
-        return max(1, self.max_rows // _REQUESTS_AT_LEAST)
 
     def share(self, rows: int, tokens: int, sent: int = 0) -> tuple[int, int]:
         """What a request of so many rows and tokens counts; `sent` of them are held as they came,
         until they are tokenized."""
-        most = max(sent, self.max_tokens // _REQUESTS_AT_LEAST)
-        return min(rows, self.rows_of_one), min(tokens, most)
+        return min(rows, self.rows_of_one), min(tokens, max(sent, self._tokens_of_one))
 
     def requests_of(self, key: int) -> int:
         """Those of a key."""

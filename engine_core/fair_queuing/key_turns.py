@@ -43,8 +43,8 @@ class KeyTurns:
         return self._waiting.values()
 
     def first(self) -> KeyShare:
-        """The key whose turn it is; of two whose times are the same, the one that has waited longer.
-        Raises ValueError if none waits."""
+        """The key whose turn it is; of two whose times are the same, the one that has waited
+        longer. Raises ValueError if none waits."""
         return min(self.waiting(), key=self.time_of)
 
     def in_order(self) -> list[KeyShare]:

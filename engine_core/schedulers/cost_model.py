@@ -72,7 +72,8 @@ class CostModel:
         # Apart, so that hours of decoding do not outweigh what prompts have shown.
         self._prompts, self._decodes = _Equations(), _Equations()
         self._deviation = 0.0
-        self._measured = False
+        self.measured = False
+        """It has been told of a step."""
 
     def seconds(self, work: StepWork) -> float:
         """What a step of this work takes."""
@@ -96,8 +97,8 @@ class CostModel:
             return
         start = self._start
         values = (1.0, *work)
-        if not self._measured:
-            self._measured = True
+        if not self.measured:
+            self.measured = True
             scale = seconds / sum(c * value for c, value in zip(start, values, strict=True))
             self._factors = [scale] * 4
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]

@@ -134,10 +134,10 @@ class DecoderScheduler:
             return self._short_steps.fits_arrivals(self._max_tokens)
         budget = self._max_tokens - len(self._running) - self._running.unsubmitted
         free = len(self._running.free_slots)
-        return len(self._classes) == len(self._arrivals) and self._arrivals.fits(free, budget)
+        return self._classes.fit(free, budget)
 
     def has_prompts(self) -> bool:
-        return self._running.unsubmitted > 0 or len(self._classes) > 0
+        return self._running.unsubmitted > 0 or self._classes.num_tokens > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""

@@ -47,7 +47,7 @@ class ShortSteps:
     @property
     def present(self) -> bool:
         """There are rows of lower classes."""
-        return self._classes.num_below > 0
+        return self._classes.has_below
 
     def ending(self) -> None:
         """A row is about to end."""

@@ -1,7 +1,6 @@
 """A text's tokens, truncated as its job asks."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
@@ -12,8 +11,7 @@ _Positions = npt.NDArray[np.intp]
 _ITEM = 4  # bytes of an int32
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(msgspec.Struct, frozen=True):
     """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text).
 
     `dropped` counts the tokens that truncation removed, among those that were looked at.
@@ -29,7 +27,7 @@ class Tokenized:
     @property
     def num_tokens(self) -> int:
         """How many tokens the text has, at least."""
-        return max(len(self.ids) // _ITEM, self.at_least)
+        return self.at_least or len(self.ids) // _ITEM
 
     @property
     def described(self) -> str:

@@ -85,11 +85,16 @@ class DecoderProcessor:
             _check_scores(message, prompts)
         else:
             _check_own_parts(job.group, message, prompts)
-        limits = [self._max_len(message, index, text) for index, text in enumerate(tokenized)]
+        limits = [
+            self._max_len(message, index, text, tokens)
+            for index, (text, tokens) in enumerate(zip(tokenized, prompts, strict=True))
+        ]
         barred = self._barred(message.params)
         token_limits = TokenLimits.of(message.params, self._vocab_size)
-        # The first row of a prompt scores it.
-        unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
+        unscored = message.params
+        if message.params.prompt_logprobs is not None:
+            # The first row of a prompt scores it.
+            unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
         requests = (
             Request(
                 job=job,
@@ -139,11 +144,12 @@ class DecoderProcessor:
                         field,
                     )
 
-    def _max_len(self, message: GenerateJob, index: int, prompt: Tokenized) -> int:
+    def _max_len(
+        self, message: GenerateJob, index: int, prompt: Tokenized, tokens: array[int]
+    ) -> int:
         """The length at which the request ends, prompt included."""
         many = len(message.texts) + len(message.ids) > 1
         param = f"prompt[{index}]" if many else "prompt"
-        tokens = array("i", prompt.ids)
         if not prompt.num_tokens:
             raise RefusalError("invalid_request", f"{param} has no tokens", param)
         if tokens and (min(tokens) < 0 or max(tokens) >= self._vocab_size):

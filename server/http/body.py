@@ -8,10 +8,13 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
 from server.errors import APIError
 from server.http.derived_structs import derived
+from server.http.disconnect import ClientLeftError
 from server.http.incoming import incoming, length_of
+from server.metrics.request_record import record_of
 from server.msgspec_faults import Fault, fault_of
 from server.schemas.known_options import refused_fields
 from server.service.service import service_of
@@ -84,8 +87,8 @@ async def whole_body(request: Request) -> bytes:
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
-    """The raw body. Raises APIError `body_too_large`, `unsupported_encoding`, `overloaded` or
-    `body_timeout`, or ClientLeftError.
+    """The raw body, when it is its turn to be decoded. Raises APIError `body_too_large`,
+    `unsupported_encoding`, `overloaded` or `body_timeout`, or ClientLeftError.
 
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
@@ -107,7 +110,19 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise _too_large(max_bytes)
     check_encoding(request)
+    if size > LARGE_BYTES:
+        await _begin_turn(request, size)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _begin_turn(request: Request, size: int) -> None:
+    """Wait for the turn of a body of `size` bytes, which counts meanwhile. Raises
+    ClientLeftError."""
+    service, key = service_of(request), record_of(request).client.share
+    with service.reading.body(size) as held:
+        held.add(size)
+        if not await service.decoding.begin(key, request.is_disconnected):
+            raise ClientLeftError
 
 
 def check_encoding(request: Request) -> None:

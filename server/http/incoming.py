@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
+from server.body_limits.reading_budget import BodyBytes
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
-from server.service.reading_budget import BodyBytes
 from server.service.service import service_of
 
 # A body has the first, and the time that it takes at this rate.

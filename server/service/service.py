@@ -13,13 +13,14 @@ from starlette.responses import Response
 
 from engine_core.client.pending_jobs import EngineError
 from server.access_log.access_log import AccessLog
+from server.body_limits.decoding_turns import DecodingTurns
+from server.body_limits.reading_budget import ReadingBudget
 from server.errors import APIError
 from server.keys.client_keys import ClientKeys
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
-from server.service.reading_budget import ReadingBudget
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
@@ -57,6 +58,7 @@ class Service:
             self.limits, [model.name for model in registry.models], self.metrics.set_in_flight
         )
         self.reading = ReadingBudget(self.limits.max_reading_bytes)
+        self.decoding = DecodingTurns()
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)

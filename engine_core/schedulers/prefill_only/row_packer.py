@@ -9,19 +9,25 @@ from engine_core.job import Job
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.schedulers.encoded_rows import requests_token_states
-from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.requests.encoder_rows import EncoderRows, JobClass
 from engine_core.schedulers.requests.waiting import KeyQueue
 
 _MOST_MISFITS = 32
 
 
 class RowPacker:
-    """Fills one step, slice by slice of the jobs' arrays."""
+    """Fills one step, slice by slice of the jobs' arrays.
+
+    A step has a row of a large job, however much small jobs of its priority ask for: so it never
+    starves.
+    """
 
     def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
         """`budget` is in units of `EncoderRows.costs`."""
         self.left, self._tokens_left = budget, max_tokens
         self._misfits = 0
+        self._has_large = False
+        self.taken: dict[Job, int] = {}  # tokens of each job in the step
         self._rows = rows
         self._tokens: list[npt.NDArray[np.int32]] = []
         self._types: list[npt.NDArray[np.uint8]] = []
@@ -53,8 +59,34 @@ class RowPacker:
             self._add_rows(job, self._rows[job], self.left)
 
     def _fill_from(self, queue: KeyQueue[Job]) -> None:
-        for equals in queue.items.groups():
+        groups = queue.items.groups()
+        large = None if self._has_large else self._large_behind_small(groups)
+        if large is None:
+            self._fill_groups(groups)
+            return
+        reserved = min(large.next_tokens, self._tokens_left)
+        self._tokens_left -= reserved
+        self._fill_groups(groups[:1])
+        self._tokens_left += reserved
+        self.left = max(self.left, large.next_cost)
+        self._has_large = True
+        self._fill_groups(groups[1:])
+
+    def _large_behind_small(self, groups: Sequence[Collection[Job]]) -> EncoderRows | None:
+        """The large job whose turn it is, if small jobs of its priority go first."""
+        if len(groups) < 2:
+            return None
+        first, second = (next(iter(group)) for group in groups[:2])
+        same = first.message.priority == second.message.priority
+        rows = self._rows[second]
+        return rows if same and rows.job_class is JobClass.LARGE else None
+
+    def _fill_groups(self, groups: Sequence[Collection[Job]]) -> None:
+        for equals in groups:
             self._fill_evenly(equals)
+
+    def _first(self, jobs: Collection[Job]) -> EncoderRows:
+        return self._rows[next(iter(jobs))]
 
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first. Ends
@@ -79,12 +111,13 @@ class RowPacker:
         """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
         left (or if the step is still empty)."""
         count = rows.fitting(min(limit, self.left), self._tokens_left)
-        one_fits = rows.fitting(self.left, self._tokens_left) or not self._parts
-        if count == 0 and rows.num_left and one_fits:
-            count = 1
         if count == 0:
-            self._misfits += rows.num_left > 0
-            return
+            if not rows.num_left:
+                return
+            if self._parts and not rows.fitting(self.left, self._tokens_left):
+                self._misfits += 1
+                return
+            count = 1
         start, stop = rows.cursor, rows.cursor + count
         rows.cursor = stop
         first, last = rows.offsets[start], rows.offsets[stop]
@@ -94,6 +127,7 @@ class RowPacker:
         self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
         self.left -= rows.costs[stop] - rows.costs[start]
         self._tokens_left -= last - first
+        self.taken[job] = self.taken.get(job, 0) + last - first
 
     def batch(self, step: int) -> EncodeBatch:
         """The step as flat arrays."""

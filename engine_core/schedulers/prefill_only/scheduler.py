@@ -15,9 +15,8 @@ from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
 from engine_core.schedulers.prefill_only.row_packer import RowPacker
-from engine_core.schedulers.prompt_budget import StepTime
-from engine_core.schedulers.requests.encoder_rows import EncoderRows
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
+from engine_core.schedulers.prefill_only.step_budget import StepBudget
+from engine_core.schedulers.requests.encoder_rows import EncoderRows, JobClass
 from engine_core.schedulers.requests.priority_queue import PriorityQueue
 from engine_core.schedulers.requests.waiting import WaitingQueue
 from engine_core.schedulers.step_builder import build_encode_step
@@ -30,12 +29,12 @@ class PrefillOnlyScheduler:
     priority value go first; later priorities fill the rest of its share. A job that has had
     no row for `max_priority_wait` seconds goes before them all, for one step.
 
-    Jobs of one priority get even shares of the budget; what they leave goes to the earliest. So a
-    large job never delays a small one by more than a step, and never starves. The steps of a
-    pipeline are filled to a common time: a job is divided by its whole size, never by what is left.
+    Of one priority, small jobs go before large ones, which take what is left: so no job waits for
+    many steps of others that need many. Jobs of one size and priority get even shares; what they
+    leave goes to those that have waited longest for a row. `StepBudget` says how large a step is.
 
-    Jobs of the batch class take what all others leave, one after the other; beside online traffic,
-    what fills a short step. A row of them is in every step that has the tokens for it.
+    Jobs of the batch class take what all others leave, one after the other. A row of them is in
+    every step that has the tokens for it.
     """
 
     def __init__(
@@ -47,39 +46,27 @@ class PrefillOnlyScheduler:
     ) -> None:
         del num_blocks  # an encoder has no KV cache
         self._depth = config.num_stages + config.steps_ahead
-        self._costs = cost_model or CostModel(starting_coefficients(config.model))
-        self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
-        # A bidirectional row cannot be cut, so a step holds at least the longest one.
-        self._max_tokens = config.largest_step_tokens
+        costs = cost_model or CostModel(starting_coefficients(config.model))
+        self._budget = StepBudget(config, costs, clock)
         self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
         self._waiting_batch: PriorityQueue[Job] = PriorityQueue(math.inf, clock)
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
-        self._waiting_rows = 0
-        self._waiting_tokens = self._batch_tokens = 0  # of all jobs; of the batch class
-        self._online = OnlineTraffic(lambda: self._waiting_tokens > self._batch_tokens, clock)
-        self._limited = False
-        # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
-        self._whole_tokens = self._whole_costs = 0
-        self._running_rows = 0
+        self._waiting_rows = self._running_rows = 0
         self._step = 0
 
     def usage(self) -> Usage:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
+        self._budget.add(job, rows)
         if job.is_batch:
             self._waiting_batch.add(job, 0, rows.first_tokens)
         else:
-            message = job.message
-            self._waiting.add(job, message.key, message.priority, rows.first_tokens)
+            # Of one priority small jobs go before large ones.
+            place = 2 * job.message.priority + (rows.job_class is JobClass.LARGE)
+            self._waiting.add(job, job.message.key, place, rows.first_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
-        self._waiting_tokens += len(rows.tokens)
-        self._batch_tokens += len(rows.tokens) * job.is_batch
-        if self._step_time is not None or job.is_batch:
-            rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
-        self._whole_tokens += rows.offsets[-1]
-        self._whole_costs += rows.costs[-1]
 
     @property
     def queued_tokens(self) -> int:
@@ -87,17 +74,14 @@ class PrefillOnlyScheduler:
         return self._waiting.num_tokens + self._waiting_batch.num_tokens
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        return self._waiting.tokens_before(priority, key)
+        return self._waiting.tokens_before(2 * priority + 1, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
-        if (rows := self._rows.pop(job, None)) is not None:
-            self._queue_of(job).remove(job)
+        if (rows := self._rows.get(job)) is not None:
             self._waiting_rows -= rows.num_left
-            left = rows.offsets[-1] - rows.offsets[rows.cursor]
-            self._waiting_tokens -= left
-            self._batch_tokens -= left * job.is_batch
-            self._leave(rows)
+            self._budget.submitted(rows, rows.num_tokens - rows.offsets[rows.cursor])
+            self._leave(job, rows)
         return job.open_rows
 
     def reset_cache(self) -> None:
@@ -108,26 +92,27 @@ class PrefillOnlyScheduler:
         if not self._waiting_rows:
             return None
         self._waiting.promote_overdue()
-        packer = RowPacker(self._budget(), self._max_tokens, self._rows)
-        self._limited = self._batch_tokens > 0 and self._online.is_recent()
+        packer = RowPacker(self._budget.next_step(), self._budget.max_tokens, self._rows)
         packer.fill(self._waiting.in_turn())
         for jobs in self._waiting_batch.groups():
-            packer.fill_one_by_one(jobs, self._left_for_batch(packer))
+            left = self._budget.left_for_batch(packer.work, packer.left)
+            packer.fill_one_by_one(jobs, left)
         batch = packer.batch(self._step)
         self._step += 1
-        self._account(batch)
+        self._waiting_rows -= len(batch.lens)
+        self._running_rows += len(batch.lens)
+        for job, tokens in packer.taken.items():
+            self._submitted(job, tokens)
         return batch
 
     def depth(self) -> int:
         return self._depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None or self._batch_tokens:
-            self._costs.observe(work, seconds)
+        self._budget.observe(work, seconds)
 
     def is_open(self) -> bool:
-        batch = self._batch_tokens if self._limited else 0
-        return self._waiting_tokens - batch < self._max_tokens
+        return self._budget.is_open()
 
     def has_prompts(self) -> bool:
         return True
@@ -141,7 +126,7 @@ class PrefillOnlyScheduler:
     def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
         if not all(job.is_batch for job in batch.begun):
-            self._online.seen()
+            self._budget.online_answered()
         for job, num_rows, part in job_results(batch, output):
             if job.ended:
                 continue
@@ -151,48 +136,21 @@ class PrefillOnlyScheduler:
                 outbox.fail_not_finite(job)
                 self.abort(job)
 
-    def _budget(self) -> float:
-        """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
-        jobs that wait take on average, so that rows of one length fill a step to the brim."""
-        if self._step_time is None:
-            return self._max_tokens
-        token = self._costs.coefficients.token
-        tokens = min(self._max_tokens, self._step_time.of(self._whole_tokens * token) / token)
-        return tokens * self._whole_costs / self._whole_tokens
+    def _submitted(self, job: Job, tokens: int) -> None:
+        """So many tokens of a job are in a step."""
+        rows = self._rows[job]
+        self._budget.submitted(rows, tokens)
+        if job.is_batch:
+            self._waiting_batch.recount(job, 0)
+        else:
+            self._waiting.wait_on(job, tokens)
+        if rows.num_left == 0:
+            self._leave(job, rows)
 
-    def _left_for_batch(self, packer: RowPacker) -> float:
-        """The same for jobs of the batch class, behind what the packer has of others. A single
-        stage's step takes all that fit, if there is no limit."""
-        left = math.inf if self._step_time is None else packer.left
-        if not self._limited:
-            return left
-        seconds = STEP_SECONDS - self._costs.seconds(packer.work)
-        return min(left, seconds / self._costs.coefficients.token)
-
-    def _leave(self, rows: EncoderRows) -> None:
-        self._whole_tokens -= rows.offsets[-1]
-        self._whole_costs -= rows.costs[-1]
-
-    def _account(self, batch: EncodeBatch) -> None:
-        self._waiting_rows -= len(batch.lens)
-        self._running_rows += len(batch.lens)
-        self._waiting_tokens -= len(batch.tokens)
-        for job, numbers in batch.parts:
-            if (rows := self._rows.get(job)) is None:
-                continue
-            tokens = rows.tokens_of(numbers)
-            self._batch_tokens -= tokens * job.is_batch
-            queue = self._queue_of(job)
-            if queue is self._waiting:
-                self._waiting.given(job, tokens)
-            if rows.num_left == 0:
-                queue.remove(job)
-                self._leave(rows)
-                del self._rows[job]
-                continue
-            queue.wait_anew(job, job.message.priority)
-            if numbers[0] == 0:
-                queue.recount(job, 0)
+    def _leave(self, job: Job, rows: EncoderRows) -> None:
+        self._queue_of(job).remove(job)
+        self._budget.leave(rows)
+        del self._rows[job]
 
     def _queue_of(self, job: Job) -> WaitingQueue[Job] | PriorityQueue[Job]:
         return self._waiting_batch if job.is_batch else self._waiting

@@ -58,7 +58,7 @@ class ArrivalQueue:
     def next(self, step: int) -> Request | None:
         del step
         self.waiting.promote_overdue()
-        request = next(iter(self.waiting), None)
+        request = self.waiting.first()
         return None if request is None or request.in_flight else request
 
     def quota(self, decode_rows: int, micro_batches: int) -> float:

@@ -33,8 +33,14 @@ class RequestClasses:
 
     @property
     def num_tokens(self) -> int:
-        """Those of prompts that wait."""
-        return sum(queue.num_tokens for queue in self.in_turn)
+        """Those of prompts that wait: of each at least one."""
+        arrivals, surplus = self.arrivals.waiting, self.surplus.waiting
+        return arrivals.num_tokens + surplus.num_tokens + self.groups.num_tokens
+
+    def fit(self, slots: int, tokens: int) -> bool:
+        """All that wait are of the first class, could begin, and would leave room for another."""
+        alone = self.num_tokens == self.arrivals.num_tokens
+        return alone and self.arrivals.fits(slots, tokens)
 
     @property
     def youngest_below(self) -> Request | None:
@@ -48,10 +54,10 @@ class RequestClasses:
         return self.surplus if request.surplus else self.arrivals
 
     @property
-    def num_below(self) -> int:
-        """Requests of all classes but the first, those that wait included."""
-        running = len(self.groups.running) + len(self.surplus.running)
-        return running + len(self.groups) + len(self.surplus)
+    def has_below(self) -> bool:
+        """There are requests of other classes than the first, running or waiting."""
+        running = self.groups.running or self.surplus.running
+        return bool(running or self.surplus.waiting.num_tokens or self.groups.num_tokens)
 
     def below(self) -> dict[Request, None]:
         """What runs of all classes but the first."""

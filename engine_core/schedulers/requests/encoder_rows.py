@@ -2,10 +2,19 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
+
+
+class JobClass(IntEnum):
+    """Each gives way to those before it. A small job is no more than a short step."""
+
+    SMALL = 0
+    LARGE = 1
+    BATCH = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +32,7 @@ class EncoderRows:
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
+    job_class: JobClass = JobClass.SMALL
 
     def __post_init__(self) -> None:
         self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
@@ -38,8 +48,18 @@ class EncoderRows:
         return self.offsets[1]
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.offsets[-1]
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens of the first row that is not submitted."""
+        return self.offsets[self.cursor + 1] - self.offsets[self.cursor]
+
+    @property
     def next_cost(self) -> int:
-        """That of the first row that is not submitted."""
+        """What that row takes."""
         return self.costs[self.cursor + 1] - self.costs[self.cursor]
 
     @property
@@ -47,13 +67,11 @@ class EncoderRows:
         """Rows that are not submitted yet."""
         return len(self.lens) - self.cursor
 
-    def tokens_of(self, rows: npt.NDArray[np.int32]) -> int:
-        """How many consecutive rows have."""
-        return self.offsets[int(rows[-1]) + 1] - self.offsets[int(rows[0])]
-
     def fitting(self, cost: float, tokens: int) -> int:
         """How many of the next rows take no more than `cost`, and have no more than `tokens`."""
-        start = self.cursor
-        by_cost = bisect_right(self.costs, self.costs[start] + cost, lo=start)
-        by_tokens = bisect_right(self.offsets, self.offsets[start] + tokens, lo=start)
+        start, costs, offsets = self.cursor, self.costs, self.offsets
+        if costs is offsets:
+            return bisect_right(costs, costs[start] + min(cost, tokens), lo=start) - 1 - start
+        by_cost = bisect_right(costs, costs[start] + cost, lo=start)
+        by_tokens = bisect_right(offsets, offsets[start] + tokens, lo=start)
         return min(by_cost, by_tokens) - 1 - start

@@ -27,6 +27,7 @@ class PriorityQueue(Generic[ItemT]):
         self._groups: dict[float, OrderedDict[ItemT, int]] = {}
         self._priorities: list[float] = []  # the keys of `_groups`, ascending
         self._priority_of: dict[ItemT, float] = {}
+        self._own_priorities: dict[ItemT, float] = {}  # of those that are overdue
         self._group_tokens: Counter[float] = Counter()
 
     def __len__(self) -> int:
@@ -46,7 +47,7 @@ class PriorityQueue(Generic[ItemT]):
 
     def tokens_before(self, priority: int) -> int:
         """The tokens of the items that begin before a new one of `priority`."""
-        return sum(tokens for other, tokens in self._group_tokens.items() if other <= priority)
+        return sum([tokens for other, tokens in self._group_tokens.items() if other <= priority])
 
     def add(self, item: ItemT, priority: float, tokens: int) -> None:
         """A new item: behind all others of its priority."""
@@ -60,15 +61,27 @@ class PriorityQueue(Generic[ItemT]):
             item, since = next(iter(self._since.items()))
             if since > limit:
                 return
+            priority = self._priority_of[item]
             self._insert(item, _OVERDUE, self.remove(item))
+            self._own_priorities[item] = priority
 
-    def wait_anew(self, item: ItemT, priority: float) -> None:
-        """An item has got a part of what it waits for: it is of `priority`, and not overdue."""
-        if self._priority_of[item] == _OVERDUE:
-            self.add(item, priority, self.remove(item))
-        else:
-            self._since[item] = self._clock()
-            self._since.move_to_end(item)
+    def wait_on(self, item: ItemT) -> int:
+        """An item has got a part of what it waits for, and counts no tokens now: it goes behind
+        all others of its priority, and is not overdue. Returns the tokens that it counted."""
+        priority = self._priority_of[item]
+        if priority == _OVERDUE:
+            own, tokens = self._own_priorities[item], self.remove(item)
+            self.add(item, own, 0)
+            return tokens
+        group = self._groups[priority]
+        if tokens := group[item]:
+            self._group_tokens[priority] -= tokens
+            self.num_tokens -= tokens
+            group[item] = 0
+        group.move_to_end(item)
+        self._since[item] = self._clock()
+        self._since.move_to_end(item)
+        return tokens
 
     def recount(self, item: ItemT, tokens: int) -> None:
         """An item counts this many tokens from now on."""
@@ -82,7 +95,8 @@ class PriorityQueue(Generic[ItemT]):
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
         priority = self._priority_of.pop(item)
-        self._since.pop(item, None)
+        if self._since.pop(item, None) is None:
+            del self._own_priorities[item]
         group = self._groups[priority]
         tokens = group.pop(item)
         self._group_tokens[priority] -= tokens

@@ -58,6 +58,14 @@ class WaitingQueue(Generic[ItemT]):
             heapq.heapreplace(heads, (later, place, queue, items))
             yield item
 
+    def first(self) -> ItemT | None:
+        """The one that begins next; None if none waits."""
+        if self._preempted:
+            return next(iter(self._preempted))
+        if not self._queue_of:
+            return None
+        return next(iter(self._queues[self._turns.first().number].items))
+
     def in_turn(self) -> list[KeyQueue[ItemT]]:
         """The queues of the keys, the one whose turn it is first."""
         return [self._queues[key.number] for key in self._turns.in_order()]
@@ -72,18 +80,19 @@ class WaitingQueue(Generic[ItemT]):
         """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
         if all were of one key. While what a key has is served, others get what their weights are
         beside its own, as long as they have it."""
+        if not self.num_tokens:
+            return 0
         first = sum(self._preempted.values())
         if key is None:
             queues = self._queues.values()
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
         own = self._queues.get(key.number)
         tokens = 0 if own is None else own.items.tokens_before(priority)
-        beside = sum(
-            min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
-            for queue in self._queues.values()
-            if queue is not own
-        )
-        return first + tokens + beside
+        for queue in self._queues.values():
+            if queue is not own:
+                beside = int(tokens * queue.key.weight / key.weight)
+                first += min(queue.items.num_tokens, beside)
+        return first + tokens
 
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
         """A new item: behind all others of its key and priority."""
@@ -103,23 +112,20 @@ class WaitingQueue(Generic[ItemT]):
 
     def promote_overdue(self) -> None:
         """What has waited too long goes before every priority of its key from now on."""
-        for queue in self.in_turn():
+        for queue in self._queues.values():
             queue.items.promote_overdue()
 
     def given(self, item: ItemT, tokens: int) -> None:
         """So many tokens of it are in a step: its key has had them. It waits still."""
-        if item in self._queue_of:
-            self._turns.count(self._queue_of[item].key, tokens)
+        if (queue := self._queue_of.get(item)) is not None:
+            self._turns.count(queue.key, tokens)
 
-    def wait_anew(self, item: ItemT, priority: float) -> None:
-        """An item has got a part of what it waits for: it is of `priority`, and not overdue."""
-        self._queue_of[item].items.wait_anew(item, priority)
-
-    def recount(self, item: ItemT, tokens: int) -> None:
-        """An item counts this many tokens from now on."""
-        items = self._queue_of[item].items
-        self.num_tokens += tokens - items.tokens_of(item)
-        items.recount(item, tokens)
+    def wait_on(self, item: ItemT, tokens: int) -> None:
+        """So many tokens of an item are in a step, and it waits for more: it counts none now, goes
+        behind all others of its priority, and is not overdue."""
+        queue = self._queue_of[item]
+        self._turns.count(queue.key, tokens)
+        self.num_tokens -= queue.items.wait_on(item)
 
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""

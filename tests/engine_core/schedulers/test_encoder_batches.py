@@ -125,7 +125,7 @@ def test_mixed_steps_are_bounded_and_every_row_runs_once(stages: int, data: st.D
     ran = sorted(row for rows in steps.order for row in rows if row[0] not in (500, aborted))
     assert ran == [(job, row) for job in jobs if job != aborted for row in range(len(jobs[job]))]
     scheduler = steps.scheduler
-    assert (scheduler._waiting_tokens, scheduler._batch_tokens, scheduler._rows) == (0, 0, {})
+    assert (scheduler._budget._waiting, scheduler._rows) == ([0, 0, 0], {})
 
 
 def test_a_batch_is_never_refused_for_its_wait(

@@ -152,7 +152,9 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
         steps.add(job_id, lens, priority)
     while steps.step():
         queue, rows = steps.scheduler._waiting, steps.scheduler._rows
-        assert list(queue) == sorted(rows, key=lambda job: (job.message.priority, job.message.id))
+        places = [(job.message.priority, rows[job].job_class) for job in queue]
+        assert places == sorted(places)
+        assert {*queue} == {*rows}
         new = [rows[job].first_tokens for job in queue if not rows[job].cursor]
         assert queue.num_tokens == sum(new)
     ran = sorted(row for rows in steps.order for row in rows)
@@ -183,7 +185,7 @@ def test_many_small_jobs_end_without_a_tail_of_tiny_steps(stages: int) -> None:
     steps.drain()
     assert all(work.tokens >= 512 for work in steps.works[:-1])
     assert len(steps.works) <= 16 * stages
-    assert (steps.scheduler._whole_costs, steps.scheduler._waiting_rows) == (0, 0)
+    assert (steps.scheduler._budget._whole_costs, steps.scheduler._waiting_rows) == (0, 0)
 
 
 def test_rows_of_one_length_fill_a_pipelines_steps_to_the_brim() -> None:
