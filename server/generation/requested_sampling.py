@@ -64,9 +64,11 @@ def _allowed_tokens(body: SamplingOptions, model: Model) -> frozenset[int]:
 
 def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
     """Each word as it begins a text, and as it follows a space."""
-    words = [word.lstrip() or word for word in body.bad_words or []]
+    if not body.bad_words:
+        return ()
+    words = [word.lstrip() or word for word in body.bad_words]
     spellings = [*words, *(f" {word}" for word in words)]
-    found = model.tokenizer.encode(spellings, add_special_tokens=False) if spellings else []
+    found = model.tokenizer.encode(spellings, add_special_tokens=False)
     ids = (tuple(array("i", each)) for each in found)
     return tuple(dict.fromkeys(word for word in ids if word))
 

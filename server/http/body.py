@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
 from server.errors import APIError
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
-from server.http.incoming import incoming, length_of
+from server.http.incoming import has_come, incoming, length_of
 from server.metrics.request_record import record_of
 from server.msgspec_faults import Fault, fault_of
 from server.schemas.known_options import refused_fields
@@ -93,6 +93,26 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
     """
+    # Most bodies come with their headers: nothing need be waited for, nor counted.
+    whole = await (_buffered(request) if has_come(request) else _incoming(request, max_bytes))
+    if len(whole) > max_bytes:
+        raise _too_large(max_bytes)
+    check_encoding(request)
+    if len(whole) > LARGE_BYTES:
+        await _begin_turn(request, len(whole))
+    return whole
+
+
+async def _buffered(request: Request) -> bytes:
+    """The body, which is here."""
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise ClientLeftError from None
+
+
+async def _incoming(request: Request, max_bytes: int) -> bytes:
+    """The body, which is on its way."""
     hopeless = max_bytes * _DROPPED_BODIES
     length = length_of(request, max_bytes)
     if length > hopeless:
@@ -109,9 +129,6 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes, {"connection": "close"})
     if size > max_bytes:
         raise _too_large(max_bytes)
-    check_encoding(request)
-    if size > LARGE_BYTES:
-        await _begin_turn(request, size)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

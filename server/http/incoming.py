@@ -16,6 +16,11 @@ _READING_S = 10
 _READING_RATE = 16 << 10
 
 
+def has_come(request: Request) -> bool:
+    """The body was read to its end with the headers."""
+    return "body_has_come" in request.scope.get("state", ())
+
+
 def length_of(request: Request, unknown: int) -> int:
     """Bytes of the body, or `unknown` where the request does not say."""
     return int(request.headers.get("content-length", unknown))

@@ -148,6 +148,7 @@ class WireProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._whole = True
+            self.scope.setdefault("state", {})["body_has_come"] = True
 
     def _check_repeated(self, names: list[bytes]) -> None:
         for name, title in ((b"host", "Host"), (b"authorization", "Authorization")):
