@@ -62,7 +62,10 @@ class SharedBound:
 
     def move(self, key: int, requests: int, rows: int, tokens: int) -> None:
         """So much more of a key is in flight, or less."""
-        self.all.move(requests, rows, tokens)
+        held = self.all
+        held.requests += requests
+        held.rows += rows
+        held.tokens += tokens
         if not key:
             return
         own = self._keys.setdefault(key, InFlight())

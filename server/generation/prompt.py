@@ -1,9 +1,8 @@
 """One prompt of a generate job: its text, its ids, and how likely they were."""
 
+from array import array
 from functools import cached_property
 from itertools import accumulate
-
-import numpy as np
 
 from engine_core.messages import Logprobs
 from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
@@ -20,14 +19,14 @@ class Prompt:
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
         self._skips = plan.skip_special_tokens
-        self._ids = np.frombuffer(ids, np.int32)
+        self._ids = ids  # int32
         self.echo = self._echo(plan, position) if plan.echo else None
         self.scores = PromptScores(self, plan) if plan.params.prompt_logprobs is not None else None
 
     @cached_property
     def ids(self) -> list[int]:
         """The prompt's token ids."""
-        return self._ids.tolist()
+        return array("i", self._ids).tolist()
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -38,7 +37,7 @@ class Prompt:
 
     def detokenizer(self) -> Detokenizer:
         """For a text that continues this prompt."""
-        context = self._ids[-CONTEXT_TOKENS:].tolist()
+        context = array("i", self._ids[-4 * CONTEXT_TOKENS :]).tolist()
         return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
@@ -104,11 +104,11 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
 
 
 async def _buffered(request: Request) -> bytes:
-    """The body, which is here."""
-    try:
-        return await request.body()
-    except ClientDisconnect:
-        raise ClientLeftError from None
+    """The body, which is here, in one piece: asking for it so costs half of what a stream does."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeftError
+    return message["body"]
 
 
 async def _incoming(request: Request, max_bytes: int) -> bytes:
@@ -144,6 +144,8 @@ async def _begin_turn(request: Request, size: int) -> None:
 
 def check_encoding(request: Request) -> None:
     """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
+    if not any(name == b"content-encoding" for name, _ in request.scope["headers"]):
+        return
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in {"", "identity"}:
         named = f"content-encoding: {shortened(encoding)}"
