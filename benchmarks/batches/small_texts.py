@@ -1,6 +1,6 @@
-"""`python -m benchmarks.batches.small_texts`: a text now and then, beside jobs of 2,048 texts.
+"""`python -m benchmarks.batches.small_texts`: a text now and then, beside jobs of thousands.
 
-Four clients embed 2,048 texts of 128 tokens at a time, again and again; one embeds a text of 32
+Four clients embed many texts of 128 tokens at a time, again and again; one embeds a text of 32
 tokens twenty times a second. Each is first measured alone, then both together.
 """
 
@@ -22,7 +22,7 @@ from server.bench.results.measurement import Figures, milliseconds
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 
-_CLIENTS, _TEXTS, _LONG, _SHORT = 4, 2048, 128, 32
+_CLIENTS, _LONG, _SHORT = 4, 128, 32
 _PERIOD_S = 0.05
 _WARM_S = 2.0
 
@@ -30,16 +30,17 @@ _WARM_S = 2.0
 class _Load:
     """What was answered: texts of the large jobs, and how long each small one took."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, texts: int) -> None:
         self._client, self._random = client, random.Random(5)
+        self._ids = [self._text(_LONG) for _ in range(texts)]
         self.texts = 0
         self.seconds: list[float] = []
 
     async def large(self) -> None:
         """A client of large jobs, without end."""
         while True:
-            await self._client.encode(VectorsCall, ids=[self._text(_LONG) for _ in range(_TEXTS)])
-            self.texts += _TEXTS
+            await self._client.encode(VectorsCall, ids=self._ids)
+            self.texts += len(self._ids)
 
     async def small(self) -> None:
         """One text after the other, without end."""
@@ -71,7 +72,7 @@ async def _measure(given: argparse.Namespace) -> Figures:
     options = EngineOptions(load_format="dummy", device=given.device, log_level="warning")
     figures: Figures = {}
     async with running_engine(given.shape or shape_folder("bge-base"), options) as engine:
-        load = _Load(engine.client)
+        load = _Load(engine.client, given.texts)
         many = [load.large] * _CLIENTS
         parts = {"small": [load.small], "large": many, "both": [load.small, *many]}
         for name, clients in parts.items():
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batches.small_texts")
     parser.description = __doc__
     parser.add_argument("--seconds", type=float, default=15.0, help="of each part (default: 15)")
+    parser.add_argument("--texts", type=int, default=2048, help="of a large job (default: 2048)")
     parser.add_argument("--shape", type=Path, help="folder of a config.json (default: bge-base)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
