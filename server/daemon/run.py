@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
@@ -90,8 +92,12 @@ async def running_engine(
     Raises StartError if it does not become ready, and what `set_up_model` raises.
     """
     options = options or EngineOptions(log_level="warning")
-    # Whoever submits all work at once expects it to wait.
-    limits = Limits(max_queue_seconds=0)
+    # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
+    # comes on top: there are none.
+    whole = Limits(max_queue_seconds=0)
+    limits = msgspec.structs.replace(
+        whole, max_rows=2 * whole.max_rows, max_tokens=2 * whole.max_tokens
+    )
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
         model = set_up_model("model", folder, options, limits, f"{directory}/0")
         async with running_model(model, Path(directory)) as engine:

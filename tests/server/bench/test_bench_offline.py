@@ -104,6 +104,13 @@ def test_cases_of_a_pipeline_on_one_engine(
     assert "\nskew: stage 1: busy " in said
 
 
+def test_all_sequences_of_the_largest_case_are_let_in_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("--case", "emb32", "--shape", write_shape(tmp_path / "tiny", BERT)) == 0
+    assert "emb32 (16384 x 32 tokens): sequences 16,384," in capsys.readouterr().out
+
+
 def test_a_classifier_is_measured_by_its_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
