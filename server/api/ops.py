@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import RedirectResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 
 from server import __version__
 from server.http.openapi import operation
@@ -24,7 +24,7 @@ VERSION = Endpoint("GET", "/version", operation(Version), order=270)
 METRICS = Endpoint(
     "GET",
     "/metrics",
-    Operation(arguments={"response_class": Response}),
+    Operation(arguments={"response_class": PlainTextResponse}),
     order=280,
     needs_key=False,
 )
