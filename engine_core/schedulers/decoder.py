@@ -61,7 +61,7 @@ class DecoderScheduler:
         self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
         self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
-        self._rows = RowShares(config.max_running)
+        self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
             config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
         )

@@ -8,7 +8,7 @@ STEP_SECONDS = 20e-3
 arrives waits for one, and each token of those that run takes one. Batches lose little: of an 8B
 model an H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
 
-_REMEMBERED = 5.0
+REMEMBERED = 5.0
 """Seconds. Who has just been answered may well ask again, and would find a long step running."""
 
 
@@ -29,4 +29,4 @@ class OnlineTraffic:
         if self._present():
             self.seen()
             return True
-        return self._clock() - self._last < _REMEMBERED
+        return self._clock() - self._last < REMEMBERED

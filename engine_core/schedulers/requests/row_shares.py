@@ -2,15 +2,18 @@
 
 Rows of a job beyond its share of the slots, or beyond that of its key, are *surplus*: they wait
 behind all others and give way to them, and run whenever nobody else wants their slots. Shares of
-keys are those of weighted max-min fairness among the keys that have rows now (Demers, Keshav and
-Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with slots for bandwidth).
+keys are those of weighted max-min fairness among the keys that have rows now, or had some a moment
+ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with
+slots for bandwidth).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job, JobKey
+from engine_core.schedulers.requests.online_traffic import REMEMBERED
 from engine_core.schedulers.requests.request import Request
 
 _JOBS_AT_LEAST = 8
@@ -23,7 +26,7 @@ class _KeyRows:
     those of them that have surplus rows, the oldest first."""
 
     number: int
-    weight: float
+    weight: float = 0.0
     regular: int = 0
     jobs: int = 0
     lacking: "dict[_JobRows, None]" = field(default_factory=dict["_JobRows", None])
@@ -46,12 +49,15 @@ class RowShares:
     """The rows of all jobs of a decoder. Of one job at most `Job.share` exist at a time: others are
     made as these end."""
 
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
+    def __init__(self, slots: int, clock: Callable[[], float]) -> None:
+        """`clock` is in seconds."""
+        self._slots, self._clock = slots, clock
         self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
         self._jobs: dict[JobKey, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
-        self._weights = 0.0
+        # Keys whose last job has ended, and when: their rows would find others in their places.
+        self._absent: dict[_KeyRows, float] = {}
+        self._weights = 0.0  # of all these
         self.client_jobs = self.small_jobs = 0
         """Jobs that are not of the batch class; those of them without surplus rows."""
 
@@ -61,11 +67,7 @@ class RowShares:
 
     def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
         """The first rows of a new job, of which those beyond a share are surplus."""
-        share = job.message.key
-        key = self._keys.get(share.number)
-        if key is None:
-            key = self._keys[share.number] = _KeyRows(share.number, share.weight)
-            self._weights += share.weight
+        key = self._key_rows(job.message.key)
         key.jobs += 1
         state = self._jobs[job.key] = _JobRows(key, job.is_batch, iter(rows))
         self.client_jobs += not job.is_batch
@@ -125,11 +127,21 @@ class RowShares:
             state.surplus[request] = state.key.lacking[state] = None
         return request
 
+    def _key_rows(self, share: KeyShare) -> _KeyRows:
+        key = self._keys.get(share.number)
+        if key is None:
+            key = self._keys[share.number] = _KeyRows(share.number)
+        self._absent.pop(key, None)
+        self._weights += share.weight - key.weight
+        key.weight = share.weight
+        return key
+
     def _has_room(self, state: _JobRows) -> bool:
         if state.regular >= self._of_a_job:
             return False
         if not state.key.number:
             return True
+        self._forget_keys()
         # As if one more key were there: the next one that comes finds slots.
         share = self._slots * state.key.weight / (self._weights + 1)
         return state.key.regular < max(1, int(share))
@@ -162,5 +174,14 @@ class RowShares:
         key.lacking.pop(state, None)
         key.jobs -= 1
         if not key.jobs:
+            self._absent[key] = self._clock()
+
+    def _forget_keys(self) -> None:
+        """Those that left too long ago have no share any more."""
+        limit = self._clock() - REMEMBERED
+        while self._absent:
+            key, left = next(iter(self._absent.items()))
+            if left > limit:
+                return
             self._weights -= key.weight
-            del self._keys[key.number]
+            del self._absent[key], self._keys[key.number]

@@ -11,6 +11,7 @@ from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
+from engine_core.schedulers.requests.online_traffic import REMEMBERED
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.row_shares import RowShares
 from tests.engine_core.driver import Driver, prompt_of
@@ -30,12 +31,21 @@ def rows_of(job: Job) -> Iterator[Request]:
         yield Request(job, row, PARAMS, array("i", prompt), max_len=25, seed=0)
 
 
+class Clock:
+    """Seconds."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def regular(rows: list[Request]) -> int:
     return sum(not row.surplus for row in rows)
 
 
 def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
-    shares = RowShares(64)
+    shares = RowShares(64, Clock())
     assert regular(shares.open(job_of(1, 100), rows_of(job_of(1, 100)))) == 8
     of_key = [shares.open(job, rows_of(job)) for n in range(2, 20) if (job := job_of(n, 8, key=7))]
     assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
@@ -45,7 +55,7 @@ def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
 
 def test_rows_are_made_as_others_end() -> None:
     job = job_of(1, rows=10, share=4)
-    shares = RowShares(16)
+    shares = RowShares(16, Clock())
     rows = shares.open(job, rows_of(job))
     assert [row.row for row in rows] == [0, 1, 2, 3]
     promoted, made = shares.ended(rows[0])
@@ -59,7 +69,8 @@ def test_rows_are_made_as_others_end() -> None:
 
 @given(data=st.data())
 def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObject) -> None:
-    shares = RowShares(16)
+    clock = Clock()
+    shares = RowShares(16, clock)
     alive: list[Request] = []
     for number in range(data.draw(st.integers(1, 5))):
         share, key = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 2))
@@ -89,8 +100,31 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
         assert shares.small_jobs == list(jobs.values()).count(False)
     assert shares.small_jobs == shares.client_jobs == 0
     assert not shares
+    clock.now = REMEMBERED
+    shares._forget_keys()
     assert not shares._keys
+    assert not shares._absent
     assert shares._weights == 0
+
+
+def test_a_key_whose_request_has_ended_keeps_its_share_for_a_moment() -> None:
+    clock = Clock()
+    shares = RowShares(64, clock)
+    honest = job_of(1, 1, key=1)
+    shares.open(honest, rows_of(honest))
+    shares.close(honest)
+
+    def given_to_another(first: int) -> int:
+        jobs = [job_of(number, 8, key=2) for number in range(first, first + 12)]
+        rows = sum(regular(shares.open(job, rows_of(job))) for job in jobs)
+        for job in jobs:
+            shares.close(job)
+        return rows
+
+    clock.now = REMEMBERED - 0.1
+    assert given_to_another(10) == 64 // 3
+    clock.now = REMEMBERED
+    assert given_to_another(30) == 64 // 2
 
 
 def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
