@@ -24,6 +24,11 @@ class CompletionFormat:
         self._echo = bool(body.echo)
         self._has_ids = bool(body.return_token_ids)
 
+    @property
+    def scores_prompts(self) -> bool:
+        """Choices may hold the scores of whole prompts."""
+        return self._prompt_logprobs is not None or (self._echo and self._logprobs is not None)
+
     def choice(self, piece: TextPiece) -> CompletionChoice:
         """One choice, or a piece of it."""
         return CompletionChoice(

@@ -1,9 +1,11 @@
 """`/v1/completions`: text that continues a prompt."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import cast
 
 import msgspec
 from fastapi import Request, Response
@@ -16,6 +18,7 @@ from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
+from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -71,7 +74,7 @@ class _Answer:
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Completion:
         """The answer once all choices have ended."""
         async with generating as generation:
-            choices = [self._form.choice(piece) for piece in await generation.final_pieces()]
+            choices = await self._choices(await generation.final_pieces())
             return self._completion(choices, generation.usage())
 
     def events(
@@ -84,6 +87,16 @@ class _Answer:
             lambda piece, used: (self._completion([self._form.choice(piece)], used),),
             partial(self._completion, []),
         )
+
+    async def _choices(self, pieces: list[TextPiece]) -> list[CompletionChoice]:
+        """Other requests run in between: one that scores prompts may answer 200 MB."""
+        if not self._form.scores_prompts:
+            return [self._form.choice(piece) for piece in pieces]
+        encoded: list[msgspec.Raw] = []
+        for piece in pieces:
+            encoded.append(msgspec.Raw(msgspec.json.encode(self._form.choice(piece))))
+            await asyncio.sleep(0)
+        return cast("list[CompletionChoice]", encoded)
 
     def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None
