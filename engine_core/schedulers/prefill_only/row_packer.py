@@ -85,9 +85,6 @@ class RowPacker:
         for equals in groups:
             self._fill_evenly(equals)
 
-    def _first(self, jobs: Collection[Job]) -> EncoderRows:
-        return self._rows[next(iter(jobs))]
-
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first. Ends
         once many did not fit: thousands may wait."""
