@@ -21,21 +21,21 @@ class DecodingTurns:
     async def begin(self, key: KeyShare, has_left: Callable[[], Awaitable[bool]]) -> bool:
         """Returns once it is the caller's turn, which lasts until it next gives way to others.
         False: it has none, as its client `has_left` meanwhile."""
-        if self._taken:
-            await self._wait(key)
-            if await has_left():
-                self._next()
-                return False
+        if self._taken and not await self._wait(key, has_left):
+            self._next()
+            return False
         self._taken = True
         asyncio.get_running_loop().call_soon(self._rest, time.perf_counter())
         return True
 
-    async def _wait(self, key: KeyShare) -> None:
+    async def _wait(self, key: KeyShare, has_left: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether the client is still there when its turn comes."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.put(turn, key)
         try:
             await turn
-        except asyncio.CancelledError:
+            return not await has_left()
+        except BaseException:
             if not self._waiting.discard(turn, key):
                 self._next()
             raise

@@ -61,6 +61,25 @@ async def test_who_has_left_or_is_cancelled_is_passed_over() -> None:
     assert list(decodes.begun) == ["first", "last"]
 
 
+async def test_who_is_cancelled_while_looked_for_is_passed_over() -> None:
+    looked = asyncio.Event()
+
+    async def is_looked_for() -> bool:
+        looked.set()
+        await asyncio.sleep(60)
+        return False
+
+    decodes = Decodes()
+    first = decodes.together("first")
+    cancelled = asyncio.create_task(decodes.decode("cancelled", has_left=is_looked_for))
+    last = decodes.together("last")
+    await asyncio.gather(*first)
+    await looked.wait()
+    cancelled.cancel()
+    await asyncio.gather(*last)
+    assert list(decodes.begun) == ["first", "last"]
+
+
 async def test_a_turn_that_comes_with_a_cancellation_goes_to_the_next() -> None:
     decodes = Decodes()
     first, cancelled, last = decodes.together("first", "cancelled", "last")
