@@ -14,7 +14,7 @@ class Budget:
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         self._bound = SharedBound(max_rows, max_tokens)
-        self._changed: set[Job] = set()  # they have fewer open rows than they count
+        self._changed: set[Job] = set()  # what they count is to be looked at again
 
     @property
     def is_empty(self) -> bool:

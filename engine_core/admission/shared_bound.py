@@ -62,10 +62,7 @@ class SharedBound:
 
     def move(self, key: int, requests: int, rows: int, tokens: int) -> None:
         """So much more of a key is in flight, or less."""
-        held = self.all
-        held.requests += requests
-        held.rows += rows
-        held.tokens += tokens
+        self.all.move(requests, rows, tokens)
         if not key:
             return
         own = self._keys.setdefault(key, InFlight())

@@ -32,7 +32,7 @@ class EncoderProcessor:
 
     def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, EncoderRows]:
         tokenized = inputs.tokenized
-        lens = np.array([text.at_least or len(text.ids) // 4 for text in tokenized], np.int32)
+        lens = np.array([text.num_tokens for text in tokenized], np.int32)
         self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
         rows = EncoderRows(tokens, _segments(tokenized), lens)

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
 from server.daemon.running_daemons import FOLDER_PREFIX, announce
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
+from server.settings import defaults
 from server.settings.server_config import Limits, ServedModel
 
 START_SECONDS = 900
@@ -94,9 +93,10 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
-    whole = Limits(max_queue_seconds=0)
-    limits = msgspec.structs.replace(
-        whole, max_rows=2 * whole.max_rows, max_tokens=2 * whole.max_tokens
+    limits = Limits(
+        max_queue_seconds=0,
+        max_rows=2 * defaults.MAX_SEQUENCES,
+        max_tokens=2 * defaults.MAX_PENDING_TOKENS,
     )
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
         model = set_up_model("model", folder, options, limits, f"{directory}/0")

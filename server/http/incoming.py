@@ -17,7 +17,7 @@ _READING_RATE = 16 << 10
 
 
 def has_come(request: Request) -> bool:
-    """The body was read to its end with the headers."""
+    """The whole body is here already."""
     return "body_has_come" in request.scope.get("state", ())
 
 

@@ -61,16 +61,16 @@ class RowPacker:
     def _fill_from(self, queue: KeyQueue[Job]) -> None:
         groups = queue.items.groups()
         large = None if self._has_large else self._large_behind_small(groups)
-        if large is None:
-            self._fill_groups(groups)
-            return
-        reserved = min(large.next_tokens, self._tokens_left)
-        self._tokens_left -= reserved
-        self._fill_groups(groups[:1])
-        self._tokens_left += reserved
-        self.left = max(self.left, large.next_cost)
-        self._has_large = True
-        self._fill_groups(groups[1:])
+        if large is not None:
+            small, *groups = groups
+            reserved = min(large.next_tokens, self._tokens_left)
+            self._tokens_left -= reserved
+            self._fill_evenly(small)
+            self._tokens_left += reserved
+            self.left = max(self.left, large.next_cost)
+            self._has_large = True
+        for equals in groups:
+            self._fill_evenly(equals)
 
     def _large_behind_small(self, groups: Sequence[Collection[Job]]) -> EncoderRows | None:
         """The large job whose turn it is, if small jobs of its priority go first."""
@@ -80,10 +80,6 @@ class RowPacker:
         same = first.message.priority == second.message.priority
         rows = self._rows[second]
         return rows if same and rows.job_class is JobClass.LARGE else None
-
-    def _fill_groups(self, groups: Sequence[Collection[Job]]) -> None:
-        for equals in groups:
-            self._fill_evenly(equals)
 
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first. Ends

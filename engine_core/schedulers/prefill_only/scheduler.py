@@ -140,12 +140,14 @@ class PrefillOnlyScheduler:
         """So many tokens of a job are in a step."""
         rows = self._rows[job]
         self._budget.submitted(rows, tokens)
-        if job.is_batch:
-            self._waiting_batch.recount(job, 0)
-        else:
-            self._waiting.wait_on(job, tokens)
+        if not job.is_batch:
+            self._waiting.given(job, tokens)
         if rows.num_left == 0:
             self._leave(job, rows)
+        elif job.is_batch:
+            self._waiting_batch.recount(job, 0)
+        else:
+            self._waiting.wait_on(job)
 
     def _leave(self, job: Job, rows: EncoderRows) -> None:
         self._queue_of(job).remove(job)

@@ -68,17 +68,14 @@ class PriorityQueue(Generic[ItemT]):
     def wait_on(self, item: ItemT) -> int:
         """An item has got a part of what it waits for, and counts no tokens now: it goes behind
         all others of its priority, and is not overdue. Returns the tokens that it counted."""
-        priority = self._priority_of[item]
-        if priority == _OVERDUE:
-            own, tokens = self._own_priorities[item], self.remove(item)
+        tokens = self.tokens_of(item)
+        if (own := self._own_priorities.get(item)) is not None:
+            self.remove(item)
             self.add(item, own, 0)
             return tokens
-        group = self._groups[priority]
-        if tokens := group[item]:
-            self._group_tokens[priority] -= tokens
-            self.num_tokens -= tokens
-            group[item] = 0
-        group.move_to_end(item)
+        if tokens:
+            self.recount(item, 0)
+        self._groups[self._priority_of[item]].move_to_end(item)
         self._since[item] = self._clock()
         self._since.move_to_end(item)
         return tokens

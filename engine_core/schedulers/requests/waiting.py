@@ -43,10 +43,10 @@ class WaitingQueue(Generic[ItemT]):
     def __iter__(self) -> Iterator[ItemT]:
         """As they begin, if no other comes."""
         yield from self._preempted
+        queues = [self._queues[key.number] for key in self._turns.waiting()]
         heads = [
-            (self._turns.time_of(key), place, queue, iter(queue.items))
-            for place, key in enumerate(self._turns.waiting())
-            for queue in (self._queues[key.number],)
+            (self._turns.time_of(queue.key), place, queue, iter(queue.items))
+            for place, queue in enumerate(queues)
         ]
         heapq.heapify(heads)
         while heads:
@@ -88,11 +88,12 @@ class WaitingQueue(Generic[ItemT]):
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
         own = self._queues.get(key.number)
         tokens = 0 if own is None else own.items.tokens_before(priority)
-        for queue in self._queues.values():
-            if queue is not own:
-                beside = int(tokens * queue.key.weight / key.weight)
-                first += min(queue.items.num_tokens, beside)
-        return first + tokens
+        beside = sum(
+            min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
+            for queue in self._queues.values()
+            if queue is not own
+        )
+        return first + tokens + beside
 
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
         """A new item: behind all others of its key and priority."""
@@ -120,12 +121,10 @@ class WaitingQueue(Generic[ItemT]):
         if (queue := self._queue_of.get(item)) is not None:
             self._turns.count(queue.key, tokens)
 
-    def wait_on(self, item: ItemT, tokens: int) -> None:
-        """So many tokens of an item are in a step, and it waits for more: it counts none now, goes
-        behind all others of its priority, and is not overdue."""
-        queue = self._queue_of[item]
-        self._turns.count(queue.key, tokens)
-        self.num_tokens -= queue.items.wait_on(item)
+    def wait_on(self, item: ItemT) -> None:
+        """An item has got a part of what it waits for: it counts no tokens now, goes behind all
+        others of its priority, and is not overdue."""
+        self.num_tokens -= self._queue_of[item].items.wait_on(item)
 
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
