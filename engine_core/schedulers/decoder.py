@@ -58,10 +58,10 @@ class DecoderScheduler:
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
-        self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
+        self._classes = RequestClasses(self.kv, config, clock)
         self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
-        self._rows = RowShares(config.max_running, clock)
+        self._rows = RowShares(config.max_running, efficient_tokens(config), clock)
         self._short_steps = ShortSteps(
             config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
         )
@@ -268,7 +268,7 @@ class DecoderScheduler:
 
     def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
-        if (claim := queue.claim(request)) is None:
+        if (claim := self._preemption.claim(queue, request)) is None:
             return False
         self._running.begin(request, claim.start)
         batch.inits.append(request.slot_init())

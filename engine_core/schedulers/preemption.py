@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.queue_policy import cached_prefix
+from engine_core.schedulers.requests.queue_policy import Claim, QueuePolicy, cached_prefix
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
 
@@ -25,6 +25,13 @@ class Preemption:
         self._kv, self._running = kv, running
         self._classes, self._groups = classes, classes.groups
         self._preempt = preempt
+
+    def claim(self, queue: QueuePolicy, request: Request) -> Claim | None:
+        """The blocks with which the first request of a queue begins; None if too few are free."""
+        while (claim := queue.claim(request)) is None:
+            if queue is self._groups or not self._groups.unpin_idle():
+                return None
+        return claim
 
     def for_growth(self, request: Request) -> bool:
         """Free blocks for a running request. False if it is itself the one that would give way, or

@@ -36,6 +36,12 @@ _WORKER_SETTINGS = NO_MULTICAST | {
     "GOMP_SPINCOUNT": "1000",
 }
 
+_API_SETTINGS = {
+    # glibc would keep what large bodies and answers took, once a few have been freed. Bytes.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
+}
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be: of an engine that of `model`, or an API process, which serves all.
@@ -115,7 +121,7 @@ def _api_parts(config: ServerConfig, listening_fd: int, server_file: str) -> lis
             role="api",
             number=index,
             command=_command("server.app.api_process", server_file, str(listening_fd), str(index)),
-            environment=child_environment(),
+            environment=child_environment(settings=_API_SETTINGS),
             inherited_fd=listening_fd,
         )
         for index in range(config.api_workers)

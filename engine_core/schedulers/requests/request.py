@@ -111,6 +111,11 @@ class Request:
         """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
+    def has_prompt_of(self, other: Request) -> bool:
+        """Their prompts are the same."""
+        length = self.prompt_len
+        return length == other.prompt_len and self.tokens[:length] == other.tokens[:length]
+
     def targets_in(self, start: int, stop: int) -> range:
         """The positions in [start, stop) whose next token is a prompt token that must be scored."""
         if self.params.prompt_logprobs is None:

@@ -125,6 +125,20 @@ def test_an_idle_prefix_is_unpinned_only_for_blocks(more_blocks: int) -> None:
     assert_texts(driver, prompts, 30)
 
 
+def test_an_idle_prefix_gives_way_where_nothing_runs() -> None:
+    """Only its pins lack what the request needs, and there is no row that could give way."""
+    driver = Driver(num_blocks=8, max_running=1, max_step_tokens=64)
+    prompts = dict(enumerate(add_batch(driver, 2, max_tokens=1)))
+    driver.step()
+    driver.finish()
+    usage = driver.scheduler.usage()
+    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 1, 5)
+    prompts[9] = prompt_of(4 * 8 - 1, seed=9)
+    driver.add(9, prompts[9], 1)
+    assert rows_of_next_step(driver) == {9}
+    assert_texts(driver, prompts, 1)
+
+
 def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     """Ten arrivals begin with the same 80 tokens, which another computes: each needs one block."""
     driver = Driver(80, max_running=64, max_step_tokens=512)

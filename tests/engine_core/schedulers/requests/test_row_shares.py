@@ -45,7 +45,7 @@ def regular(rows: list[Request]) -> int:
 
 
 def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
-    shares = RowShares(64, Clock())
+    shares = RowShares(64, 512, Clock())
     assert regular(shares.open(job_of(1, 100), rows_of(job_of(1, 100)))) == 8
     of_key = [shares.open(job, rows_of(job)) for n in range(2, 20) if (job := job_of(n, 8, key=7))]
     assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
@@ -55,7 +55,7 @@ def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
 
 def test_rows_are_made_as_others_end() -> None:
     job = job_of(1, rows=10, share=4)
-    shares = RowShares(16, Clock())
+    shares = RowShares(16, 512, Clock())
     rows = shares.open(job, rows_of(job))
     assert [row.row for row in rows] == [0, 1, 2, 3]
     promoted, made = shares.ended(rows[0])
@@ -70,7 +70,7 @@ def test_rows_are_made_as_others_end() -> None:
 @given(data=st.data())
 def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObject) -> None:
     clock = Clock()
-    shares = RowShares(16, clock)
+    shares = RowShares(16, 512, clock)
     alive: list[Request] = []
     for number in range(data.draw(st.integers(1, 5))):
         share, key = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 2))
@@ -109,7 +109,7 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
 
 def test_a_key_whose_request_has_ended_keeps_its_share_for_a_moment() -> None:
     clock = Clock()
-    shares = RowShares(64, clock)
+    shares = RowShares(64, 512, clock)
     honest = job_of(1, 1, key=1)
     shares.open(honest, rows_of(honest))
     shares.close(honest)
