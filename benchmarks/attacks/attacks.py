@@ -43,6 +43,20 @@ def prompt_scores(target: Target) -> None:
     _repeat(target, "/v1/completions", _generated(body))
 
 
+def many_prompts(target: Target) -> None:
+    """As many scores of prompts as a request may ask for, again and again."""
+    body = {"prompt": [[9] * 500] * 390, "max_tokens": 0, "prompt_logprobs": 20}
+    _repeat(target, "/v1/completions", _generated(body))
+
+
+def long_prompts(target: Target) -> None:
+    """The longest prompts, each another one, again and again."""
+    tokens = random.Random(9)
+    while True:
+        prompt = [tokens.randrange(5, 1000) for _ in range(1000)]
+        target.ask("/v1/completions", _generated({"prompt": prompt, "max_tokens": 1}))
+
+
 def half_sent_bodies(target: Target) -> None:
     """150 bodies of 8 MiB that lack their last bytes."""
     data = target.head("/v1/completions", _LARGEST_BODY)
@@ -146,6 +160,8 @@ ATTACKS: tuple[Attack, ...] = (
     unread_answers,
     one_large_request,
     prompt_scores,
+    many_prompts,
+    long_prompts,
     half_sent_bodies,
     long_texts,
     tokenized_texts,

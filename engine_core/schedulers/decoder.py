@@ -13,15 +13,15 @@ from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.chunked_prefill import ChunkedPrefill
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.preemption import Preemption
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
@@ -53,7 +53,7 @@ class DecoderScheduler:
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
         self._ahead = config.steps_ahead > 0
         self.kv = KVCacheManager(num_blocks, config.block_size)
-        self._preemptions = self._generated_tokens = self._queried_tokens = self._cached_tokens = 0
+        self._preemptions = self._generated_tokens = 0
         self._max_tokens = config.max_step_tokens
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
@@ -61,9 +61,18 @@ class DecoderScheduler:
         self._classes = RequestClasses(self.kv, config, clock)
         self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
-        self._rows = RowShares(config.max_running, efficient_tokens(config), clock)
+        self._rows = RowShares(config.max_running, config.max_step_tokens, clock)
         self._short_steps = ShortSteps(
             config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
+        )
+        self._prefill = ChunkedPrefill(
+            self.kv,
+            self._running,
+            self._classes,
+            self._shared,
+            self._preemption,
+            self._short_steps,
+            self._micro_batches,
         )
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
@@ -75,8 +84,8 @@ class DecoderScheduler:
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
-            queried_tokens=self._queried_tokens,
-            cached_tokens=self._cached_tokens,
+            queried_tokens=self._prefill.queried_tokens,
+            cached_tokens=self._prefill.cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=self._preemptions,
         )
@@ -113,7 +122,10 @@ class DecoderScheduler:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
         self._add_decodes(batch, ahead_of if full else -1)
-        self._add_prompts(batch)
+        if self.has_prompts():
+            room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
+            budget = PromptBudget(room, self.queued_tokens, self._step_time, others)
+            self._prefill.add(batch, budget)
         if not batch.requests and not full:
             self._add_decodes(batch, ahead_of)
         if not batch.requests:
@@ -233,68 +245,3 @@ class DecoderScheduler:
         self._shared.leave(request)
         self.kv.release(request.blocks)
         request.blocks = []
-
-    def _add_prompts(self, batch: DecodeBatch) -> None:
-        """Add chunks of prompts, class by class, while slots, blocks and budget last."""
-        if not self.has_prompts():
-            return
-        room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
-        budget = PromptBudget(room, self.queued_tokens, self._step_time, others)
-        for queue in self._classes.in_turn:
-            if not self._add_prompts_of(queue, batch, budget):
-                return
-
-    def _add_prompts_of(self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget) -> bool:
-        """Add chunks of prompts that have begun, oldest first; then start waiting requests, in
-        order. False if one of them has to wait."""
-        prompts = [each for each in self._running.prompts if self._classes.of(each) is queue]
-        if not prompts and not queue:
-            return True
-        budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
-        if queue is not self._arrivals:
-            self._short_steps.limit(budget, batch)
-        for request in prompts:
-            if not budget.chunk(request.submitted, len(request.tokens)):
-                return False
-            self._add_chunk(queue, batch, request, budget)
-        while queue:
-            request = queue.next(batch.step) if self._running.free_slots else None
-            if request is None or not budget.chunk(0, len(request.tokens)):
-                return False
-            if not self._begin(queue, batch, request):
-                return False
-            self._add_chunk(queue, batch, request, budget)
-        return True
-
-    def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
-        """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
-        if (claim := self._preemption.claim(queue, request)) is None:
-            return False
-        self._running.begin(request, claim.start)
-        batch.inits.append(request.slot_init())
-        batch.assign_blocks(request, claim.blocks)
-        self._shared.enter(request, claim.shared)
-        batch.copies += claim.copy
-        batch.begun.append(request.job)
-        request.begin(claim.start, claim.shared)
-        queue.begun(request)
-        if not request.announced:
-            self._cached_tokens += request.cached
-            self._queried_tokens += len(request.tokens)
-        return True
-
-    def _add_chunk(
-        self, queue: QueuePolicy, batch: DecodeBatch, request: Request, budget: PromptBudget
-    ) -> None:
-        """Add the next chunk of the request's known tokens.
-
-        Its full blocks are registered now: any later request, even in the same step, may read them,
-        because each layer writes the keys and values of all rows before it attends.
-        """
-        start = request.submitted
-        length = budget.chunk(start, len(request.tokens))
-        budget.take(start, length)
-        batch.add(request, start, length, start + length == len(request.tokens))
-        self._running.chunk_submitted(request, length)
-        request.register_blocks(self.kv, start + length)
-        queue.computed(request, batch.step)

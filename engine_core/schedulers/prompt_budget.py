@@ -105,19 +105,19 @@ class PromptBudget:
         """At most so many tokens more."""
         self._tokens = int(min(self._tokens, tokens))
 
-    def within(self, seconds: float, costs: CostModel, tile: int) -> None:
-        """About so many seconds more, but a few tokens in any case; all of the step's tokens fill
-        tiles of so many."""
-        self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others)
+    def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
+        """About so many seconds more for prompts that are limited, but a few tokens in any case,
+        and so many of each; all of the step's tokens fill tiles of so many."""
+        self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others, each)
 
-    def chunk(self, start: int, stop: int) -> int:
+    def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes.
 
         A prompt of which this is above 0 still has a chunk if its first positions turn out to be
         cached.
         """
         length = self._even_chunk(start, stop)
-        return length if self._limit is None else min(length, self._limit.length(start))
+        return min(length, self._limit.length(start)) if limited and self._limit else length
 
     def _even_chunk(self, start: int, stop: int) -> int:
         left = stop - start
@@ -137,7 +137,7 @@ class PromptBudget:
             return 0
         return min(length, self._tokens)
 
-    def take(self, start: int, length: int) -> None:
+    def take(self, start: int, length: int, *, limited: bool = False) -> None:
         """The step takes `length` positions of a prompt from `start` on."""
         self._tokens -= length
         self._others += length
@@ -145,28 +145,29 @@ class PromptBudget:
         if self._time is not None:
             self._spent += self._time.cost_model.chunk_seconds(start, length)
         if self._limit is not None:
-            self._limit.take(start, length)
+            self._limit.take(start, length, limited)
 
 
 @dataclass(slots=True)
 class _TimeLimit:
     """About so many `seconds`: what makes the step's tokens, of which there are `others`, full
-    tiles. And `least` tokens even where these take longer."""
+    tiles. And `least` tokens even where these take longer, `each` of a prompt."""
 
     costs: CostModel
     seconds: float
     tile: int
     others: int
+    each: int
     least: int = _LEAST_IN_ANY_CASE
 
     def length(self, start: int) -> int:
         """How many positions of a prompt fit, from `start` on."""
         length = self.costs.chunk_length(start, self.seconds)
         full = round((self.others + length) / self.tile) * self.tile
-        return max(full - self.others, self.least)
+        return max(full - self.others, self.least, self.each)
 
-    def take(self, start: int, length: int) -> None:
+    def take(self, start: int, length: int, limited: bool) -> None:
         """So many positions from `start` on are taken."""
         self.seconds = max(0.0, self.seconds - self.costs.chunk_seconds(start, length))
-        self.least = max(0, self.least - length)
+        self.least = max(0, self.least - length * limited)
         self.others += length

@@ -1,5 +1,5 @@
-"""How much of a step the batch class and surplus rows take: beside requests of clients, what fills
-a short time."""
+"""How much of a step the batch class and large jobs take: beside requests of clients, what fills a
+short time."""
 
 from collections.abc import Callable
 from itertools import accumulate, takewhile
@@ -10,6 +10,7 @@ from engine_core.schedulers.cost_model import CostModel, StepWork
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
+from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
@@ -22,9 +23,9 @@ _age = attrgetter("last_step")
 
 
 class ShortSteps:
-    """Limits what steps take of lower classes, of batches and surplus rows, while there is a job
-    of a client that is within its share, or was a moment ago; beside a batch, any job of a client.
-    Regular rows go first, and are not limited themselves."""
+    """Limits what steps take of batches while there is a job of a client, or was a moment ago; and
+    of large jobs, which have surplus rows, while there is a small one. Of a large job's regular
+    rows only the prompts are limited, since there may be as many of these as slots."""
 
     def __init__(
         self,
@@ -41,8 +42,9 @@ class ShortSteps:
         self._costs, self._step_time = costs, step_time
         self._tile = tile_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
-        self._online = OnlineTraffic(self._is_online, clock)
-        self.limited = False
+        self._small = OnlineTraffic(lambda: rows.small_jobs > 0, clock)
+        self._clients = OnlineTraffic(lambda: rows.client_jobs > 0, clock)
+        self._beside_small = self.limited = False
 
     @property
     def present(self) -> bool:
@@ -51,13 +53,26 @@ class ShortSteps:
 
     def ending(self) -> None:
         """A row is about to end."""
-        if self._is_online():
-            self._online.seen()
+        if self._rows.client_jobs:
+            self._clients.seen()
+        if self._rows.small_jobs:
+            self._small.seen()
 
     def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
-        self.limited = self.present and self._online.is_recent()
+        self._beside_small = self.present and self._small.is_recent()
+        groups = self._classes.groups
+        batch = bool(groups.running) or len(groups) > 0
+        self.limited = self._beside_small or (batch and self._clients.is_recent())
         return self.limited
+
+    def gives_way(self, request: Request) -> bool:
+        """What the next step takes of its prompt is limited."""
+        if not self.limited:
+            return False
+        if self._classes.of(request) is self._classes.arrivals:
+            return self._beside_small and self._rows.is_large(request.job)
+        return True
 
     def fits_arrivals(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one
@@ -93,18 +108,15 @@ class ShortSteps:
         count = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
         return rows[: max(count, min(self._least_rows, max_tokens // 8), 1)]
 
-    def limit(self, budget: PromptBudget, batch: DecodeBatch) -> None:
-        """Limit what prompts of lower classes may add to a step that holds all else."""
+    def limit(self, budget: PromptBudget, batch: DecodeBatch, queue: QueuePolicy) -> None:
+        """Limit what prompts of one class that give way may add to the step."""
         if self.limited:
             left = STEP_SECONDS - self._costs.seconds(batch.work)
-            budget.within(left, self._costs, self._tile)
+            # Regular rows keep their place: one that could not begin would hold up those behind it.
+            each = 1 if queue is self._classes.arrivals else 0
+            budget.within(left, self._costs, self._tile, each)
 
     def _prompt_seconds(self, tokens: int) -> float:
         """What so many prompt tokens of clients add to the next step."""
         seconds = self._costs.chunk_seconds(0, tokens)
         return seconds if self._step_time is None else min(seconds, self._step_time.of(seconds))
-
-    def _is_online(self) -> bool:
-        beside_batch = bool(self._classes.groups.running) or len(self._classes.groups) > 0
-        jobs = self._rows.client_jobs if beside_batch else self._rows.small_jobs
-        return jobs > 0

@@ -105,6 +105,11 @@ class RowShares:
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
+    def is_large(self, job: Job) -> bool:
+        """It has surplus rows."""
+        state = self._jobs.get(job.key)
+        return state is not None and bool(state.surplus)
+
     def close(self, job: Job) -> list[Request]:
         """The job has ended. Returns its open rows, of which nothing is known from now on."""
         state = self._jobs.pop(job.key, None)

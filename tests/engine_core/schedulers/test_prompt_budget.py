@@ -54,18 +54,22 @@ def test_steps_of_a_gpu_fill_the_tiles_of_its_products() -> None:
 def test_a_short_step_fills_tiles_too(others: int, filled: int) -> None:
     """8 ms more are about 800 tokens: the full tiles that are next to that."""
     budget = PromptBudget(8192, 20_000, None, others)
-    budget.within(8e-3, CostModel(COSTS), 256)
+    budget.within(8e-3, CostModel(COSTS), 256, each=0)
     assert budget.chunk(0, 100) == 100
     budget.take(0, 100)
-    left = budget.chunk(0, 5000)
-    budget.take(0, left)
+    left = budget.chunk(0, 5000, limited=True)
+    budget.take(0, left, limited=True)
     assert others + 100 + left == filled
     # Some go on even where no time is left, and no more than these.
     late = PromptBudget(8192, 20_000, None, 256)
-    late.within(-1e-3, CostModel(COSTS), 256)
-    assert late.chunk(0, 5000) == 32
-    late.take(0, 32)
-    assert late.chunk(0, 5000) == 0
+    late.within(-1e-3, CostModel(COSTS), 256, each=0)
+    assert late.chunk(0, 5000, limited=True) == 32
+    late.take(0, 32, limited=True)
+    assert late.chunk(0, 5000, limited=True) == 0
+    assert late.chunk(0, 5000) == 5000, "what is not limited"
+    late.within(-1e-3, CostModel(COSTS), 256, each=1)
+    late.take(0, 32, limited=True)
+    assert late.chunk(0, 5000, limited=True) == 1
 
 
 def test_the_last_tokens_join_the_chunk_before_them() -> None:

@@ -25,10 +25,10 @@ def job_of(number: int, rows: int, share: int = 1 << 20, key: int = 0, weight: f
     return Job(b"client", message, rows, 0, share=share)
 
 
-def rows_of(job: Job) -> Iterator[Request]:
-    prompt = prompt_of(5, seed=job.message.id)
+def rows_of(job: Job, tokens: int = 5) -> Iterator[Request]:
     for row in range(job.num_rows):
-        yield Request(job, row, PARAMS, array("i", prompt), max_len=25, seed=0)
+        prompt = array("i", prompt_of(tokens, seed=1000 * job.message.id + row))
+        yield Request(job, row, PARAMS, prompt, max_len=tokens + 20, seed=0)
 
 
 class Clock:
@@ -51,6 +51,37 @@ def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
     assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
     other = job_of(30, 8, key=8, weight=3.0)
     assert regular(shares.open(other, rows_of(other))) == 8
+
+
+@pytest.mark.parametrize(
+    ("distinct", "scored", "expected"), [(1, None, 2), (0, None, 8), (0, 5, 2)]
+)
+def test_the_prompts_of_a_job_fit_a_step(distinct: int, scored: int | None, expected: int) -> None:
+    """12 tokens are two prompts of five; one that has been counted is in the cache, unless it is
+    scored."""
+    params = SamplingParams(max_tokens=20, prompt_logprobs=scored)
+    job = job_of(1, 20)
+    rows = [
+        Request(job, row, params, array("i", prompt_of(5, row * distinct)), max_len=25, seed=0)
+        for row in range(20)
+    ]
+    shares = RowShares(64, 12, Clock())
+    shares.open(job, rows)
+    assert [row.surplus for row in rows] == [False] * expected + [True] * (20 - expected)
+    for row in range(3):
+        rows[row + expected].surplus = False
+        assert shares.ended(rows[row]) == (rows[row + expected], None)
+    assert len(shares.close(job)) == 17
+
+
+def test_one_prompt_may_be_longer_than_a_step() -> None:
+    job = job_of(1, 2)
+    shares = RowShares(64, 12, Clock())
+    first, second = shares.open(job, rows_of(job, tokens=30))
+    assert (first.surplus, second.surplus) == (False, True)
+    assert shares.is_large(job)
+    assert shares.ended(first) == (second, None)
+    assert not shares.is_large(job)
 
 
 def test_rows_are_made_as_others_end() -> None:
@@ -146,6 +177,30 @@ def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     assert max(batch.num_tokens for batch in driver.submitted[first:]) <= 20 + 32
     driver.drain()
     assert len([row for row in driver.outputs[1] if row.finish is not None]) == 200
+    driver.assert_idle()
+
+
+def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps() -> None:
+    """Those of its regular rows, too; and they leave the step to the small job's."""
+    costs = Coefficients(step=1e-3, token=2e-4, attended=1e-9, context=1e-9)
+    driver = Driver(num_blocks=4000, max_running=64, max_step_tokens=1024, costs=costs)
+    large = job_of(1, rows=50)
+    driver.scheduler.add(large, rows_of(large, tokens=100))
+    for _ in range(2):
+        driver.step()
+    assert driver.submitted[-1].num_tokens == 1024
+    driver.add(2, prompt_of(300, seed=9), 12)
+    driver.step()
+    first = len(driver.submitted) - 1
+    while len(driver.text(2)) < 12:
+        driver.step()
+    steps = driver.submitted[first:]
+    small = {request.job.message.id: n for request, n in zip(steps[0].requests, steps[0].lens)}
+    assert small[2] == 300
+    assert all(1 in {request.job.message.id for request in batch.requests} for batch in steps)
+    assert steps[0].num_tokens <= 300 + 2 * (32 + 8)
+    assert max(driver.costs.seconds(batch.work) for batch in steps[1:]) <= 25e-3
+    driver.drain()
     driver.assert_idle()
 
 

@@ -1,0 +1,100 @@
+"""Chunked prefill: what a step computes of prompts, beside the rows that generate."""
+
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.micro_batches import MicroBatches
+from engine_core.schedulers.preemption import Preemption
+from engine_core.schedulers.prompt_budget import PromptBudget
+from engine_core.schedulers.requests.classes import RequestClasses
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.queue_policy import QueuePolicy
+from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from engine_core.schedulers.short_steps import ShortSteps
+
+
+class ChunkedPrefill:
+    """Adds chunks of prompts to steps, class by class: of those that have begun, oldest first; then
+    waiting requests begin, in order. Where large jobs give way to small ones, their prompts go on
+    last."""
+
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        running: RunningRequests,
+        classes: RequestClasses,
+        shared: SharedPrefixes,
+        preemption: Preemption,
+        short_steps: ShortSteps,
+        micro_batches: MicroBatches,
+    ) -> None:
+        self._kv, self._running, self._classes, self._shared = kv, running, classes, shared
+        self._preemption, self._short_steps = preemption, short_steps
+        self._micro_batches = micro_batches
+        self.queried_tokens = self.cached_tokens = 0
+        """Prompt tokens of all requests that have begun, and how many of them were cached."""
+
+    def add(self, batch: DecodeBatch, budget: PromptBudget) -> None:
+        """Add chunks while slots, blocks and budget last."""
+        for queue in self._classes.in_turn:
+            if not self._add_class(queue, batch, budget):
+                return
+
+    def _add_class(self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget) -> bool:
+        """False if one of its requests has to wait."""
+        prompts = [each for each in self._running.prompts if self._classes.of(each) is queue]
+        if not prompts and not queue:
+            return True
+        budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
+        self._short_steps.limit(budget, batch, queue)
+        prompts.sort(key=self._short_steps.gives_way)
+        for request in prompts:
+            if not self._length(request, request.submitted, budget):
+                return False
+            self._add_chunk(queue, batch, request, budget)
+        while queue:
+            request = queue.next(batch.step) if self._running.free_slots else None
+            if request is None or not self._length(request, 0, budget):
+                return False
+            if not self._begin(queue, batch, request):
+                return False
+            self._add_chunk(queue, batch, request, budget)
+        return True
+
+    def _length(self, request: Request, start: int, budget: PromptBudget) -> int:
+        """How many of its known tokens this step can take from `start` on."""
+        limited = self._short_steps.gives_way(request)
+        return budget.chunk(start, len(request.tokens), limited=limited)
+
+    def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
+        """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
+        if (claim := self._preemption.claim(queue, request)) is None:
+            return False
+        self._running.begin(request, claim.start)
+        batch.inits.append(request.slot_init())
+        batch.assign_blocks(request, claim.blocks)
+        self._shared.enter(request, claim.shared)
+        batch.copies += claim.copy
+        batch.begun.append(request.job)
+        request.begin(claim.start, claim.shared)
+        queue.begun(request)
+        if not request.announced:
+            self.cached_tokens += request.cached
+            self.queried_tokens += len(request.tokens)
+        return True
+
+    def _add_chunk(
+        self, queue: QueuePolicy, batch: DecodeBatch, request: Request, budget: PromptBudget
+    ) -> None:
+        """Add the next chunk of the request's known tokens.
+
+        Its full blocks are registered now: any later request, even in the same step, may read them,
+        because each layer writes the keys and values of all rows before it attends.
+        """
+        start = request.submitted
+        length = self._length(request, start, budget)
+        budget.take(start, length, limited=self._short_steps.gives_way(request))
+        batch.add(request, start, length, start + length == len(request.tokens))
+        self._running.chunk_submitted(request, length)
+        request.register_blocks(self._kv, start + length)
+        queue.computed(request, batch.step)
