@@ -1,5 +1,7 @@
 """Chunked prefill: what a step computes of prompts, beside the rows that generate."""
 
+import math
+
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.preemption import Preemption
@@ -12,11 +14,14 @@ from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
 
+_LEFT_BY_LONG_PROMPTS = 8
+"""A prompt of several steps leaves one in so many of a step's tokens to short ones behind it."""
+
 
 class ChunkedPrefill:
     """Adds chunks of prompts to steps, class by class: of those that have begun, oldest first; then
-    waiting requests begin, in order. Where large jobs give way to small ones, their prompts go on
-    last."""
+    waiting requests begin, in order. Short ones do so before a prompt of several steps goes on.
+    Where large jobs give way to small ones, their prompts go on last."""
 
     def __init__(
         self,
@@ -48,15 +53,25 @@ class ChunkedPrefill:
         budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
         self._short_steps.limit(budget, batch, queue)
         prompts.sort(key=self._short_steps.gives_way)
+        if prompts and len(prompts[0].tokens) - prompts[0].submitted > budget.tokens:
+            self._begin_all(queue, batch, budget, budget.tokens // _LEFT_BY_LONG_PROMPTS)
+            budget.went_ahead()
         for request in prompts:
             if not self._length(request, request.submitted, budget):
                 return False
             self._add_chunk(queue, batch, request, budget)
+        return self._begin_all(queue, batch, budget)
+
+    def _begin_all(
+        self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
+    ) -> bool:
+        """Begin waiting requests, of at most so many tokens. False if one has to wait."""
         while queue:
             request = queue.next(batch.step) if self._running.free_slots else None
             if request is None or not self._length(request, 0, budget):
                 return False
-            if not self._begin(queue, batch, request):
+            most -= len(request.tokens)
+            if most < 0 or not self._begin(queue, batch, request):
                 return False
             self._add_chunk(queue, batch, request, budget)
         return True

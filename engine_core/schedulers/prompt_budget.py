@@ -101,6 +101,15 @@ class PromptBudget:
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
+    @property
+    def tokens(self) -> int:
+        """How many the step has room for."""
+        return self._tokens
+
+    def went_ahead(self) -> None:
+        """What has been taken until now cuts no chunk of the next prompt."""
+        self._taken = False
+
     def limit(self, tokens: float) -> None:
         """At most so many tokens more."""
         self._tokens = int(min(self._tokens, tokens))

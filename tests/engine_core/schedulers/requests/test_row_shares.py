@@ -195,8 +195,8 @@ def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps() -> Non
     while len(driver.text(2)) < 12:
         driver.step()
     steps = driver.submitted[first:]
-    small = {request.job.message.id: n for request, n in zip(steps[0].requests, steps[0].lens)}
-    assert small[2] == 300
+    small = [request.job.message.id for request in steps[0].requests].index(2)
+    assert steps[0].lens[small] == 300
     assert all(1 in {request.job.message.id for request in batch.requests} for batch in steps)
     assert steps[0].num_tokens <= 300 + 2 * (32 + 8)
     assert max(driver.costs.seconds(batch.work) for batch in steps[1:]) <= 25e-3
