@@ -84,7 +84,7 @@ class _Answer:
                 choices=[self._form.choice(piece) for piece in pieces],
                 usage=generation.usage(),
                 prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
-                prompt_logprobs=self._form.prompt_logprobs(first),
+                prompt_logprobs=await self._form.prompt_logprobs(first),
             )
 
     def events(

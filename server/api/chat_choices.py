@@ -1,6 +1,7 @@
 """From text pieces to the messages, deltas and log-probabilities of `/v1/chat/completions`."""
 
 from collections.abc import Iterator
+from typing import cast
 
 from msgspec import UNSET, UnsetType
 
@@ -47,12 +48,13 @@ class ChatFormat:
             token_ids=piece.token_ids if self._has_ids else UNSET,
         )
 
-    def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
+    async def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
         """Those of the prompt of a whole answer."""
         width = self._prompt_logprobs
         if width is None:
             return UNSET
-        return prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
+        scores = await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
+        return cast("PromptLogprobs", scores)
 
     def deltas(self, piece: TextPiece) -> Iterator[ChunkChoice]:
         """The role before a message's first piece, the piece, its finish reason after the last."""

@@ -1,11 +1,9 @@
 """`/v1/completions`: text that continues a prompt."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import cast
 
 import msgspec
 from fastapi import Request, Response
@@ -18,7 +16,6 @@ from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
-from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -74,7 +71,11 @@ class _Answer:
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Completion:
         """The answer once all choices have ended."""
         async with generating as generation:
-            choices = await self._choices(await generation.final_pieces())
+            choices: list[CompletionChoice] = []
+            for piece in await generation.final_pieces():
+                if piece.prompt_tokens:
+                    await self._form.encode_scores(piece)
+                choices.append(self._form.choice(piece))
             return self._completion(choices, generation.usage())
 
     def events(
@@ -86,17 +87,8 @@ class _Answer:
             usage,
             lambda piece, used: (self._completion([self._form.choice(piece)], used),),
             partial(self._completion, []),
+            prepare=self._form.encode_scores,
         )
-
-    async def _choices(self, pieces: list[TextPiece]) -> list[CompletionChoice]:
-        """Other requests run in between: one that scores prompts may answer 200 MB."""
-        if not self._form.scores_prompts:
-            return [self._form.choice(piece) for piece in pieces]
-        encoded: list[msgspec.Raw] = []
-        for piece in pieces:
-            encoded.append(msgspec.Raw(msgspec.json.encode(self._form.choice(piece))))
-            await asyncio.sleep(0)
-        return cast("list[CompletionChoice]", encoded)
 
     def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None

@@ -109,11 +109,13 @@ class Choice:
         return piece
 
     def _new_scores(self) -> list[ScoredToken]:
-        """Those of the prompt that no piece has had."""
-        if self._prompt.scores is None:
+        """Those of the prompt that no piece has had: all choices that come to have them at once get
+        the same list."""
+        scores = self._prompt.scores
+        if scores is None:
             return []
-        begin, self._scores_sent = self._scores_sent, len(self._prompt.scores.tokens)
-        return self._prompt.scores.tokens[begin:]
+        begin, self._scores_sent = self._scores_sent, len(scores.tokens)
+        return scores.tokens if begin == 0 and scores.complete else scores.tokens[begin:]
 
     def _apply_token(self, output: RowOutput) -> None:
         # The token that comes with "stop" is the stop token: no text, unless it is requested.

@@ -1,6 +1,6 @@
 """A streamed answer: the choices of a generation as events, while they grow."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -49,11 +49,13 @@ async def stream_events(
     usage: StreamedUsage,
     chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Iterable[Struct]],
     last: Callable[[CompletionUsage], Struct],
+    prepare: Callable[[TextPiece], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[bytes]:
     """An empty item once the engine has accepted the job, then the text of each step in one item.
 
-    `chunks` formats a piece of a choice, with the usage so far; `last` formats the chunk at the end
-    that carries the whole usage. Raises APIError or EngineError as `generating` does.
+    `chunks` formats a piece of a choice, with the usage so far; a piece with scores of its prompt
+    goes to `prepare` before. `last` formats the chunk at the end that carries the whole usage.
+    Raises APIError or EngineError as `generating` does.
 
     If the engine fails, everything that was certain by then has been sent. Text that was held back,
     because it might have become a stop string or because a character was incomplete, is lost.
@@ -63,7 +65,11 @@ async def stream_events(
         while updated := await generation.advance():
             pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
             used = usage.so_far(generation)
-            events = [event(_encode(chunk)) for piece in pieces for chunk in chunks(piece, used)]
+            events: list[bytes] = []
+            for piece in pieces:
+                if prepare is not None and piece.prompt_tokens:
+                    await prepare(piece)
+                events += [event(_encode(chunk)) for chunk in chunks(piece, used)]
             if events:
                 yield b"".join(events)
         end = event(_encode(last(generation.usage()))) if usage.at_end else b""
