@@ -196,7 +196,7 @@ class EngineCore:
             client, frame = arrival
             self._handle(client, self._decoder.decode(frame))
         for inputs in self._preprocessor.take():
-            self._prepare(inputs)
+            self._prepare(inputs, waited=True)
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
@@ -234,7 +234,7 @@ class EngineCore:
         if (inputs := self._preprocessor.put(job, texts)) is not None:
             self._prepare(inputs)
 
-    def _prepare(self, inputs: JobInputs) -> None:
+    def _prepare(self, inputs: JobInputs, *, waited: bool = False) -> None:
         """Accept a job whose inputs are ready, or refuse it, and hand its rows to the scheduler."""
         job = inputs.job
         if job.ended:
@@ -244,7 +244,7 @@ class EngineCore:
                 raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
-            if not job.is_batch:
+            if waited and not job.is_batch:
                 self._check_wait(job.message)
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)

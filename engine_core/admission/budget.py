@@ -4,7 +4,7 @@ A job's rows beyond what it may count are made when others of it have ended.
 """
 
 from engine_core.admission.shared_bound import SharedBound
-from engine_core.job import Job, PrefixGroup, RefusalError, is_of_batch_class
+from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
 
 
@@ -39,7 +39,7 @@ class Budget:
                 f"{bound.max_rows} rows and {bound.max_tokens} tokens at once",
             )
         job, counted = Job(client, message, rows, cost, group), (rows, cost)
-        if not is_of_batch_class(message, group):
+        if not job.is_batch:
             job.share, counted = bound.rows_of_one, bound.share(rows, cost, sent)
         self._count_changed()
         if not bound.fits(*counted):

@@ -45,6 +45,8 @@ class KeyTurns:
     def first(self) -> KeyShare:
         """The key whose turn it is; of two whose times are the same, the one that has waited
         longer. Raises ValueError if none waits."""
+        if len(self._waiting) == 1:
+            return next(iter(self.waiting()))
         return min(self.waiting(), key=self.time_of)
 
     def in_order(self) -> list[KeyShare]:

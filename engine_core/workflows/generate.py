@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 import msgspec
+import numpy as np
 
 from engine_core.job import Job, PrefixGroup, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
@@ -129,6 +130,8 @@ class DecoderProcessor:
         return array("i", [token for token in ends if 0 <= token < self._vocab_size]).tobytes()
 
     def _check_ids(self, params: SamplingParams) -> None:
+        if not (params.logit_bias or params.allowed_token_ids or params.bad_words):
+            return
         named = {
             "logit_bias": params.logit_bias,
             "allowed_token_ids": params.allowed_token_ids,
@@ -152,7 +155,8 @@ class DecoderProcessor:
         param = f"prompt[{index}]" if many else "prompt"
         if not prompt.num_tokens:
             raise RefusalError("invalid_request", f"{param} has no tokens", param)
-        if tokens and (min(tokens) < 0 or max(tokens) >= self._vocab_size):
+        # Negative ones are beyond every vocabulary so.
+        if tokens and np.frombuffer(tokens, np.uint32).max() >= self._vocab_size:
             wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
             raise RefusalError(
                 "invalid_request",

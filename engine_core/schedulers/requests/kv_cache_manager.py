@@ -2,7 +2,7 @@
 
 A block holds the keys and values of `block_size` consecutive tokens of one sequence. A full block
 is identified by the hash of its tokens chained to the hash of the block before it (as in vLLM's
-automatic prefix caching), so equal prefixes share blocks. Hashes are keyed with a secret of this
+automatic prefix caching), so equal prefixes share blocks. Each chain begins with a secret of this
 process: no client can aim at another's block.
 """
 
@@ -29,7 +29,8 @@ class KVCacheManager:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._key = secrets.token_bytes(32)
+        self._secret = secrets.token_bytes(32)
+        self._unsalted = self._root(b"")
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
@@ -59,16 +60,20 @@ class KVCacheManager:
         Sequences of different `salt` have no hash in common.
         """
         hashes, size = list(known), self.block_size
-        for index in range(len(hashes), len(tokens) // size):
-            # The salt is hashed by itself: else tokens could pass for a part of it.
-            parent = hashes[-1] if hashes else self._digest(salt)
-            hashes.append(
-                self._digest(parent + tokens[index * size : (index + 1) * size].tobytes())
-            )
+        if hashes:
+            parent = hashes[-1]
+        else:
+            parent = self._root(salt) if salt else self._unsalted
+        for start in range(len(hashes) * size, len(tokens) - size + 1, size):
+            content = parent + tokens[start : start + size].tobytes()
+            parent = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+            hashes.append(parent)
         return hashes
 
-    def _digest(self, content: bytes) -> BlockHash:
-        return hashlib.blake2b(content, key=self._key, digest_size=_DIGEST_BYTES).digest()
+    def _root(self, salt: bytes) -> BlockHash:
+        """What comes before the first block. The salt is hashed by itself: else tokens could pass
+        for a part of it."""
+        return hashlib.blake2b(salt, key=self._secret, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
         """The blocks of the longest cached prefix. They may be evicted until `touch`."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SEED_BITS = 63
 _NOTHING = range(0)
+_NO_BIAS, _NONE_BARRED = TokenBias(), BarredTokens()
 
 UNSHARED = -1
 """In place of a block."""
@@ -49,6 +50,7 @@ class Request:
     priority       waiting requests with a lower one begin first
     group          whose prefix it shares, if it is of the batch class
     surplus        beyond the share of its job or key: it gives way to rows that are not
+    counted_tokens of its prompt, as part of its job's share
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
@@ -78,6 +80,7 @@ class Request:
     priority: float = 0
     group: PrefixGroup | None = None
     surplus: bool = False
+    counted_tokens: int = 0
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0
@@ -149,7 +152,7 @@ class Request:
     def slot_init(self) -> SlotInit:
         """What the workers must know before the first step in this slot."""
         params = self.params
-        bias = params.logit_bias
+        bias, barred = params.logit_bias, params.min_tokens
         return SlotInit(
             slot=self.slot,
             prompt_len=self.prompt_len,
@@ -158,8 +161,10 @@ class Request:
             logprobs=-1 if params.logprobs is None else params.logprobs,
             prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
             known_tokens=self.tokens.tobytes() if params.sampling.penalised else b"",
-            bias=TokenBias(array("i", bias).tobytes(), array("f", bias.values()).tobytes()),
-            barred=BarredTokens(params.min_tokens, self.barred),
+            bias=TokenBias(array("i", bias).tobytes(), array("f", bias.values()).tobytes())
+            if bias
+            else _NO_BIAS,
+            barred=BarredTokens(barred, self.barred) if barred else _NONE_BARRED,
         )
 
 

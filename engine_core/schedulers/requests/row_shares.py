@@ -36,15 +36,15 @@ class _KeyRows:
 @dataclass(slots=True, eq=False)
 class _JobRows:
     """The rows of a job: those not made yet, those that are open, and of these the surplus ones, in
-    order, and the regular ones with the tokens that each counts; `counted` is the newest row that
-    counts its prompt."""
+    order; how many are regular, and the tokens that these count together; `counted` is the newest
+    one that counts its prompt."""
 
     key: _KeyRows
     is_batch: bool
     unmade: Iterator[Request]
     open: dict[int, Request] = field(default_factory=dict[int, Request])
     surplus: dict[Request, None] = field(default_factory=dict[Request, None])
-    regular: dict[Request, int] = field(default_factory=dict[Request, int])
+    regular: int = 0
     regular_tokens: int = 0
     counted: Request | None = None
 
@@ -56,15 +56,17 @@ class _JobRows:
 
     def add_regular(self, request: Request) -> None:
         """It is none of the surplus rows, or no more."""
-        self.regular[request] = tokens = self.num_tokens(request)
+        request.counted_tokens = tokens = self.num_tokens(request)
         self.regular_tokens += tokens
+        self.regular += 1
         self.key.regular += 1
         if tokens:
             self.counted = request
 
     def remove_regular(self, request: Request) -> None:
         """It has ended."""
-        self.regular_tokens -= self.regular.pop(request)
+        self.regular_tokens -= request.counted_tokens
+        self.regular -= 1
         self.key.regular -= 1
 
 
@@ -115,7 +117,7 @@ class RowShares:
         state = self._jobs.pop(job.key, None)
         if state is None:
             return []
-        state.key.regular -= len(state.regular)
+        state.key.regular -= state.regular
         self._left(state)
         return list(state.open.values())
 
@@ -176,7 +178,7 @@ class RowShares:
     def _is_small(self, state: _JobRows, request: Request) -> bool:
         """The job stays within its share with this row, too."""
         tokens = state.regular_tokens + state.num_tokens(request)
-        return len(state.regular) < self._of_a_job and tokens <= self._tokens
+        return state.regular < self._of_a_job and tokens <= self._tokens
 
     def _promote(self, state: _JobRows) -> Request | None:
         """A row is not surplus any more: of this job if it has one, else of another of the key."""

@@ -88,6 +88,8 @@ class WaitingQueue(Generic[ItemT]):
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
         own = self._queues.get(key.number)
         tokens = 0 if own is None else own.items.tokens_before(priority)
+        if own is not None and len(self._queues) == 1:
+            return first + tokens
         beside = sum(
             min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
             for queue in self._queues.values()
