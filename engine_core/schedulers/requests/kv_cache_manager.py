@@ -60,10 +60,8 @@ class KVCacheManager:
         Sequences of different `salt` have no hash in common.
         """
         hashes, size = list(known), self.block_size
-        if hashes:
-            parent = hashes[-1]
-        else:
-            parent = self._root(salt) if salt else self._unsalted
+        root = self._root(salt) if salt else self._unsalted
+        parent = hashes[-1] if hashes else root
         for start in range(len(hashes) * size, len(tokens) - size + 1, size):
             content = parent + tokens[start : start + size].tobytes()
             parent = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
