@@ -117,7 +117,7 @@ class RowPacker:
         self._tokens.append(rows.tokens[first:last])
         self._types.append(rows.token_types[first:last])
         self._lens.append(rows.lens[start:stop])
-        self._parts.append((job, np.arange(start, stop, dtype=np.int32)))
+        self._parts.append((job, rows.numbers[start:stop]))
         self.left -= rows.costs[stop] - rows.costs[start]
         self._tokens_left -= last - first
         self.taken[job] = self.taken.get(job, 0) + last - first

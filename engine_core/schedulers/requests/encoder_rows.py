@@ -20,7 +20,8 @@ class JobClass(IntEnum):
 @dataclass(slots=True, eq=False)
 class EncoderRows:
     """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
-    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N].
+    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N] and
+    `numbers` int32[N], those of the rows.
 
     `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
     `costs` are the same sums of what each row takes, in tokens of a short row.
@@ -29,12 +30,14 @@ class EncoderRows:
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
+    numbers: npt.NDArray[np.int32] = field(init=False)
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
     job_class: JobClass = JobClass.SMALL
 
     def __post_init__(self) -> None:
+        self.numbers = np.arange(len(self.lens), dtype=np.int32)
         self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
 
     def weigh(self, attended: float) -> None:
