@@ -185,8 +185,8 @@ class DecoderProcessor:
 
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
     """Raises RefusalError if the answer would hold too many log-probabilities of prompts: each
-    token of each choice has that many alternatives, and its own. A prompt is scored once, but the
-    answer repeats its scores for each choice."""
+    token of each choice has that many alternatives, and its own. A prompt is scored once, but JSON
+    has no references: the answer repeats its scores for each choice."""
     width = message.params.prompt_logprobs
     if width is None:
         return
