@@ -54,8 +54,8 @@ class ChunkedPrefill:
         self._short_steps.limit(budget, batch, queue)
         prompts.sort(key=self._short_steps.gives_way)
         if prompts and len(prompts[0].tokens) - prompts[0].submitted > budget.tokens:
-            self._begin_all(queue, batch, budget, budget.tokens // _LEFT_BY_LONG_PROMPTS)
-            budget.went_ahead()
+            with budget.ahead():
+                self._begin_all(queue, batch, budget, budget.tokens // _LEFT_BY_LONG_PROMPTS)
         for request in prompts:
             if not self._length(request, request.submitted, budget):
                 return False

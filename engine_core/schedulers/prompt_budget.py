@@ -5,6 +5,8 @@ equal: a token late in a long prompt attends to all before it.
 """
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import CostModel
@@ -106,9 +108,12 @@ class PromptBudget:
         """How many the step has room for."""
         return self._tokens
 
-    def went_ahead(self) -> None:
-        """What has been taken until now cuts no chunk of the next prompt."""
-        self._taken = False
+    @contextmanager
+    def ahead(self) -> Generator[None]:
+        """What is taken within this does not cut the next prompt's chunk shorter."""
+        taken = self._taken
+        yield
+        self._taken = taken
 
     def limit(self, tokens: float) -> None:
         """At most so many tokens more."""

@@ -24,8 +24,8 @@ _age = attrgetter("last_step")
 
 class ShortSteps:
     """Limits what steps take of batches while there is a job of a client, or was a moment ago; and
-    of large jobs, which have surplus rows, while there is a small one. Of a large job's regular
-    rows only the prompts are limited, since there may be as many of these as slots."""
+    of large jobs, which have surplus rows, while there is a small one: of their regular rows the
+    prompts, of the others all."""
 
     def __init__(
         self,

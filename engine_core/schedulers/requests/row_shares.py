@@ -2,10 +2,9 @@
 
 Rows of a job beyond its share of the slots or of a step's tokens, or beyond what its key may have,
 are *surplus*: they wait behind all others and give way to them, and run whenever nobody else wants
-their slots. Shares of
-keys are those of weighted max-min fairness among the keys that have rows now, or had some a moment
-ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with
-slots for bandwidth).
+their slots. Shares of keys are those of weighted max-min fairness among the keys that have rows
+now, or had some a moment ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair
+Queueing Algorithm", 1989, with slots for bandwidth).
 """
 
 from collections.abc import Callable, Iterable, Iterator
