@@ -14,9 +14,6 @@ from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
 
-_LEFT_BY_LONG_PROMPTS = 8
-"""A prompt of several steps leaves one in so many of a step's tokens to short ones behind it."""
-
 
 class ChunkedPrefill:
     """Adds chunks of prompts to steps, class by class: of those that have begun, oldest first; then
@@ -53,9 +50,8 @@ class ChunkedPrefill:
         budget.limit(queue.quota(batch.num_decodes, self._micro_batches.count))
         self._short_steps.limit(budget, batch, queue)
         prompts.sort(key=self._short_steps.gives_way)
-        if prompts and len(prompts[0].tokens) - prompts[0].submitted > budget.tokens:
-            with budget.ahead():
-                self._begin_all(queue, batch, budget, budget.tokens // _LEFT_BY_LONG_PROMPTS)
+        if prompts and (most := budget.left_by(len(prompts[0].tokens) - prompts[0].submitted)):
+            self._begin_all(queue, batch, budget, most)
         for request in prompts:
             if not self._length(request, request.submitted, budget):
                 return False

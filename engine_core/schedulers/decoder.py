@@ -19,7 +19,7 @@ from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coef
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.preemption import Preemption
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request, Status
@@ -58,10 +58,10 @@ class DecoderScheduler:
         self._running = RunningRequests(config.max_running)
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
-        self._classes = RequestClasses(self.kv, config, clock)
+        self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
         self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
-        self._rows = RowShares(config.max_running, config.max_step_tokens, clock)
+        self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
             config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
         )

@@ -5,8 +5,6 @@ equal: a token late in a long prompt attends to all before it.
 """
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import CostModel
@@ -30,6 +28,9 @@ _MIN_CHUNK = 512
 
 _LAST_CHUNK = _MIN_CHUNK // 2
 """So few tokens at a prompt's end join the chunk before them."""
+
+_LEFT_BY_LONG_PROMPTS = 8
+"""A prompt of several steps leaves one in so many of a step's tokens."""
 
 _LEAST_IN_ANY_CASE = 32
 """Tokens of prompts that a step takes of what waits behind a limit on its time, however little of
@@ -103,17 +104,12 @@ class PromptBudget:
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
-    @property
-    def tokens(self) -> int:
-        """How many the step has room for."""
-        return self._tokens
-
-    @contextmanager
-    def ahead(self) -> Generator[None]:
-        """What is taken within this does not cut the next prompt's chunk shorter."""
-        taken = self._taken
-        yield
-        self._taken = taken
+    def left_by(self, tokens: int) -> int:
+        """How many tokens a prompt of which so many are left leaves to short ones behind it: none
+        if it ends in this step. In a pipeline none either, whose steps take a common time."""
+        if self._time is not None or tokens <= self._tokens:
+            return 0
+        return self._tokens // _LEFT_BY_LONG_PROMPTS
 
     def limit(self, tokens: float) -> None:
         """At most so many tokens more."""

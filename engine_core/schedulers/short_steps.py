@@ -40,7 +40,7 @@ class ShortSteps:
         """A single stage has no `step_time`."""
         self._running, self._classes, self._rows = running, classes, rows
         self._costs, self._step_time = costs, step_time
-        self._tile = tile_tokens(config)
+        self._tile, self._block_size = tile_tokens(config), config.block_size
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
         self._small = OnlineTraffic(lambda: rows.small_jobs > 0, clock)
         self._clients = OnlineTraffic(lambda: rows.client_jobs > 0, clock)
@@ -70,9 +70,12 @@ class ShortSteps:
         """What the next step takes of its prompt is limited."""
         if not self.limited:
             return False
-        if self._classes.of(request) is self._classes.arrivals:
-            return self._beside_small and self._rows.is_large(request.job)
-        return True
+        if self._classes.of(request) is not self._classes.arrivals:
+            return True
+        if not self._beside_small or (other := self._rows.first_surplus(request.job)) is None:
+            return False
+        # What rows share is soon computed: they would begin before that, each to compute it again.
+        return not request.leads(other, self._block_size)
 
     def fits_arrivals(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from engine_core.schedulers.prompt_budget import efficient_tokens
 from engine_core.schedulers.requests.arrivals import ArrivalQueue, SurplusQueue
 from engine_core.schedulers.requests.groups import GroupQueue
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
@@ -16,11 +15,16 @@ class RequestClasses:
     of a later class give way to those of the first."""
 
     def __init__(
-        self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
+        self,
+        kv: KVCacheManager,
+        config: ExecutionConfig,
+        step_tokens: int,
+        clock: Callable[[], float],
     ) -> None:
+        """A device computes efficiently from `step_tokens` a step on."""
         self.arrivals = ArrivalQueue(kv, config.max_priority_wait, clock)
         self.surplus = SurplusQueue(kv, config.max_priority_wait, clock)
-        self.groups = GroupQueue(kv, config.max_running, efficient_tokens(config))
+        self.groups = GroupQueue(kv, config.max_running, step_tokens)
         self.in_turn: tuple[QueuePolicy, ...] = (self.arrivals, self.surplus, self.groups)
 
     def __len__(self) -> int:

@@ -50,7 +50,6 @@ class Request:
     priority       waiting requests with a lower one begin first
     group          whose prefix it shares, if it is of the batch class
     surplus        beyond the share of its job or key: it gives way to rows that are not
-    counted_tokens of its prompt, as part of its job's share
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
@@ -80,7 +79,6 @@ class Request:
     priority: float = 0
     group: PrefixGroup | None = None
     surplus: bool = False
-    counted_tokens: int = 0
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0
@@ -114,10 +112,12 @@ class Request:
         """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
-    def has_prompt_of(self, other: Request) -> bool:
-        """Their prompts are the same."""
-        length = self.prompt_len
-        return length == other.prompt_len and self.tokens[:length] == other.tokens[:length]
+    def leads(self, other: Request, block_size: int) -> bool:
+        """The next block that it computes is one that another will find in the cache."""
+        end = self.submitted + block_size
+        if other.awaits_scores or len(self.tokens) < end:
+            return False
+        return self.tokens[:end] == other.tokens[:end]
 
     def targets_in(self, start: int, stop: int) -> range:
         """The positions in [start, stop) whose next token is a prompt token that must be scored."""

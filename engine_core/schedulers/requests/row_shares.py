@@ -1,10 +1,10 @@
 """How much one request, and one API key, may take from all others.
 
-Rows of a job beyond its share of the slots or of a step's tokens, or beyond what its key may have,
-are *surplus*: they wait behind all others and give way to them, and run whenever nobody else wants
-their slots. Shares of keys are those of weighted max-min fairness among the keys that have rows
-now, or had some a moment ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair
-Queueing Algorithm", 1989, with slots for bandwidth).
+Rows of a job beyond its share of the slots, or beyond that of its key, are *surplus*: they wait
+behind all others and give way to them, and run whenever nobody else wants their slots. Shares of
+keys are those of weighted max-min fairness among the keys that have rows now, or had some a moment
+ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with
+slots for bandwidth).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,9 +34,8 @@ class _KeyRows:
 
 @dataclass(slots=True, eq=False)
 class _JobRows:
-    """The rows of a job: those not made yet, those that are open, and of these the surplus ones, in
-    order; how many are regular, and the tokens that these count together; `counted` is the newest
-    one that counts its prompt."""
+    """The rows of a job: those not made yet, those that are open, and which of these are surplus,
+    in order."""
 
     key: _KeyRows
     is_batch: bool
@@ -44,38 +43,15 @@ class _JobRows:
     open: dict[int, Request] = field(default_factory=dict[int, Request])
     surplus: dict[Request, None] = field(default_factory=dict[Request, None])
     regular: int = 0
-    regular_tokens: int = 0
-    counted: Request | None = None
-
-    def num_tokens(self, request: Request) -> int:
-        """What it counts: its prompt, unless it finds that in the cache, as further choices do."""
-        last = self.counted
-        cached = last is not None and not request.awaits_scores and request.has_prompt_of(last)
-        return 0 if cached else request.prompt_len
-
-    def add_regular(self, request: Request) -> None:
-        """It is none of the surplus rows, or no more."""
-        request.counted_tokens = tokens = self.num_tokens(request)
-        self.regular_tokens += tokens
-        self.regular += 1
-        self.key.regular += 1
-        if tokens:
-            self.counted = request
-
-    def remove_regular(self, request: Request) -> None:
-        """It has ended."""
-        self.regular_tokens -= request.counted_tokens
-        self.regular -= 1
-        self.key.regular -= 1
 
 
 class RowShares:
     """The rows of all jobs of a decoder. Of one job at most `Job.share` exist at a time: others are
     made as these end."""
 
-    def __init__(self, slots: int, tokens: int, clock: Callable[[], float]) -> None:
-        """A job may have prompts of so many `tokens`, or one; `clock` is in seconds."""
-        self._slots, self._tokens, self._clock = slots, tokens, clock
+    def __init__(self, slots: int, clock: Callable[[], float]) -> None:
+        """`clock` is in seconds."""
+        self._slots, self._clock = slots, clock
         self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
         self._jobs: dict[JobKey, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
@@ -106,10 +82,10 @@ class RowShares:
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
-    def is_large(self, job: Job) -> bool:
-        """It has surplus rows."""
+    def first_surplus(self, job: Job) -> Request | None:
+        """The surplus row that is promoted next; None if the job is small."""
         state = self._jobs.get(job.key)
-        return state is not None and bool(state.surplus)
+        return None if state is None else next(iter(state.surplus), None)
 
     def close(self, job: Job) -> list[Request]:
         """The job has ended. Returns its open rows, of which nothing is known from now on."""
@@ -131,7 +107,8 @@ class RowShares:
         if request in state.surplus:
             self._take(state, request)
         elif not job.is_batch:
-            state.remove_regular(request)
+            state.regular -= 1
+            state.key.regular -= 1
             promoted = self._promote(state)
         made = self._make(job, state)
         if not state.open:
@@ -146,8 +123,9 @@ class RowShares:
         state.open[request.row] = request
         if job.is_batch:
             return request
-        if self._has_room(state, request):
-            state.add_regular(request)
+        if self._has_room(state):
+            state.regular += 1
+            state.key.regular += 1
         else:
             self.small_jobs -= not state.surplus
             request.surplus = True
@@ -163,9 +141,8 @@ class RowShares:
         key.weight = share.weight
         return key
 
-    def _has_room(self, state: _JobRows, request: Request) -> bool:
-        """One more row can be regular, the `request`."""
-        if state.regular and not self._is_small(state, request):
+    def _has_room(self, state: _JobRows) -> bool:
+        if state.regular >= self._of_a_job:
             return False
         if not state.key.number:
             return True
@@ -174,21 +151,17 @@ class RowShares:
         share = self._slots * state.key.weight / (self._weights + 1)
         return state.key.regular < max(1, int(share))
 
-    def _is_small(self, state: _JobRows, request: Request) -> bool:
-        """The job stays within its share with this row, too."""
-        tokens = state.regular_tokens + state.num_tokens(request)
-        return state.regular < self._of_a_job and tokens <= self._tokens
-
     def _promote(self, state: _JobRows) -> Request | None:
         """A row is not surplus any more: of this job if it has one, else of another of the key."""
         lacking = state.key.lacking
         first = (state,) if state in lacking else ()
         # Without keys no job makes room for another.
         for candidate in chain(first, lacking if state.key.number else ()):
-            request = next(iter(candidate.surplus))
-            if self._has_room(candidate, request):
+            if self._has_room(candidate):
+                request = next(iter(candidate.surplus))
                 self._take(candidate, request)
-                candidate.add_regular(request)
+                candidate.regular += 1
+                candidate.key.regular += 1
                 return request
         return None
 

@@ -11,7 +11,7 @@ from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
-from engine_core.schedulers.requests.online_traffic import REMEMBERED
+from engine_core.schedulers.requests.online_traffic import REMEMBERED, STEP_SECONDS
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.row_shares import RowShares
 from tests.engine_core.driver import Driver, prompt_of
@@ -25,10 +25,10 @@ def job_of(number: int, rows: int, share: int = 1 << 20, key: int = 0, weight: f
     return Job(b"client", message, rows, 0, share=share)
 
 
-def rows_of(job: Job, tokens: int = 5) -> Iterator[Request]:
+def rows_of(job: Job) -> Iterator[Request]:
+    prompt = prompt_of(5, seed=job.message.id)
     for row in range(job.num_rows):
-        prompt = array("i", prompt_of(tokens, seed=1000 * job.message.id + row))
-        yield Request(job, row, PARAMS, prompt, max_len=tokens + 20, seed=0)
+        yield Request(job, row, PARAMS, array("i", prompt), max_len=25, seed=0)
 
 
 class Clock:
@@ -45,7 +45,7 @@ def regular(rows: list[Request]) -> int:
 
 
 def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
-    shares = RowShares(64, 512, Clock())
+    shares = RowShares(64, Clock())
     assert regular(shares.open(job_of(1, 100), rows_of(job_of(1, 100)))) == 8
     of_key = [shares.open(job, rows_of(job)) for n in range(2, 20) if (job := job_of(n, 8, key=7))]
     assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
@@ -53,40 +53,9 @@ def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
     assert regular(shares.open(other, rows_of(other))) == 8
 
 
-@pytest.mark.parametrize(
-    ("distinct", "scored", "expected"), [(1, None, 2), (0, None, 8), (0, 5, 2)]
-)
-def test_the_prompts_of_a_job_fit_a_step(distinct: int, scored: int | None, expected: int) -> None:
-    """12 tokens are two prompts of five; one that has been counted is in the cache, unless it is
-    scored."""
-    params = SamplingParams(max_tokens=20, prompt_logprobs=scored)
-    job = job_of(1, 20)
-    rows = [
-        Request(job, row, params, array("i", prompt_of(5, row * distinct)), max_len=25, seed=0)
-        for row in range(20)
-    ]
-    shares = RowShares(64, 12, Clock())
-    shares.open(job, rows)
-    assert [row.surplus for row in rows] == [False] * expected + [True] * (20 - expected)
-    for row in range(3):
-        rows[row + expected].surplus = False
-        assert shares.ended(rows[row]) == (rows[row + expected], None)
-    assert len(shares.close(job)) == 17
-
-
-def test_one_prompt_may_be_longer_than_a_step() -> None:
-    job = job_of(1, 2)
-    shares = RowShares(64, 12, Clock())
-    first, second = shares.open(job, rows_of(job, tokens=30))
-    assert (first.surplus, second.surplus) == (False, True)
-    assert shares.is_large(job)
-    assert shares.ended(first) == (second, None)
-    assert not shares.is_large(job)
-
-
 def test_rows_are_made_as_others_end() -> None:
     job = job_of(1, rows=10, share=4)
-    shares = RowShares(16, 512, Clock())
+    shares = RowShares(16, Clock())
     rows = shares.open(job, rows_of(job))
     assert [row.row for row in rows] == [0, 1, 2, 3]
     promoted, made = shares.ended(rows[0])
@@ -101,7 +70,7 @@ def test_rows_are_made_as_others_end() -> None:
 @given(data=st.data())
 def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObject) -> None:
     clock = Clock()
-    shares = RowShares(16, 512, clock)
+    shares = RowShares(16, clock)
     alive: list[Request] = []
     for number in range(data.draw(st.integers(1, 5))):
         share, key = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 2))
@@ -140,7 +109,7 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
 
 def test_a_key_whose_request_has_ended_keeps_its_share_for_a_moment() -> None:
     clock = Clock()
-    shares = RowShares(64, 512, clock)
+    shares = RowShares(64, clock)
     honest = job_of(1, 1, key=1)
     shares.open(honest, rows_of(honest))
     shares.close(honest)
@@ -180,27 +149,34 @@ def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     driver.assert_idle()
 
 
-def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps() -> None:
-    """Those of its regular rows, too; and they leave the step to the small job's."""
+@pytest.mark.parametrize("shared", [0, 80])
+def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps(shared: int) -> None:
+    """Those of its regular rows, too, which leave the step to the small job's; what they share is
+    computed once."""
     costs = Coefficients(step=1e-3, token=2e-4, attended=1e-9, context=1e-9)
     driver = Driver(num_blocks=4000, max_running=64, max_step_tokens=1024, costs=costs)
     large = job_of(1, rows=50)
-    driver.scheduler.add(large, rows_of(large, tokens=100))
-    for _ in range(2):
-        driver.step()
-    assert driver.submitted[-1].num_tokens == 1024
-    driver.add(2, prompt_of(300, seed=9), 12)
-    driver.step()
-    first = len(driver.submitted) - 1
-    while len(driver.text(2)) < 12:
-        driver.step()
-    steps = driver.submitted[first:]
-    small = [request.job.message.id for request in steps[0].requests].index(2)
-    assert steps[0].lens[small] == 300
-    assert all(1 in {request.job.message.id for request in batch.requests} for batch in steps)
-    assert steps[0].num_tokens <= 300 + 2 * (32 + 8)
-    assert max(driver.costs.seconds(batch.work) for batch in steps[1:]) <= 25e-3
+    prompts = [prompt_of(shared) + prompt_of(100 - shared, seed=row + 1) for row in range(50)]
+    driver.add(2, prompt_of(300, seed=999), 12)
+    driver.scheduler.add(
+        large,
+        [
+            Request(large, row, PARAMS, array("i", prompt), max_len=102, seed=0)
+            for row, prompt in enumerate(prompts)
+        ],
+    )
     driver.drain()
+    jobs = [{request.job.message.id for request in batch.requests} for batch in driver.submitted]
+    first, *others = [
+        batch for batch, in_it in zip(driver.submitted, jobs, strict=True) if 2 in in_it
+    ]
+    assert first.lens[0] == 300, "of the small job"
+    # The first prompt may be whole, if others share it; some tokens go on in any case.
+    assert first.num_tokens <= 300 + (100 if shared else 0) + 2 * (32 + 8)
+    longest = STEP_SECONDS + (32 + 8) * costs.token
+    assert max(driver.costs.seconds(batch.work) for batch in others) <= longest
+    assert all(1 in in_it for in_it in jobs)
+    assert driver.scheduler.usage().cached_tokens == 49 * shared
     driver.assert_idle()
 
 
