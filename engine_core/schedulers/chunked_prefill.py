@@ -102,10 +102,11 @@ class ChunkedPrefill:
         Its full blocks are registered now: any later request, even in the same step, may read them,
         because each layer writes the keys and values of all rows before it attends.
         """
-        start = request.submitted
-        length = self._length(request, start, budget)
-        budget.take(start, length, limited=self._short_steps.gives_way(request))
-        batch.add(request, start, length, start + length == len(request.tokens))
+        start, stop = request.submitted, len(request.tokens)
+        limited = self._short_steps.gives_way(request)
+        length = budget.chunk(start, stop, limited=limited)
+        budget.take(start, length, limited=limited)
+        batch.add(request, start, length, start + length == stop)
         self._running.chunk_submitted(request, length)
         request.register_blocks(self._kv, start + length)
         queue.computed(request, batch.step)

@@ -27,7 +27,8 @@ class Preemption:
         self._preempt = preempt
 
     def claim(self, queue: QueuePolicy, request: Request) -> Claim | None:
-        """The blocks with which the first request of a queue begins; None if too few are free."""
+        """The blocks with which the first request of a queue begins; None if too few are free. All
+        but the batch class, whose queue sees to its own pins, get those that no row uses."""
         while (claim := queue.claim(request)) is None:
             if queue is self._groups or not self._groups.unpin_idle():
                 return None

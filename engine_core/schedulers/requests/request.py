@@ -152,7 +152,7 @@ class Request:
     def slot_init(self) -> SlotInit:
         """What the workers must know before the first step in this slot."""
         params = self.params
-        bias, barred = params.logit_bias, params.min_tokens
+        bias, least = params.logit_bias, params.min_tokens
         return SlotInit(
             slot=self.slot,
             prompt_len=self.prompt_len,
@@ -164,7 +164,7 @@ class Request:
             bias=TokenBias(array("i", bias).tobytes(), array("f", bias.values()).tobytes())
             if bias
             else _NO_BIAS,
-            barred=BarredTokens(barred, self.barred) if barred else _NONE_BARRED,
+            barred=BarredTokens(least, self.barred) if least else _NONE_BARRED,
         )
 
 
