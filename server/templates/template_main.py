@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
@@ -40,15 +41,22 @@ _MAX_REASON = 200
 
 
 def main() -> None:
-    """The process: a ChatTemplate first, then Questions, each of which gets its answer."""
+    """The process: its limits, and `_serve` within them."""
     die_with_parent()
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Where the API process has gone there is nobody to answer, and nothing to say.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    # Where the API process has gone there is nobody to answer, and nothing to say. If it had not
+    # read an answer, the kernel says so with an error.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    with suppress(ConnectionResetError):
+        _serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+def _serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """A ChatTemplate first, then Questions, each of which gets its answer, until the API process
+    has gone."""
     if not (first := _read(source)):
         return
     template = msgspec.json.decode(first, type=ChatTemplate)

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import resource
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -254,6 +256,18 @@ def test_a_process_that_nobody_listens_to_ends_without_a_word(sent):
     )
     os.close(sink)
     assert ended.stderr == b""
+
+
+def test_a_process_whose_answer_nobody_read_ends_without_a_word():
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-P", "-m", "server.templates.template_main"]
+    with theirs:
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+    with ours:
+        ours.sendall(frame(TEMPLATE))
+        assert select.select([ours], [], [], 20)[0]
+    _, complained = process.communicate(timeout=20)
+    assert (process.returncode, complained) == (0, b"")
 
 
 def test_a_stopped_process_goes_with_the_api_process(tokenizer):
