@@ -43,6 +43,12 @@ def prompt_scores(target: Target) -> None:
     _repeat(target, "/v1/completions", _generated(body))
 
 
+def repeated_scores(target: Target) -> None:
+    """Scores of 39 prompts in 128 choices: answers of 2.6 GB, which are read."""
+    body = {"prompt": [[9] * 500] * 39, "n": 128, "max_tokens": 0, "prompt_logprobs": 20}
+    _repeat(target, "/v1/completions", _generated(body))
+
+
 def many_prompts(target: Target) -> None:
     """As many scores of prompts as a request may ask for, again and again."""
     body = {"prompt": [[9] * 500] * 390, "max_tokens": 0, "prompt_logprobs": 20}
@@ -160,6 +166,7 @@ ATTACKS: tuple[Attack, ...] = (
     unread_answers,
     one_large_request,
     prompt_scores,
+    repeated_scores,
     many_prompts,
     long_prompts,
     half_sent_bodies,

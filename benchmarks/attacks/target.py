@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 GENERATOR, EMBEDDER = "penstock-demo", "all-MiniLM-L6-v2"
+_AT_ONCE = 1 << 20
 
 
 class Target(NamedTuple):
@@ -48,7 +49,8 @@ class Target(NamedTuple):
         try:
             client.request("POST", path, encoded(body), self.headers())
             answer = client.getresponse()
-            answer.read()
+            while answer.read(_AT_ONCE):
+                pass
         except (OSError, http.client.HTTPException):
             return 0
         finally:

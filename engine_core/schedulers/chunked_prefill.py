@@ -104,7 +104,8 @@ class ChunkedPrefill:
         """
         start, stop = request.submitted, len(request.tokens)
         limited = self._short_steps.gives_way(request)
-        length = budget.chunk(start, stop, limited=limited)
+        # There was time for the first token of a prompt; one behind a cached prefix takes longer.
+        length = max(1, budget.chunk(start, stop, limited=limited))
         budget.take(start, length, limited=limited)
         batch.add(request, start, length, start + length == stop)
         self._running.chunk_submitted(request, length)

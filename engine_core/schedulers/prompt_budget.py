@@ -121,11 +121,7 @@ class PromptBudget:
         self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others, each)
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
-        """How many of the positions [start, stop) that are left of a prompt this step takes.
-
-        A prompt of which this is above 0 still has a chunk if its first positions turn out to be
-        cached.
-        """
+        """How many of the positions [start, stop) that are left of a prompt this step takes."""
         length = self._even_chunk(start, stop)
         return min(length, self._limit.length(start)) if limited and self._limit else length
 

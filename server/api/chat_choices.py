@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import cast
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from server.generation.chat.conversation import last_answer
-from server.generation.prompt_logprobs import prompt_logprobs
+from server.generation.prompt_logprobs import encoded_prompt_logprobs
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.chat import (
     AssistantMessage,
@@ -53,8 +53,8 @@ class ChatFormat:
         width = self._prompt_logprobs
         if width is None:
             return UNSET
-        scores = await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
-        return cast("PromptLogprobs", scores)
+        scores = await encoded_prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
+        return cast("PromptLogprobs", Raw(scores))
 
     def deltas(self, piece: TextPiece) -> Iterator[ChunkChoice]:
         """The role before a message's first piece, the piece, its finish reason after the last."""

@@ -4,23 +4,27 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any, cast
 
 import msgspec
 from fastapi import Request, Response
-from msgspec import UnsetType
+from msgspec import Raw, UnsetType
 
 from engine_core.messages import SamplingParams
 from server.api.completion_choices import CompletionFormat
+from server.api.completion_parts import CompletionParts
 from server.errors import APIError
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
+from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.http.parted_answer import PartedAnswer
 from server.http.sse import EventStream
-from server.metrics.request_record import record_of
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import value_under_any_name
@@ -55,7 +59,7 @@ async def create_completion(request: Request) -> Response:
         generating = generate(service, record, model, plan)
         if body.stream:
             return await EventStream.begin(answer.events(generating, usage))
-        return json_answer(await answer.whole(generating))
+        return await answer.whole(generating, record)
 
 
 class _Answer:
@@ -67,16 +71,19 @@ class _Answer:
         self._model = model.name
         self._fingerprint = model.fingerprint
         self._form = form
+        self._parts = CompletionParts(form)
 
-    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Completion:
+    async def whole(
+        self, generating: AbstractAsyncContextManager[Generation], record: RequestRecord
+    ) -> Response:
         """The answer once all choices have ended."""
         async with generating as generation:
-            choices: list[CompletionChoice] = []
-            for piece in await generation.final_pieces():
-                if piece.prompt_tokens:
-                    await self._form.encode_scores(piece)
-                choices.append(self._form.choice(piece))
-            return self._completion(choices, generation.usage())
+            pieces = await generation.final_pieces()
+            usage = generation.usage()
+            if not any(piece.has_prompt for piece in pieces):
+                choices = [self._form.choice(piece) for piece in pieces]
+                return json_answer(self._completion(choices, usage))
+            return PartedAnswer(await self._in_parts(pieces, usage), record)
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
@@ -87,8 +94,20 @@ class _Answer:
             usage,
             lambda piece, used: (self._completion([self._form.choice(piece)], used),),
             partial(self._completion, []),
-            prepare=self._form.encode_scores,
+            lambda piece, used: self._in_parts([piece], used),
         )
+
+    async def _in_parts(
+        self, pieces: list[TextPiece], usage: CompletionUsage | UnsetType | None
+    ) -> list[bytes]:
+        """The answer with these choices, as JSON."""
+        around = self._completion(cast("Any", Raw(b"\0")), usage)
+        begin, end = msgspec.json.encode(around).split(b"\0")
+        parts = [begin, b"["]
+        for piece in pieces:
+            parts += [*await self._parts.of(piece), b","]
+        parts[-1] = b"]"
+        return [*parts, end]
 
     def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None

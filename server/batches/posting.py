@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from server.batches.results import JobStoppedError, RequestError
-from server.errors import ErrorBody, ErrorDetail
+from server.errors import APIError, ErrorBody, ErrorDetail
 
 _OK = 200
 _OF_ONE_REQUEST = frozenset(
@@ -24,6 +24,8 @@ NOT_OURS = "internal_error"
 _WAIT = frozenset({"overloaded", "not_ready"})
 _TOO_MANY = 429
 _SECONDS = 1.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Answers are taken whole: the longest."""
 
 
 class Reply(NamedTuple):
@@ -36,7 +38,18 @@ class Reply(NamedTuple):
 
 
 Exchange = Callable[[str, bytes], Awaitable[Reply]]
-"""Posts a body of JSON to a path."""
+"""Posts a body of JSON to a path. The reply to a request for a longer answer than MAX_ANSWER_BYTES
+is `too_long`."""
+
+
+def too_long(size: int, request_id: str) -> Reply:
+    """An error in place of an answer of `size` bytes."""
+    message = (
+        f"the answer has {size} bytes, of which a batch takes at most {MAX_ANSWER_BYTES}: ask for "
+        "fewer choices of a prompt, or fewer log-probabilities"
+    )
+    error = APIError("too_large", message)
+    return Reply(error.status, error.body(), None, request_id)
 
 
 async def post(exchange: Exchange, path: str, body: Mapping[str, object]) -> bytes:

@@ -7,10 +7,10 @@ from functools import partial
 import msgspec
 
 from server.batches.base import Put, all_of
-from server.batches.posting import Reply, post
+from server.batches.posting import MAX_ANSWER_BYTES, Reply, post, too_long
 from server.batches.requests import generated
 from server.batches.results import GenerateResult, JobStoppedError, RequestError, Sharing
-from server.bench.load.http_client import Address, HTTPClient
+from server.bench.load.http_client import Address, AnswerTooLongError, HTTPClient
 from server.bench.results.measurement import BenchError
 from server.schemas.completions import Completion, CompletionRequest
 
@@ -63,6 +63,8 @@ class Daemon:
         address = self._client.address
         try:
             answer = await self._client.exchange(address.request("POST", path, msgspec.Raw(data)))
+        except AnswerTooLongError as error:
+            return too_long(error.size, error.request_id)
         except OSError as error:
             where = f"http://{address.host}:{address.port}"
             raise JobStoppedError(f"{where} does not answer: {error!r}") from None
@@ -80,7 +82,7 @@ async def running_daemon(
 ) -> AsyncGenerator[Daemon]:
     """The daemon at `url`. Raises ValueError for what is no address."""
     try:
-        client = HTTPClient(Address.of(url, api_key))
+        client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
     except BenchError as error:
         raise ValueError(f"url: {error}") from None
     try:

@@ -1,6 +1,7 @@
 """One row of a generate job on its way to the client."""
 
 from array import array
+from collections.abc import Sequence
 
 from engine_core.messages import Logprobs, RowOutput
 from server.generation.plan import GenerationPlan
@@ -35,8 +36,8 @@ class Choice:
         self._plan = plan
         self._detokenizer = prompt.detokenizer()
         self._stops = StopStrings(plan.stops, included=plan.include_stop) if plan.stops else None
-        self._text = prompt.echo or ""
-        self._offset = len(self._text)  # where the next token begins in the choice's text
+        self._text = ""
+        self._offset = len(prompt.echo)  # where the next token begins in the choice's text
         self._ids = array("i")
         self._begun = False
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
@@ -88,9 +89,10 @@ class Choice:
 
     def next_piece(self) -> TextPiece | None:
         """The part that has become certain since the last call, None if there is none."""
-        if self.is_held_back or (not self._text and self.finish_reason is None):
-            return None
         plan, ids = self._plan, self._ids
+        echo = "" if self._begun else self._prompt.echo
+        if self.is_held_back or not (self._text or echo or self.finish_reason is not None):
+            return None
         piece = TextPiece(
             self.index,
             self._text,
@@ -99,6 +101,7 @@ class Choice:
             self._new_scores(),
             ids.tolist() if ids else [],
             self._prompt.ids if plan.return_token_ids and not self._begun else None,
+            echo,
         )
         self._begun = True
         self._text = ""
@@ -108,9 +111,9 @@ class Choice:
             self._sampled = []
         return piece
 
-    def _new_scores(self) -> list[ScoredToken]:
+    def _new_scores(self) -> Sequence[ScoredToken]:
         """Those of the prompt that no piece has had: all choices that come to have them at once get
-        the same list."""
+        the same object."""
         scores = self._prompt.scores
         if scores is None:
             return []

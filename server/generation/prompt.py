@@ -7,20 +7,19 @@ from itertools import accumulate
 from engine_core.messages import Logprobs
 from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
 from server.generation.plan import GenerationPlan
-from server.generation.scored_tokens import scored_tokens
-from server.generation.text_piece import ScoredToken
+from server.generation.scored_tokens import ScoredPrompt
 from server.service.registry import Model
 
 
 class Prompt:
-    """One prompt as the engine understood it; `echo` is its text if the choices repeat it, `scores`
-    are those of its tokens if the request wants them."""
+    """One prompt as the engine understood it; `echo` is its text if the choices repeat it, else
+    empty; `scores` are those of its tokens if the request wants them."""
 
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
         self._skips = plan.skip_special_tokens
         self._ids = ids  # int32
-        self.echo = self._echo(plan, position) if plan.echo else None
+        self.echo = self._echo(plan, position) if plan.echo else ""
         self.scores = PromptScores(self, plan) if plan.params.prompt_logprobs is not None else None
 
     @cached_property
@@ -53,17 +52,16 @@ class PromptScores:
     them. They are `complete` when all are there, or when no more will come."""
 
     def __init__(self, prompt: Prompt, plan: GenerationPlan) -> None:
-        self._prompt, self._plan = prompt, plan
-        # Nothing scores a prompt's first token.
-        self.tokens = [ScoredToken(token, None, []) for token in prompt.ids[:1]]
+        self._num_tokens = len(prompt.ids)
+        placed = plan.echo and plan.logprobs is not None
+        self.tokens = ScoredPrompt(
+            prompt.ids,
+            plan.params.prompt_logprobs or 0,
+            (lambda: prompt.offsets) if placed else None,
+        )
         self.complete = len(prompt.ids) <= 1
 
     def add(self, scored: Logprobs) -> None:
         """The next ones."""
-        plan, prompt = self._plan, self._prompt
-        begin = len(self.tokens)
-        end = begin + len(scored.chosen) // 4
-        offsets = prompt.offsets[begin:end] if plan.echo and plan.logprobs is not None else None
-        width = plan.params.prompt_logprobs or 0
-        self.tokens += scored_tokens(prompt.ids[begin:end], scored, width, offsets)
-        self.complete = end >= len(prompt.ids)
+        self.tokens.add(scored)
+        self.complete = len(self.tokens) >= self._num_tokens

@@ -1,20 +1,39 @@
-"""A prompt's log-probabilities as JSON, in vLLM's form for completions and chat."""
+"""A prompt's log-probabilities, in vLLM's form for completions and chat."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
-from msgspec import Raw
 
 from server.generation.text_piece import ScoredToken
-from server.schemas.common import PromptLogprob
+from server.schemas.common import PromptLogprob, PromptLogprobs
 from server.service.token_text import TokenText
 
 _NUMBERS_AT_ONCE = 1 << 14
 """So many log-probabilities are encoded in 5 to 10 ms."""
 
 
-async def in_turns(tokens: list[ScoredToken], width: int) -> AsyncGenerator[list[ScoredToken]]:
+def prompt_logprobs(tokens: Sequence[ScoredToken], width: int, text: TokenText) -> PromptLogprobs:
+    """An entry for each token, with that and the `width` likeliest; None for the first one, also
+    where the engine has not computed any in time."""
+    return [None, *_entries(tokens, width, text)]
+
+
+async def encoded_prompt_logprobs(
+    tokens: Sequence[ScoredToken], width: int, text: TokenText
+) -> bytes:
+    """The same as JSON, with other requests in between."""
+    parts = [
+        msgspec.json.encode(entries)[1:-1]
+        async for some in in_turns(tokens, width)
+        if (entries := _entries(some, width, text))
+    ]
+    return b"[" + b",".join([b"null", *parts]) + b"]"
+
+
+async def in_turns(
+    tokens: Sequence[ScoredToken], width: int
+) -> AsyncGenerator[Sequence[ScoredToken]]:
     """The tokens, with `width` alternatives each, as many at a time as are encoded at once. Other
     requests run in between: a long prompt has 200 MB of scores."""
     count = max(1, _NUMBERS_AT_ONCE // (width + 1))
@@ -23,21 +42,15 @@ async def in_turns(tokens: list[ScoredToken], width: int) -> AsyncGenerator[list
         await asyncio.sleep(0)
 
 
-async def prompt_logprobs(tokens: list[ScoredToken], width: int, text: TokenText) -> Raw:
-    """A list of an entry for each token, with that and the `width` likeliest; null for the first
-    one."""
-    parts = [b"[null"]
-    async for some in in_turns(tokens, width):
-        entries = [_entry(token, width, text) for token in some if token.logprob is not None]
-        if entries:
-            parts.append(msgspec.json.encode(entries)[1:-1])
-    parts[-1] += b"]"
-    return Raw(b",".join(parts))
-
-
-def _entry(token: ScoredToken, width: int, text: TokenText) -> dict[int, PromptLogprob]:
-    assert token.logprob is not None, "the first one follows nothing"
-    entry = {token.id: PromptLogprob(token.logprob, token.rank, text[token.id])}
-    for rank, (other, logprob) in enumerate(token.top[:width], 1):
-        entry[other] = PromptLogprob(logprob, rank, text[other])
-    return entry
+def _entries(
+    tokens: Sequence[ScoredToken], width: int, text: TokenText
+) -> list[dict[int, PromptLogprob]]:
+    entries: list[dict[int, PromptLogprob]] = []
+    for token in tokens:
+        if token.logprob is None:
+            continue  # the first one follows nothing
+        entry = {token.id: PromptLogprob(token.logprob, token.rank, text[token.id])}
+        for rank, (other, logprob) in enumerate(token.top[:width], 1):
+            entry[other] = PromptLogprob(logprob, rank, text[other])
+        entries.append(entry)
+    return entries

@@ -1,7 +1,10 @@
 """The engine's arrays of log-probabilities, token by token."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
 
 from engine_core.messages import Logprobs
 from server.generation.text_piece import ScoredToken
@@ -27,3 +30,71 @@ def scored_tokens(
         offset = 0 if offsets is None else offsets[i]
         entries.append(ScoredToken(token, max(chosen[i], LOWEST), likeliest, rank, offset))
     return entries
+
+
+class ScoredPrompt(Sequence[ScoredToken]):
+    """A prompt's tokens with their log-probabilities, as far as the engine has sent them. They stay
+    its arrays, and become objects, which are ten times as large, where some are taken."""
+
+    def __init__(
+        self, ids: list[int], width: int, offsets: Callable[[], list[int]] | None = None
+    ) -> None:
+        """With `width` alternatives each; `offsets` finds where each begins in the text."""
+        self._ids, self._width, self._offsets = ids, width, offsets
+        self._parts: list[tuple[int, Logprobs]] = []  # with the position where each begins
+        self._end = min(1, len(ids))  # nothing scores a prompt's first token
+
+    def add(self, scored: Logprobs) -> None:
+        """The next ones."""
+        self._parts.append((self._end, _narrowed(scored, self._width)))
+        self._end += len(scored.chosen) // 4
+
+    def __len__(self) -> int:
+        return self._end
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredToken: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
+    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
+        """Slices are of consecutive tokens."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(self._end)
+            return self._between(begin, end)
+        at = range(self._end)[index]
+        return self._between(at, at + 1)[0]
+
+    def __iter__(self) -> Iterator[ScoredToken]:
+        return iter(self[:])
+
+    def _between(self, begin: int, end: int) -> list[ScoredToken]:
+        tokens = [ScoredToken(self._ids[0], None, [])] if begin == 0 < end else []
+        for start, part in self._parts:
+            low, high = max(begin, start), min(end, start + len(part.chosen) // 4)
+            if low < high:
+                offsets = None if self._offsets is None else self._offsets()[low:high]
+                some = _rows(part, low - start, high - start)
+                tokens += scored_tokens(self._ids[low:high], some, self._width, offsets)
+        return tokens
+
+
+def _rows(logprobs: Logprobs, begin: int, end: int) -> Logprobs:
+    own, top = slice(4 * begin, 4 * end), slice(*(4 * logprobs.width * at for at in (begin, end)))
+    return Logprobs(
+        logprobs.width,
+        logprobs.chosen[own],
+        logprobs.top_ids[top],
+        logprobs.top[top],
+        logprobs.ranks[own],
+    )
+
+
+def _narrowed(logprobs: Logprobs, width: int) -> Logprobs:
+    """Another request of the same step may have asked for more."""
+    if logprobs.width <= width:
+        return logprobs
+    ids, top = (
+        np.frombuffer(data, np.int32).reshape(-1, logprobs.width)[:, :width].tobytes()
+        for data in (logprobs.top_ids, logprobs.top)
+    )
+    return Logprobs(width, logprobs.chosen, ids, top, logprobs.ranks)

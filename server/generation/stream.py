@@ -9,7 +9,8 @@ from msgspec import UNSET, Struct, UnsetType
 from server.errors import APIError
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
-from server.http.sse import DONE, event
+from server.http.parted_answer import held_bytes, slices
+from server.http.sse import DONE, event, event_in_parts
 from server.schemas.common import CompletionUsage
 from server.schemas.sampling import SamplingOptions
 
@@ -49,13 +50,15 @@ async def stream_events(
     usage: StreamedUsage,
     chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Iterable[Struct]],
     last: Callable[[CompletionUsage], Struct],
-    prepare: Callable[[TextPiece], Awaitable[None]] | None = None,
+    in_parts: Callable[[TextPiece, CompletionUsage | UnsetType | None], Awaitable[list[bytes]]]
+    | None = None,
 ) -> AsyncGenerator[bytes]:
     """An empty item once the engine has accepted the job, then the text of each step in one item.
 
-    `chunks` formats a piece of a choice, with the usage so far; a piece with scores of its prompt
-    goes to `prepare` before. `last` formats the chunk at the end that carries the whole usage.
-    Raises APIError or EngineError as `generating` does.
+    `chunks` formats a piece of a choice, with the usage so far. A piece that has something of its
+    prompt goes to `in_parts` instead, if there is that: its event may be long, and is several
+    items. `last` formats the chunk at the end that carries the whole usage. Raises APIError or
+    EngineError as `generating` does.
 
     If the engine fails, everything that was certain by then has been sent. Text that was held back,
     because it might have become a stop string or because a character was incomplete, is lost.
@@ -66,11 +69,18 @@ async def stream_events(
             pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
             used = usage.so_far(generation)
             events: list[bytes] = []
+            is_long = False
             for piece in pieces:
-                if prepare is not None and piece.prompt_tokens:
-                    await prepare(piece)
-                events += [event(_encode(chunk)) for chunk in chunks(piece, used)]
-            if events:
+                if in_parts is not None and piece.has_prompt:
+                    events += event_in_parts(await in_parts(piece, used))
+                    is_long = True
+                else:
+                    events += [event(_encode(chunk)) for chunk in chunks(piece, used)]
+            if is_long:
+                with generation.holding(held_bytes(events)):
+                    async for data in slices(events):
+                        yield data
+            elif events:
                 yield b"".join(events)
         end = event(_encode(last(generation.usage()))) if usage.at_end else b""
     yield end + DONE

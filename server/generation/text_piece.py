@@ -1,5 +1,7 @@
 """What a row has generated, in no API's form: each endpoint formats it in its own."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from server.schemas.common import FinishReason
@@ -23,14 +25,21 @@ class ScoredToken(msgspec.Struct, frozen=True):
 class TextPiece(msgspec.Struct, frozen=True):
     """A part of a choice's text that has become certain, with the tokens since the last piece.
 
-    `finish_reason` comes with the last piece, `prompt_ids` with the first. `tokens` are the sampled
-    tokens and `prompt_tokens` the prompt's. Tokens and ids are there only if they are requested.
+    `finish_reason` comes with the last piece; the prompt's text and ids, `echo` and `prompt_ids`,
+    with the first. `tokens` are the sampled tokens and `prompt_tokens` the prompt's. What is of the
+    prompt, and tokens and ids, are there only if they are requested.
     """
 
     index: int
     text: str
     finish_reason: FinishReason | None
     tokens: list[ScoredToken]
-    prompt_tokens: list[ScoredToken]
+    prompt_tokens: Sequence[ScoredToken]
     token_ids: list[int]
     prompt_ids: list[int] | None
+    echo: str = ""
+
+    @property
+    def has_prompt(self) -> bool:
+        """Something of it is the prompt's, and the same for each of the prompt's choices."""
+        return bool(self.echo or self.prompt_tokens) or self.prompt_ids is not None

@@ -8,6 +8,9 @@ from server.wire.log_limit import CONNECTION_LOG
 _LOOK_SECONDS = 1.0
 _NEW = 3
 """Looks at a connection before it can be among those that read least."""
+_STEADY_BYTES = 16 << 10
+"""Who reads so much between two looks is not cut off alone: one answer may be larger than what all
+may have unread."""
 
 
 class Connection(Protocol):
@@ -47,11 +50,16 @@ class _Watched:
         """Sorts those first that read least; new ones come last."""
         return self.looks < _NEW, self.moved_at, self.taken / max(self.looks, 1)
 
+    @property
+    def is_steady(self) -> bool:
+        """It reads, as far as one can tell."""
+        return self.looks < _NEW or self.taken >= self.looks * _STEADY_BYTES
+
 
 class UnreadAnswers:
     """Watches the connections of one process whose clients lag behind, once a second. One that has
     read nothing at all for `max_seconds` is cut off. Where all together have more than `max_bytes`
-    unread, those are that read least.
+    unread, those are that read least, until only one is left that reads steadily.
     """
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
@@ -90,7 +98,7 @@ class UnreadAnswers:
         excess = sum(watched.unread for watched in self._watched.values()) - self._max_bytes
         slowest = sorted(self._watched.items(), key=lambda item: item[1].progress)
         for connection, watched in slowest:
-            if excess <= 0:
+            if excess <= 0 or (len(self._watched) == 1 and watched.is_steady):
                 return
             excess -= watched.unread
             self._cut(connection, "all answers that are not read are too much")

@@ -87,6 +87,7 @@ class Driver:
             return False
         self.pipeline.submit(self.scheduler.build(batch))
         self.batches.append(batch)
+        assert all(length > 0 for length in batch.lens), "every row computes something"
         self.submitted.append(batch)
         return True
 

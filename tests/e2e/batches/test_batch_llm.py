@@ -99,6 +99,17 @@ def test_members_of_a_group_may_ask_for_different_things(generator: BatchLLM) ->
     assert generator.summary.failed == 0
 
 
+def test_scores_of_prompts_are_those_of_the_api(generator: BatchLLM) -> None:
+    (result,) = generator.generate(["one two three"], max_tokens=1, echo=True, prompt_logprobs=2)
+    choice = good(result).choices[0]
+    assert isinstance(choice.prompt_logprobs, list)
+    first, *entries = choice.prompt_logprobs
+    assert first is None
+    assert len(entries) == good(result).usage.prompt_tokens - 1
+    assert all(entry is not None and len(entry) in (2, 3) for entry in entries)
+    assert choice.text.startswith("one two three")
+
+
 def test_truncation_and_stop_strings_are_those_of_the_api(generator: BatchLLM) -> None:
     (cut,) = generator.generate([TOO_LONG], max_tokens=3, truncate_prompt_tokens=20)
     assert good(cut).usage.prompt_tokens == 20

@@ -83,6 +83,25 @@ def test_steps_are_short_beside_a_large_request_too() -> None:
     assert_texts(driver, prompts)
 
 
+@pytest.mark.parametrize("cached", [32, 64, 128, 496])
+def test_rows_behind_a_cached_prefix_never_begin_with_nothing(cached: int) -> None:
+    """Their next token takes longer than the first one of a prompt, for which there is time."""
+    driver = Driver(
+        4000, 1, 64, 1024, costs=COSTS._replace(attended=1e-6 if cached < 200 else 1e-7)
+    )
+    driver.add(100, prompt_of(30, seed=100), 500)
+    for length in range(cached + 4, cached + 60, 9):
+        params = SamplingParams(max_tokens=1)
+        large = Job(b"client", GenerateJob(length, params=params, n=40), 40, 0)
+        tokens = array("i", prompt_of(length, seed=7))
+        rows = [
+            Request(large, row, params, tokens[:], max_len=length + 1, seed=0) for row in range(40)
+        ]
+        driver.scheduler.add(large, rows)
+        while len(driver.outputs.get(length, [])) < 40:
+            driver.step()
+
+
 def test_steps_stay_short_for_five_seconds() -> None:
     driver = driver_of(max_running=512)
     prompts = {100: prompt_of(30, seed=100)}

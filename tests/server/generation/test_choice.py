@@ -49,9 +49,9 @@ def test_streamed_offsets_go_on_behind_a_prompt_scored_in_several_steps(tokenize
         choice.apply(update)
         pieces.append(choice.next_piece())
     pieces = [piece for piece in pieces if piece is not None]
-    text = "".join(piece.text for piece in pieces)
+    text = "".join(piece.echo + piece.text for piece in pieces)
     assert text == PROMPT + CONTINUATION
-    assert pieces[0].text == PROMPT, "a piece of its own, before any sampled token"
+    assert pieces[0].echo == PROMPT, "a piece of its own, before any sampled token"
     assert not pieces[0].tokens
     sampled = [token for piece in pieces for token in piece.tokens]
     assert sampled[0].offset == len(PROMPT)

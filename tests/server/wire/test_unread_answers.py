@@ -57,6 +57,17 @@ async def test_of_too_much_the_slowest_are_cut_off(watcher: UnreadAnswers) -> No
     assert [r.is_cut for r in (slow, slower, fast, new)] == [True, True, False, False]
 
 
+async def test_one_answer_may_be_larger_than_what_all_may_have(watcher: UnreadAnswers) -> None:
+    steady, slow = Reader(10 << 20, rate=16 << 10), Reader(10 << 20, rate=(16 << 10) - 1)
+    watcher.watch(slow)
+    watcher.watch(steady)
+    await asyncio.sleep(0.02 * 6)
+    assert [steady.is_cut, slow.is_cut] == [False, True]
+    steady.rate = 100
+    await asyncio.sleep(0.02 * 20)
+    assert steady.is_cut
+
+
 async def test_who_reads_more_slowly_than_it_is_written_has_read(watcher: UnreadAnswers) -> None:
     reader = Reader(100, rate=1)
     watcher.watch(reader)

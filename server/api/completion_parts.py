@@ -1,0 +1,114 @@
+"""Choices of `/v1/completions` that repeat what is of their prompt, as JSON in parts.
+
+The text, ids and scores of a prompt are the same for each of its choices, and JSON has no
+references: 4 million scores are 190 MB, and with 128 choices 24 GB. So they are encoded once, and
+the answer is a list of parts, in which the same bytes come again and again.
+"""
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from server.api.completion_choices import CompletionFormat
+from server.generation.prompt_logprobs import encoded_prompt_logprobs, in_turns
+from server.generation.text_piece import TextPiece
+from server.schemas.completions import CompletionChoice, CompletionLogprobs
+
+_encode = msgspec.json.Encoder().encode
+_COLUMNS = CompletionLogprobs.__struct_fields__
+
+
+class _PromptJSON(msgspec.Struct, frozen=True):
+    """What each choice of a prompt repeats, as JSON. `echo` lacks its last quote, each of the
+    `columns` of `logprobs` its brackets."""
+
+    echo: bytes
+    ids: bytes
+    scores: bytes
+    columns: list[bytes]
+
+
+class CompletionParts:
+    """The choices of one answer as JSON in parts."""
+
+    def __init__(self, form: CompletionFormat) -> None:
+        self._form = form
+        self._last: TextPiece | None = None
+        self._last_json = _PromptJSON(b"", b"", b"", [])
+
+    async def of(self, piece: TextPiece) -> list[bytes]:
+        """The choice of a piece that has something of its prompt. Where that is what the last one
+        had, it is the same bytes. Otherwise it is encoded, with other requests in between."""
+        if self._last is None or not _same_prompt(piece, self._last):
+            self._last_json = await self._encoded(piece)
+            self._last = piece
+        own = msgspec.structs.replace(piece, echo="", prompt_tokens=[], prompt_ids=None)
+        return self._joined(self._form.choice(own), piece, self._last_json)
+
+    async def _encoded(self, piece: TextPiece) -> _PromptJSON:
+        form, tokens = self._form, piece.prompt_tokens
+        scores = b""
+        if (width := form.prompt_logprobs) is not None:
+            scores = await encoded_prompt_logprobs(tokens, width, form.prompt_text)
+        columns: list[list[bytes]] = [[] for _ in _COLUMNS]
+        async for some in in_turns(form.echoed(piece), form.logprobs or 0):
+            for column, values in zip(columns, _values(form.columns(some)), strict=True):
+                column.append(values)
+        joined = [b",".join(column) for column in columns]
+        return _PromptJSON(_encode(piece.echo)[:-1], _encode(piece.prompt_ids), scores, joined)
+
+    def _joined(
+        self, choice: CompletionChoice, piece: TextPiece, prompt: _PromptJSON
+    ) -> list[bytes]:
+        places = _Places()
+        fields: dict[str, object] = {}
+        if piece.echo:
+            fields["text"] = Raw(places.put(prompt.echo) + _encode(choice.text)[1:])
+        if choice.logprobs is not None and self._form.echoed(piece):
+            fields["logprobs"] = _behind(prompt.columns, choice.logprobs, places)
+        if piece.prompt_ids is not None:
+            fields["prompt_token_ids"] = Raw(places.put(prompt.ids))
+        if choice.prompt_logprobs is not UNSET:
+            fields["prompt_logprobs"] = Raw(places.put(prompt.scores))
+        return places.filled(_encode(msgspec.structs.replace(choice, **fields)))
+
+
+class _Places:
+    """Marks that stand for parts while what is around them is encoded. A mark is between two NULs,
+    which JSON does not have."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def put(self, part: bytes) -> bytes:
+        """A mark for `part`."""
+        self._parts.append(part)
+        return b"\0%d\0" % (len(self._parts) - 1)
+
+    def filled(self, encoded: bytes) -> list[bytes]:
+        """`encoded` in parts, with those of its marks between the others."""
+        parts = encoded.split(b"\0")
+        parts[1::2] = [self._parts[int(mark)] for mark in parts[1::2]]
+        return parts
+
+
+def _behind(columns: list[bytes], own: CompletionLogprobs, places: _Places) -> CompletionLogprobs:
+    """The columns of a prompt's tokens, and then a choice's own."""
+    both = [
+        b"[" + places.put(before) + (b"," + values if before and values else values) + b"]"
+        for before, values in zip(columns, _values(own), strict=True)
+    ]
+    return CompletionLogprobs(*(cast("Any", Raw(column)) for column in both))
+
+
+def _values(columns: CompletionLogprobs) -> list[bytes]:
+    return [_encode(getattr(columns, name))[1:-1] for name in _COLUMNS]
+
+
+def _same_prompt(one: TextPiece, other: TextPiece) -> bool:
+    return (
+        one.echo == other.echo
+        and one.prompt_ids == other.prompt_ids
+        and one.prompt_tokens == other.prompt_tokens
+    )

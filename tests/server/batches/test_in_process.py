@@ -1,0 +1,46 @@
+"""Answers of an application without a socket: whole ones, and one that is too long for that."""
+
+import msgspec
+import pytest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from server.batches.in_process import InProcess
+from server.batches.posting import MAX_ANSWER_BYTES
+from server.errors import ErrorBody
+from server.http.parted_answer import PartedAnswer
+from server.metrics.request_record import RequestRecord
+
+ID = "request-7"
+
+
+class Application:
+    """Answers everything with `response`."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        response.headers["x-request-id"] = ID
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"{}"
+        await self.response(scope, receive, send)
+
+
+def in_parts(*parts: bytes) -> PartedAnswer:
+    return PartedAnswer(parts, RequestRecord(request_id="", started=0.0))
+
+
+@pytest.mark.parametrize(
+    "response", [JSONResponse("a" * 10), in_parts(b'"', *[b"a"] * 10, b'"')], ids=["one", "parts"]
+)
+async def test_an_answer_is_taken_whole(response: Response) -> None:
+    reply = await InProcess(Application(response)).exchange("/v1/completions", b"{}")
+    assert reply == (200, b'"aaaaaaaaaa"', None, ID)
+
+
+async def test_an_answer_that_is_too_long_is_not_written() -> None:
+    part = b"a" * (MAX_ANSWER_BYTES >> 8)
+    reply = await InProcess(Application(in_parts(*[part] * 257))).exchange("/", b"{}")
+    error = msgspec.json.decode(reply.body, type=ErrorBody).error
+    assert (reply.status, reply.request_id, error.code) == (400, ID, "too_large")
+    assert f"has {257 * len(part)} bytes" in error.message
