@@ -55,8 +55,8 @@ class Generation:
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
         self._expired = stream is None
-        self._held_by_answer = 0
-        record.held_bytes = self._held_bytes
+        if stream is not None:
+            record.held_bytes = stream.held_bytes
         self._prompt_tokens = stream.prompt_tokens if stream is not None else []
         if stream is None:
             plan = msgspec.structs.replace(plan, echo=False)
@@ -116,11 +116,11 @@ class Generation:
     @contextmanager
     def holding(self, size: int) -> Generator[None]:
         """So many bytes of the answer wait for the client to read what comes before."""
-        self._held_by_answer = size
+        self._record.encoded_bytes = size
         try:
             yield
         finally:
-            self._held_by_answer = 0
+            self._record.encoded_bytes = 0
 
     def expire(self) -> None:
         """The deadline has come: the engine stops, and `advance` ends the choices still open."""
@@ -141,10 +141,6 @@ class Generation:
         if self._stream is not None and self._stream.timing is not None:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
-
-    def _held_bytes(self) -> int:
-        updates = 0 if self._stream is None else self._stream.held_bytes()
-        return updates + self._held_by_answer
 
     def _siblings(self, row: int) -> dict[int, Choice]:
         """The choices of the prompt of a row by theirs, if what it brings was all they awaited."""

@@ -37,6 +37,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
     held_bytes     about how much of the answer waits for its client to read what comes before
+    encoded_bytes  what of the answer is encoded and waits for that, too
     cached_tokens  of the prompt tokens, those found in the prefix cache
     tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine
     queue_s        until a step began to compute it
@@ -59,6 +60,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     error: ErrorCode | None = None
     is_probe: bool = False
     held_bytes: Callable[[], int] | None = None
+    encoded_bytes: int = 0
     jobs: int = 0
     rows: int = 0
     ended_rows: dict[RowEnd, int] = {}

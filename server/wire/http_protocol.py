@@ -69,7 +69,9 @@ class WireProtocol(HttpToolsProtocol):
     def held_bytes(self) -> int:
         """About what of the answer waits to be written."""
         record: RequestRecord | None = self.scope.get("record")
-        return 0 if record is None or record.held_bytes is None else record.held_bytes()
+        if record is None or record.held_bytes is None:
+            return 0
+        return record.held_bytes() + record.encoded_bytes
 
     def cut(self) -> None:
         """End the connection, whatever its client has not read."""

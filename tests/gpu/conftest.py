@@ -19,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The project's markers, for runs with a configuration of their own."""
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.addinivalue_line("markers", "timeout: seconds, obeyed where pytest-timeout is installed")
+    # torch says so of what it can do to find steps that wait for the device.
+    config.addinivalue_line("filterwarnings", "ignore:Synchronization debug mode")
 
 
 @pytest.fixture(autouse=True)
