@@ -19,7 +19,7 @@ class PartedAnswer(Response):
     time, when the client has read what comes before, with other requests in between."""
 
     def __init__(self, parts: Sequence[bytes], record: RequestRecord) -> None:
-        """The body is `parts`, one behind the other. `record` is told how much of it is held."""
+        """The body is `parts`, one behind the other. `record` says how much of it is held."""
         super().__init__(media_type="application/json")
         self._parts = deque(parts)
         self._size = sum(map(len, parts))

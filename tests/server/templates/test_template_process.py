@@ -262,7 +262,8 @@ def test_a_process_whose_answer_nobody_read_ends_without_a_word():
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "server.templates.template_main"]
     with theirs:
-        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+        ends = theirs.fileno()
+        process = subprocess.Popen(command, stdin=ends, stdout=ends, stderr=subprocess.PIPE)
     with ours:
         ours.sendall(frame(TEMPLATE))
         assert select.select([ours], [], [], 20)[0]
