@@ -11,9 +11,9 @@ from fastapi import Request, Response
 from msgspec import Raw, UnsetType
 
 from engine_core.messages import SamplingParams
-from server.api.completion_choices import CompletionFormat
-from server.api.completion_parts import CompletionParts
 from server.errors import APIError
+from server.generation.completion.completion_choices import CompletionFormat
+from server.generation.completion.completion_parts import CompletionParts
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params

@@ -5,13 +5,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine_core.client.pending_jobs import EngineError, GenerateStream
-from server.api.completion_choices import CompletionFormat
 from server.batches.base import Put
 from server.batches.bundles import Bundle, Row, bundles, cut, may_share
 from server.batches.posting import failure
 from server.batches.requests import generated
 from server.batches.results import Generated, JobStoppedError, RequestError
 from server.first_error import first_error
+from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.generation import Generation, submitted
 from server.metrics.request_record import RequestRecord
 from server.service.registry import Model

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, Raw
 
-from server.api.completion_choices import CompletionFormat
+from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.prompt_logprobs import encoded_prompt_logprobs, in_turns
 from server.generation.text_piece import TextPiece
 from server.schemas.completions import CompletionChoice, CompletionLogprobs

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.completion_choices import CompletionFormat
-from server.api.completion_parts import CompletionParts
+from server.generation.completion.completion_choices import CompletionFormat
+from server.generation.completion.completion_parts import CompletionParts
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.completions import CompletionRequest
 from tests.server.scores import WIDTH, Names, scored

@@ -1,0 +1,1 @@
+"""From text pieces to the choices of `/v1/completions`."""
