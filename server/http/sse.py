@@ -29,8 +29,8 @@ class EventStream(Response):
     """The answer 200 with a body of events; an error on the way is the last event.
 
     Each item of `events` is written at once: one or more whole events, or a part of a long one. The
-    last event is DONE.
-    `events` is closed whatever happens: a client that leaves cancels it where it waits.
+    last event is DONE. `events` is closed whatever happens: a client that leaves cancels it where
+    it waits.
     """
 
     def __init__(self, events: AsyncGenerator[bytes]) -> None:

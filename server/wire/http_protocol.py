@@ -69,9 +69,10 @@ class WireProtocol(HttpToolsProtocol):
     def held_bytes(self) -> int:
         """About what of the answer waits to be written."""
         record: RequestRecord | None = self.scope.get("record")
-        if record is None or record.held_bytes is None:
+        if record is None:
             return 0
-        return record.held_bytes() + record.encoded_bytes
+        waiting = 0 if record.held_bytes is None else record.held_bytes()
+        return waiting + record.encoded_bytes
 
     def cut(self) -> None:
         """End the connection, whatever its client has not read."""

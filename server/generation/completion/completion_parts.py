@@ -34,17 +34,15 @@ class CompletionParts:
 
     def __init__(self, form: CompletionFormat) -> None:
         self._form = form
-        self._last: TextPiece | None = None
-        self._last_json = _PromptJSON(b"", b"", b"", [])
+        self._last: tuple[TextPiece, _PromptJSON] | None = None
 
     async def of(self, piece: TextPiece) -> list[bytes]:
         """The choice of a piece that has something of its prompt. Where that is what the last one
         had, it is the same bytes. Otherwise it is encoded, with other requests in between."""
-        if self._last is None or not _same_prompt(piece, self._last):
-            self._last_json = await self._encoded(piece)
-            self._last = piece
+        if self._last is None or not _same_prompt(piece, self._last[0]):
+            self._last = piece, await self._encoded(piece)
         own = msgspec.structs.replace(piece, echo="", prompt_tokens=[], prompt_ids=None)
-        return self._joined(self._form.choice(own), piece, self._last_json)
+        return self._joined(self._form.choice(own), piece, self._last[1])
 
     async def _encoded(self, piece: TextPiece) -> _PromptJSON:
         form, tokens = self._form, piece.prompt_tokens
