@@ -22,18 +22,21 @@ class LongItem:
         truncated = options.truncate_to is not None
         self._most = options.most_tokens(max_model_len)
         self._fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
-        from_end = truncated and options.truncation_side == "left"
-        self._texts = [SlicedText(tokenizer, each, from_end=from_end) for each in texts]
+        self._from_end = truncated and options.truncation_side == "left"
+        self._texts = [SlicedText(tokenizer, each, from_end=self._from_end) for each in texts]
 
     def step(self) -> Tokenized | None:
         """Tokenize one slice more; the item's tokens if no other slice matters."""
         if self._fewest > self._most:
             return Tokenized(b"", at_least=self._fewest)
-        next(text for text in self._texts if not self._is_enough(text)).take()
+        text = next(text for text in self._texts if not self._is_enough(text))
+        text.take()
+        if self._from_end:
+            text.keep_last(self._most)
         return self._tokenized() if all(map(self._is_enough, self._texts)) else None
 
     def _is_enough(self, text: SlicedText) -> bool:
-        return text.is_complete or text.num_tokens > self._most
+        return text.is_complete or text.has_more_than(self._most)
 
     def _tokenized(self) -> Tokenized:
         options = self._options

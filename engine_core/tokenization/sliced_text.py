@@ -1,85 +1,81 @@
 """A long text, tokenized slice by slice, and not further than its tokens are of use."""
 
-import re
-from collections.abc import Iterator
-from itertools import islice
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Encoding
 
+from engine_core.tokenization.text_slicer import TextSlice, TextSlicer
 from engine_core.tokenization.tokenizer import Tokenizer
-
-SLICE_CHARACTERS = 64 * 1024
-"""No text of so many is tokenized in parts."""
-_CONTEXT = 128
-"""What a tokenizer looks at on either side of a place, in characters."""
-_CANDIDATES = 8
-_SIGNS = r"、。\uff0c\uff01\uff1f\uff1b\uff1a"
-"""Between the words of Chinese and Japanese."""
-_FORWARD = re.compile(rf"(?<=\S)(?=[ {_SIGNS}])|(?<=\n)(?=\S)")
-_BACKWARD = re.compile(rf"(?<=[ {_SIGNS}])(?=\S)|(?<=\S)(?=\n)")
 
 
 class SlicedText:
-    """The tokens of a text, those of its beginning first, or those of its end.
-
-    They are those of the whole text: one slice ends and the next begins before a space or behind a
-    line, where the tokenizer treats what is on either side as it would treat two texts. Where it
-    never does, there is one slice.
-    """
+    """The tokens of a text, those of its beginning first, or those of its end. They are those of
+    the whole text."""
 
     def __init__(
         self, tokenizer: Tokenizer, text: str, *, from_end: bool = False, offsets: bool = False
     ) -> None:
         """With `offsets` it is also known where the tokens are."""
-        self._encode = tokenizer.raw.encode_batch if offsets else tokenizer.raw.encode_batch_fast
-        self._text = text
-        self._from_end = from_end
-        self._searched = text[::-1] if from_end else text
-        self._taken = 0
-        self._starts: list[int] = []
-        self._slices: list[Encoding] = []
-        self.num_tokens = 0
+        self._slicer = TextSlicer(tokenizer, text, offsets=offsets)
+        self._from_end = self._can_take_last = from_end
+        self._before: deque[TextSlice] = deque()
+        self._behind: deque[TextSlice] = deque()
+        # What is not tokenized yet is between these.
+        self._start, self._stop = 0, len(text)
 
     @property
     def is_complete(self) -> bool:
         """Whether all of the text is tokenized."""
-        return bool(self._slices) and self._taken == len(self._text)
+        return self._start == self._stop and bool(self._before or self._behind)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens `merged` has."""
+        return _num_tokens(self._before) + _num_tokens(self._behind)
+
+    def has_more_than(self, most: int) -> bool:
+        """Whether there are more than `most` tokens next to the side that is tokenized first."""
+        return _num_tokens(self._behind if self._from_end else self._before) > most
 
     def take(self) -> int:
         """Tokenize one slice more, and return how many characters it had."""
-        start, self._taken = self._taken, self._end()
-        part = slice(start, self._taken)
-        if self._from_end:
-            part = slice(len(self._text) - self._taken, len(self._text) - start)
-        (encoding,) = self._encode([self._text[part]], add_special_tokens=False)
-        self._starts.append(part.start)
-        self._slices.append(encoding)
-        self.num_tokens += len(encoding.ids)
-        return self._taken - start
+        if part := self._slicer.last(self._stop) if self._can_take_last else None:
+            self._behind.appendleft(part)
+            self._stop = part.start
+        else:
+            self._can_take_last = False
+            part = self._take_first()
+        return part.stop - part.start
+
+    def keep_last(self, most: int) -> None:
+        """Forget slices at the beginning while there are more than `most` tokens behind them."""
+        while self._before and self.num_tokens - len(self._before[0].encoding) > most:
+            self._before.popleft()
 
     def merged(self) -> Encoding:
         """What is tokenized so far, as one text without special tokens."""
-        slices = reversed(self._slices) if self._from_end else self._slices
-        return Encoding.merge(list(slices), growing_offsets=False)
+        slices = [part.encoding for part in (*self._before, *self._behind)]
+        return Encoding.merge(slices, growing_offsets=False)
 
     def offsets(self) -> Iterator[tuple[int, int]]:
-        """Where each token of a text that was not taken from its end begins and ends in it."""
-        for base, encoding in zip(self._starts, self._slices, strict=True):
-            for start, stop in encoding.offsets:
-                yield base + start, base + stop
+        """Where each token begins and ends in the text."""
+        for part in (*self._before, *self._behind):
+            for start, stop in part.encoding.offsets:
+                yield part.start + start, part.start + stop
 
-    def _end(self) -> int:
-        """How much is taken after the next slice."""
-        least = self._taken + SLICE_CHARACTERS
-        places = (_BACKWARD if self._from_end else _FORWARD).finditer(self._searched, least)
-        for place in islice(places, _CANDIDATES):
-            if self._divides(place.start()):
-                return place.start()
-        return len(self._text)
+    def _take_first(self) -> TextSlice:
+        continues = bool(self._before) and not self._before[-1].is_apart
+        part = self._slicer.first(self._start, self._stop, continues=continues)
+        if part is None:
+            part = self._slicer.whole()
+            self._before.clear()
+            self._behind.clear()
+            self._stop = part.stop
+        self._before.append(part)
+        self._start = part.stop
+        return part
 
-    def _divides(self, taken: int) -> bool:
-        """Whether the two sides of a place are tokenized independently of each other."""
-        at = len(self._text) - taken if self._from_end else taken
-        left, right = self._text[max(at - _CONTEXT, 0) : at], self._text[at : at + _CONTEXT]
-        both, first, second = self._encode([left + right, left, right], add_special_tokens=False)
-        return both.ids == first.ids + second.ids
+
+def _num_tokens(slices: Iterable[TextSlice]) -> int:
+    return sum(len(part.encoding) for part in slices)

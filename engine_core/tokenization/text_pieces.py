@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from engine_core.job import RefusalError
 from engine_core.messages import Tokenization
-from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
+from engine_core.tokenization.sliced_text import SlicedText
+from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 
@@ -59,7 +60,7 @@ def tokenize_pieces(
 def _first_ids(tokenizer: Tokenizer, piece: str, limit: int) -> _Ids:
     """All of them, or more than `limit`."""
     text = SlicedText(tokenizer, piece)
-    while not text.is_complete and text.num_tokens <= limit:
+    while not text.is_complete and not text.has_more_than(limit):
         text.take()
     return np.array(text.merged().ids, np.int32)
 

@@ -10,6 +10,7 @@ from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from engine_core.tokenization.byte_level import longest_token
+from engine_core.tokenization.continuation import continuing
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
 
@@ -81,6 +82,18 @@ class Tokenizer:
         """So many tokens a text has at least, known without tokenizing it; 0 where the tokenizer
         might drop parts of it, or take any number of characters for one token."""
         return -(-len(text.encode()) // self._longest) if self._longest else 0
+
+    @cached_property
+    def continuation(self) -> RawTokenizer:
+        """Tokenizes what continues a text, unless it has one of `starting_ids`."""
+        return continuing(self.raw)
+
+    @cached_property
+    def starting_ids(self) -> frozenset[int]:
+        """The ids of tokens behind which a text is tokenized like one that begins there, if the
+        tokenizer puts something before texts."""
+        alike = self.continuation is self.raw
+        return frozenset() if alike else frozenset(self.continuation.get_added_tokens_decoder())
 
     @cached_property
     def _longest(self) -> int | None:

@@ -11,8 +11,8 @@ from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job, RefusalError
 from engine_core.mailbox import Mailbox
 from engine_core.tokenization.long_item import LongItem
-from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
+from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import Tokenized, given_ids, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 

@@ -1,5 +1,8 @@
 """What is kept of a text that is tokenized in parts is what would be kept of it as a whole."""
 
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +11,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from engine_core.messages import Tokenization
-from engine_core.tokenization import sliced_text
+from engine_core.tokenization import sliced_text, text_slicer
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.tokenized import Tokenized, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -20,9 +23,16 @@ WORDS = [
     "\u3164", "C++", "\x00",
 ]  # fmt: skip
 GAPS = [" ", "  ", "\n", " \n\n", "\t", "", ". ", "\uff0c", "。", "\r\n", "\u00a0"]
-TEXTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS)), max_size=60).map(
+SPACED = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS)), max_size=60).map(
     lambda parts: "".join(word + gap for word, gap in parts)
 )
+RUNS = st.tuples(
+    st.sampled_from([*WORDS, "a", "ab", "12", "\u0301", "</s>", "<unk>"]), st.integers(1, 60)
+)
+UNSPACED = st.lists(RUNS, max_size=12).map(
+    lambda runs: "".join(word * times for word, times in runs)
+)
+TEXTS = SPACED | UNSPACED | st.tuples(UNSPACED, SPACED, UNSPACED).map(" ".join)
 MAX_MODEL_LEN = 20
 
 
@@ -68,8 +78,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliced_text, "SLICE_CHARACTERS", 24)
-    monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
+    monkeypatch.setattr(text_slicer, "SLICE_CHARACTERS", 24)
+    monkeypatch.setattr(text_slicer, "_CONTEXT", 32)
 
 
 def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
@@ -97,7 +107,7 @@ OPTIONS = st.builds(
 
 
 @settings(
-    max_examples=150,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -114,27 +124,57 @@ def test_parts_have_the_tokens_of_the_whole(
         assert bool(parts.dropped) == bool(whole.dropped)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_no_more_is_tokenized_than_is_kept(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = Tokenizer.load(demo_models()["all-MiniLM-L6-v2"])
-    taken: list[int] = []
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many characters each slice had."""
+    sizes: list[int] = []
     take = sliced_text.SlicedText.take
 
     def counted(self: sliced_text.SlicedText) -> int:
-        before = self.num_tokens
-        characters = take(self)
-        taken.append(self.num_tokens - before)
-        return characters
+        sizes.append(take(self))
+        return sizes[-1]
 
     monkeypatch.setattr(sliced_text.SlicedText, "take", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_no_more_is_tokenized_than_is_kept(
+    side: Literal["left", "right"], taken: list[int]
+) -> None:
+    tokenizer = Tokenizer.load(demo_models()["all-MiniLM-L6-v2"])
     text = " ".join(f"number {index}" for index in range(20_000))
-    options = Tokenization(truncate_to=16, truncation_side=side)  # pyright: ignore[reportArgumentType]
+    options = Tokenization(truncate_to=16, truncation_side=side)
     parts = in_parts(tokenizer, text, options)
-    assert sum(taken) < 48
+    assert sum(taken) < 200
     assert parts.ids == as_a_whole(tokenizer, text, options).ids
     refused = in_parts(tokenizer, text, Tokenization())
     assert refused.at_least > MAX_MODEL_LEN
     assert refused.described.startswith("at least")
+
+
+RUN = "".join(WORDS[:5]) * 100
+"""Without a space."""
+
+
+@pytest.mark.parametrize("make", [whole_text_bpe, roberta])
+def test_of_a_text_without_spaces_no_more_is_tokenized(
+    make: Callable[[], RawTokenizer], taken: list[int]
+) -> None:
+    tokenizer, options = Tokenizer(make()), Tokenization(truncate_to=16)
+    parts = in_parts(tokenizer, RUN, options)
+    assert sum(taken) < 100
+    assert parts.ids == as_a_whole(tokenizer, RUN, options).ids
+
+
+def test_the_end_of_a_text_without_spaces_is_found_from_its_beginning(taken: list[int]) -> None:
+    tokenizer = Tokenizer(roberta())
+    options = Tokenization(truncate_to=16, truncation_side="left")
+    parts = in_parts(tokenizer, RUN, options)
+    assert sum(taken) == len(RUN)
+    assert max(taken) < 150
+    assert parts.ids == as_a_whole(tokenizer, RUN, options).ids
+    assert parts.dropped < 100, "what is not kept is forgotten slice by slice"
 
 
 def test_a_byte_level_text_is_refused_by_its_length() -> None:
