@@ -20,12 +20,6 @@ class InFlight:
     rows: int = 0
     tokens: int = 0
 
-    def move(self, requests: int, rows: int, tokens: int) -> None:
-        """So much more is in flight, or less."""
-        self.requests += requests
-        self.rows += rows
-        self.tokens += tokens
-
 
 class SharedBound:
     """`all` is what is in flight. Keys are numbers, 0 where there are no others."""
@@ -41,6 +35,8 @@ class SharedBound:
     def share(self, rows: int, tokens: int, sent: int = 0) -> tuple[int, int]:
         """What a request of so many rows and tokens counts; `sent` of them are held as they came,
         until they are tokenized."""
+        if rows <= self.rows_of_one and tokens <= self._tokens_of_one:
+            return rows, tokens
         return min(rows, self.rows_of_one), min(tokens, max(sent, self._tokens_of_one))
 
     def requests_of(self, key: int) -> int:
@@ -62,11 +58,18 @@ class SharedBound:
 
     def move(self, key: int, requests: int, rows: int, tokens: int) -> None:
         """So much more of a key is in flight, or less."""
-        self.all.move(requests, rows, tokens)
-        if not key:
-            return
+        held = self.all
+        held.requests += requests
+        held.rows += rows
+        held.tokens += tokens
+        if key:
+            self._move_key(key, requests, rows, tokens)
+
+    def _move_key(self, key: int, requests: int, rows: int, tokens: int) -> None:
         own = self._keys.setdefault(key, InFlight())
-        own.move(requests, rows, tokens)
+        own.requests += requests
+        own.rows += rows
+        own.tokens += tokens
         if not own.requests:
             del self._keys[key]
 

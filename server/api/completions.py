@@ -80,7 +80,7 @@ class _Answer:
         async with generating as generation:
             pieces = await generation.final_pieces()
             usage = generation.usage()
-            if not any(piece.has_prompt for piece in pieces):
+            if not self._form.repeats_prompt:
                 choices = [self._form.choice(piece) for piece in pieces]
                 return json_answer(self._completion(choices, usage))
             return PartedAnswer(await self._in_parts(pieces, usage), record)

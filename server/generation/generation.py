@@ -222,8 +222,9 @@ async def generate(
 
 def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
     """What the client gives it, and no more than the server has `left` for it."""
-    bounds = [seconds for seconds in (plan.timeout, left) if seconds is not None]
-    return min(bounds, default=None)
+    if plan.timeout is None or left is None:
+        return plan.timeout if left is None else left
+    return min(plan.timeout, left)
 
 
 async def submitted(

@@ -57,9 +57,10 @@ def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampl
 
 
 def _allowed_tokens(body: SamplingOptions, model: Model) -> frozenset[int]:
-    allowed = body.allowed_token_ids or []
-    check_ids(allowed, "allowed_token_ids", model.vocab_size)
-    return frozenset(allowed)
+    if not body.allowed_token_ids:
+        return frozenset()
+    check_ids(body.allowed_token_ids, "allowed_token_ids", model.vocab_size)
+    return frozenset(body.allowed_token_ids)
 
 
 def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:

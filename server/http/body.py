@@ -146,13 +146,11 @@ async def _begin_turn(request: Request, size: int) -> None:
 def check_encoding(request: Request) -> None:
     """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
     # Starlette's Headers cost more than all else here.
-    headers = request.scope["headers"]
-    sent = next((value for name, value in headers if name == b"content-encoding"), b"")
-    encoding = sent.decode("latin-1")
-    if encoding.strip().lower() not in {"", "identity"}:
-        named = f"content-encoding: {shortened(encoding)}"
-        message = f"{named} is not served: send the body uncompressed"
-        raise APIError("unsupported_encoding", message, None, {"accept-encoding": "identity"})
+    for name, value in request.scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
+            named = f"content-encoding: {shortened(value.decode('latin-1'))}"
+            message = f"{named} is not served: send the body uncompressed"
+            raise APIError("unsupported_encoding", message, None, {"accept-encoding": "identity"})
 
 
 def _too_large(max_bytes: int, headers: dict[str, str] | None = None) -> APIError:

@@ -165,7 +165,9 @@ class Admission:
 
     def _move(self, requests: int, rows: int, tokens: int) -> None:
         counts = self._all
-        counts.move(requests, rows, tokens)
+        counts.requests += requests
+        counts.rows += rows
+        counts.tokens += tokens
         self._on_change(counts.requests, counts.rows, counts.tokens)
         if counts.requests == 0 and self._emptied is not None:
             self._emptied.set()

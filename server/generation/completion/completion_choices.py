@@ -26,6 +26,11 @@ class CompletionFormat:
         self._echo = bool(body.echo)
         self._has_ids = bool(body.return_token_ids)
 
+    @property
+    def repeats_prompt(self) -> bool:
+        """Each choice of a prompt has something of it, the same for all."""
+        return self._echo or self._has_ids or self.prompt_logprobs is not None
+
     def choice(self, piece: TextPiece) -> CompletionChoice:
         """One choice, or a piece of it."""
         return CompletionChoice(
