@@ -60,9 +60,12 @@ class ShortSteps:
 
     def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
-        self._beside_small = self.present and self._small.is_recent()
+        if not self._classes.has_below:
+            self._beside_small = self.limited = False
+            return False
         groups = self._classes.groups
         batch = bool(groups.running) or len(groups) > 0
+        self._beside_small = self._small.is_recent()
         self.limited = self._beside_small or (batch and self._clients.is_recent())
         return self.limited
 

@@ -34,7 +34,7 @@ class GroupQueue:
     def __init__(self, kv: KVCacheManager, max_running: int, step_tokens: int) -> None:
         """A device computes efficiently from `step_tokens` a step on."""
         self._kv = kv
-        self._num_tokens = self._num_waiting = 0
+        self.num_tokens = self._num_waiting = 0
         self.running: dict[Request, int] = {}  # the blocks that each is expected to need
         self._growth = 0  # blocks that those which run are still expected to need
         self._max_running, self._step_tokens = max_running, step_tokens
@@ -50,10 +50,6 @@ class GroupQueue:
     def __len__(self) -> int:
         return self._num_waiting
 
-    @property
-    def num_tokens(self) -> int:
-        return self._num_tokens
-
     def add(self, request: Request) -> None:
         group = self._state_of(request)
         own = len(request.tokens) - group.prefix_len
@@ -63,7 +59,7 @@ class GroupQueue:
             self._open[group] = None
         elif not group.waiting:
             self._row_tokens += group.prefix_len
-            self._num_tokens += group.prefix_len
+            self.num_tokens += group.prefix_len
             group.untouched = True
             self._fresh[group] = None
         self._wait(group, request, own)
@@ -162,17 +158,17 @@ class GroupQueue:
     def _wait(self, group: GroupState, request: Request, tokens: int) -> None:
         group.waiting[request] = tokens
         self._num_waiting += 1
-        self._num_tokens += tokens
+        self.num_tokens += tokens
 
     def _leave(self, group: GroupState, request: Request) -> None:
         self._num_waiting -= 1
-        self._num_tokens -= group.waiting.pop(request)
+        self.num_tokens -= group.waiting.pop(request)
         if not group.waiting:
             group.unpin(self._kv)
             self._open.pop(group, None)
 
     def _touch(self, group: GroupState) -> None:
-        self._num_tokens -= group.prefix_len * group.untouched
+        self.num_tokens -= group.prefix_len * group.untouched
         group.untouched = False
 
     def _forget_if_over(self, request: Request, group: GroupState) -> None:
