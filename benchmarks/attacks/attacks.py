@@ -49,6 +49,12 @@ def repeated_scores(target: Target) -> None:
     _repeat(target, "/v1/completions", _generated(body))
 
 
+def generated_scores(target: Target) -> None:
+    """Scores of 16 million tokens to be generated, in one answer of 10 GB, again and again."""
+    body = {"prompt": ["a"] * 2048, "max_tokens": 1000, "n": 8, "ignore_eos": True, "logprobs": 20}
+    _repeat(target, "/v1/completions", _generated(body))
+
+
 def many_prompts(target: Target) -> None:
     """As many scores of prompts as a request may ask for, again and again."""
     body = {"prompt": [[9] * 500] * 390, "max_tokens": 0, "prompt_logprobs": 20}
@@ -167,6 +173,7 @@ ATTACKS: tuple[Attack, ...] = (
     one_large_request,
     prompt_scores,
     repeated_scores,
+    generated_scores,
     many_prompts,
     long_prompts,
     half_sent_bodies,

@@ -10,18 +10,20 @@ from fastapi import Request, Response
 from msgspec import UNSET, UnsetType
 
 from engine_core.client.pending_jobs import EngineError
-from server.api.chat_choices import ChatFormat
 from server.errors import APIError
+from server.generation.chat.chat_choices import ChatFormat
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, generation_plan
+from server.generation.prompt_logprobs import NUMBERS_AT_ONCE
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
+from server.http.parted_answer import GAP, PartedAnswer, with_array
 from server.http.sse import EventStream
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
@@ -56,7 +58,7 @@ async def create_chat_completion(request: Request) -> Response:
         try:
             if body.stream:
                 return await EventStream.begin(answer.events(generating, usage))
-            return json_answer(await answer.whole(generating))
+            return await answer.whole(generating, record)
         except EngineError as error:
             raise chat_error(error, body) from None
 
@@ -71,21 +73,28 @@ class _Answer:
         self._fingerprint = model.fingerprint
         self._form = form
 
-    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> ChatCompletion:
+    async def whole(
+        self, generating: AbstractAsyncContextManager[Generation], record: RequestRecord
+    ) -> Response:
         """The answer once it has ended."""
         async with generating as generation:
             pieces = await generation.final_pieces()
-            first = pieces[0]
-            return ChatCompletion(
+            first, form = pieces[0], self._form
+            in_parts = generation.num_scores > NUMBERS_AT_ONCE
+            answer = ChatCompletion(
                 id=self._id,
                 created=self._created,
                 model=self._model,
                 system_fingerprint=self._fingerprint,
-                choices=[self._form.choice(piece) for piece in pieces],
+                choices=GAP if in_parts else [form.choice(piece) for piece in pieces],
                 usage=generation.usage(),
                 prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
-                prompt_logprobs=await self._form.prompt_logprobs(first),
+                prompt_logprobs=await form.prompt_logprobs(first),
             )
+            if not in_parts:
+                return json_answer(answer)
+            parts = with_array(answer, [await form.choice_in_parts(piece) for piece in pieces])
+            return PartedAnswer(parts, record)
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage

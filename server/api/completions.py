@@ -4,11 +4,10 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, cast
 
 import msgspec
 from fastapi import Request, Response
-from msgspec import Raw, UnsetType
+from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
 from server.errors import APIError
@@ -16,13 +15,14 @@ from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.completion.completion_parts import CompletionParts
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
+from server.generation.prompt_logprobs import NUMBERS_AT_ONCE
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import StreamedUsage, stream_events, streamed_usage
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
-from server.http.parted_answer import PartedAnswer
+from server.http.parted_answer import GAP, PartedAnswer, with_array
 from server.http.sse import EventStream
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.common import CompletionUsage
@@ -80,7 +80,7 @@ class _Answer:
         async with generating as generation:
             pieces = await generation.final_pieces()
             usage = generation.usage()
-            if not self._form.repeats_prompt:
+            if not (self._form.repeats_prompt or generation.num_scores > NUMBERS_AT_ONCE):
                 choices = [self._form.choice(piece) for piece in pieces]
                 return json_answer(self._completion(choices, usage))
             return PartedAnswer(await self._in_parts(pieces, usage), record)
@@ -101,13 +101,8 @@ class _Answer:
         self, pieces: list[TextPiece], usage: CompletionUsage | UnsetType | None
     ) -> list[bytes]:
         """The answer with these choices, as JSON."""
-        around = self._completion(cast("Any", Raw(b"\0")), usage)
-        begin, end = msgspec.json.encode(around).split(b"\0")
-        parts = [begin, b"["]
-        for piece in pieces:
-            parts += [*await self._parts.of(piece), b","]
-        parts[-1] = b"]"
-        return [*parts, end]
+        choices = [await self._parts.of(piece) for piece in pieces]
+        return with_array(self._completion(GAP, usage), choices)
 
     def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None

@@ -1,6 +1,6 @@
 """From text pieces to Cohere's answers and events."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -92,7 +92,7 @@ class CohereAnswer:
             type="content-delta", index=0, delta=EventDelta(message=message), logprobs=item
         )
 
-    def _item(self, text: str, tokens: list[ScoredToken]) -> LogprobItem:
+    def _item(self, text: str, tokens: Sequence[ScoredToken]) -> LogprobItem:
         return LogprobItem(
             text=text,
             token_ids=[token.id for token in tokens],

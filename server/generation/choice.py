@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine_core.messages import Logprobs, RowOutput
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
-from server.generation.scored_tokens import scored_tokens
+from server.generation.scored_tokens import LOWEST, SampledTokens
 from server.generation.stop_strings import StopStrings
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.common import FinishReason
@@ -41,7 +41,7 @@ class Choice:
         self._ids = array("i")
         self._begun = False
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
-        self._sampled: list[ScoredToken] = []
+        self._sampled = None if plan.logprobs is None else SampledTokens(plan.logprobs)
         self._brings_scores = index % plan.width == 0
         self._scores_sent = 0
 
@@ -97,7 +97,7 @@ class Choice:
             self.index,
             self._text,
             self.finish_reason,
-            self._sampled,
+            [] if self._sampled is None else self._sampled,
             self._new_scores(),
             ids.tolist() if ids else [],
             self._prompt.ids if plan.return_token_ids and not self._begun else None,
@@ -108,7 +108,7 @@ class Choice:
         if ids:
             self._ids = array("i")
         if plan.logprobs is not None:
-            self._sampled = []
+            self._sampled = SampledTokens(plan.logprobs)
         return piece
 
     def _new_scores(self) -> Sequence[ScoredToken]:
@@ -133,11 +133,10 @@ class Choice:
         self._add_text(text)
 
     def _add_sampled(self, token: int, sampled: Logprobs) -> None:
-        width = self._plan.params.logprobs or 0
-        (entry,) = scored_tokens([token], sampled, width, [self._offset])
-        self._likelihood += entry.logprob or 0.0
-        if self._plan.logprobs is not None:
-            self._sampled.append(entry)
+        (logprob,) = array("f", sampled.chosen)
+        self._likelihood += max(logprob, LOWEST)
+        if self._sampled is not None:
+            self._sampled.add(token, sampled, self._offset)
 
     def _add_text(self, text: str) -> None:
         if self._stops is None:

@@ -51,6 +51,8 @@ class Generation:
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
         self._has_tokens = False
+        self._num_generated = 0
+        self._gathered = service.gathered
         self._plan = plan
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
@@ -97,12 +99,21 @@ class Generation:
     async def final_pieces(self) -> list[TextPiece]:
         """Wait until all choices have ended. Returns each choice of the answer as one piece.
 
-        Raises EngineError if the job failed.
+        Raises EngineError if the job failed, APIError if the answer has become too large.
         """
-        while await self.advance():
-            pass
+        if self._plan.logprobs is not None:
+            await self._gather()
+        else:
+            while await self.advance():
+                pass
         pieces = [choice.next_piece() for choice in self._best()]
         return [piece for piece in pieces if piece is not None]
+
+    @property
+    def num_scores(self) -> int:
+        """How many log-probabilities of generated tokens the answer has."""
+        width = self._plan.logprobs
+        return 0 if width is None else self._num_generated * (width + 1)
 
     def usage(self) -> CompletionUsage:
         """Exact counts, so far."""
@@ -141,6 +152,11 @@ class Generation:
         if self._stream is not None and self._stream.timing is not None:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
+
+    async def _gather(self) -> None:
+        with self._gathered.answer() as answer:
+            while await self.advance():
+                answer.grow_to(self.num_scores)
 
     def _siblings(self, row: int) -> dict[int, Choice]:
         """The choices of the prompt of a row by theirs, if what it brings was all they awaited."""
@@ -181,6 +197,7 @@ class Generation:
             metrics.first_token_seconds.observe(now - self._counted_at)
             self._record.first_token_s = now - self._record.started
         self._counted_at, self._has_tokens = now, True
+        self._num_generated += tokens
         metrics.generated_tokens.add(tokens)
 
 

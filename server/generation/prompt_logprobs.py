@@ -9,7 +9,7 @@ from server.generation.text_piece import ScoredToken
 from server.schemas.common import PromptLogprob, PromptLogprobs
 from server.service.token_text import TokenText
 
-_NUMBERS_AT_ONCE = 1 << 14
+NUMBERS_AT_ONCE = 1 << 14
 """So many log-probabilities are encoded in 5 to 10 ms."""
 
 
@@ -36,7 +36,7 @@ async def in_turns(
 ) -> AsyncGenerator[Sequence[ScoredToken]]:
     """The tokens, with `width` alternatives each, as many at a time as are encoded at once. Other
     requests run in between: a long prompt has 200 MB of scores."""
-    count = max(1, _NUMBERS_AT_ONCE // (width + 1))
+    count = max(1, NUMBERS_AT_ONCE // (width + 1))
     for begin in range(0, len(tokens), count):
         yield tokens[begin : begin + count]
         await asyncio.sleep(0)

@@ -32,6 +32,52 @@ def scored_tokens(
     return entries
 
 
+class SampledTokens(Sequence[ScoredToken]):
+    """Generated tokens with their log-probabilities. They stay arrays, as those of a prompt do."""
+
+    def __init__(self, width: int) -> None:
+        """With `width` alternatives each, or as many as the engine sends."""
+        self._width = self._columns = width
+        self._ids, self._offsets = array("i"), array("q")
+        self._chosen, self._top_ids, self._top = bytearray(), bytearray(), bytearray()
+
+    def add(self, token: int, sampled: Logprobs, offset: int) -> None:
+        """The next one, and where it begins in the choice's text."""
+        # As many for each: there are fewer than are wanted only if no more tokens exist.
+        self._columns = min(self._width, sampled.width)
+        size = 4 * self._columns
+        self._ids.append(token)
+        self._offsets.append(offset)
+        self._chosen += sampled.chosen
+        self._top_ids += sampled.top_ids[:size]
+        self._top += sampled.top[:size]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredToken: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
+    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
+        """Slices are of consecutive tokens."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(len(self._ids))
+            return self._between(begin, max(begin, end))
+        at = range(len(self._ids))[index]
+        return self._between(at, at + 1)[0]
+
+    def __iter__(self) -> Iterator[ScoredToken]:
+        return iter(self[:])
+
+    def _between(self, begin: int, end: int) -> list[ScoredToken]:
+        own = slice(4 * begin, 4 * end)
+        top = slice(self._columns * own.start, self._columns * own.stop)
+        chosen, top_ids, likeliest = self._chosen[own], self._top_ids[top], self._top[top]
+        some = Logprobs(self._columns, bytes(chosen), bytes(top_ids), bytes(likeliest))
+        return scored_tokens(self._ids[begin:end], some, self._width, self._offsets[begin:end])
+
+
 class ScoredPrompt(Sequence[ScoredToken]):
     """A prompt's tokens with their log-probabilities, as far as the engine has sent them. They stay
     its arrays, and become objects, which are ten times as large, where some are taken."""

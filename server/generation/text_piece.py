@@ -33,7 +33,7 @@ class TextPiece(msgspec.Struct, frozen=True):
     index: int
     text: str
     finish_reason: FinishReason | None
-    tokens: list[ScoredToken]
+    tokens: Sequence[ScoredToken]
     prompt_tokens: Sequence[ScoredToken]
     token_ids: list[int]
     prompt_ids: list[int] | None

@@ -4,7 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any, Final
 
+import msgspec
+from msgspec import Raw, Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -12,6 +15,9 @@ from server.http.disconnect import CancelOnDisconnect, ClientLeftError
 from server.metrics.request_record import RequestRecord
 
 _SLICE_BYTES = 1 << 18
+
+GAP: Final[Any] = Raw(b"\0")
+"""A value of any type that is not JSON: see `with_array`."""
 
 
 class PartedAnswer(Response):
@@ -39,6 +45,17 @@ class PartedAnswer(Response):
             async for data in slices(_taken(self._parts)):
                 left -= len(data)
                 await send({"type": "http.response.body", "body": data, "more_body": left > 0})
+
+
+def with_array(around: Struct, items: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """`around` as JSON in parts, where GAP in it stands for an array of `items`, each of them JSON
+    in parts, too."""
+    begin, end = msgspec.json.encode(around).split(b"\0")
+    parts = [begin, b"["]
+    for item in items:
+        parts += [*item, b","]
+    parts[len(parts) - bool(items) :] = [b"]"]
+    return [*parts, end]
 
 
 def _taken(parts: deque[bytes]) -> Iterator[bytes]:

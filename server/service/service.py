@@ -21,6 +21,7 @@ from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
 from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
+from server.service.gathered_scores import GatheredScores
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
@@ -59,6 +60,7 @@ class Service:
         )
         self.reading = ReadingBudget(self.limits.max_reading_bytes)
         self.decoding = DecodingTurns()
+        self.gathered = GatheredScores(self.limits.max_unread_bytes)
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)

@@ -75,7 +75,8 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
         Flag(
             FlagGroup.LIMITS,
             "bytes of answers that clients have not read, in each API process; beyond it those "
-            f"that read least are cut off (default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
+            "that read least are cut off, and the largest refused that are not streamed and have "
+            f"log-probabilities (default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
             parse_size,
             "SIZE",
         ),

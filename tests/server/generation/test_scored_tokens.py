@@ -1,11 +1,12 @@
-"""A prompt's scores are taken from the engine's arrays as they would be token by token."""
+"""Scores are taken from the engine's arrays as they would be token by token."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.generation.scored_tokens import ScoredPrompt, scored_tokens
+from server.generation.scored_tokens import SampledTokens, ScoredPrompt, scored_tokens
 from workers.contract.messages import Logprobs
 
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4)
@@ -43,6 +44,24 @@ def test_a_part_of_it_is_that_of_its_tokens(steps, width, placed, begin, end):
     assert prompt[-1] == expected[-1]
     with pytest.raises(IndexError):
         prompt[total]
+
+
+@given(
+    st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(-7, 7), st.integers(-7, 7)
+)
+def test_a_part_of_what_is_sampled_is_that_of_its_tokens(count, width, step_width, begin, end):
+    sampled, expected = SampledTokens(width), []
+    for number in range(count):
+        scores = msgspec.structs.replace(of_step(1, step_width, number), ranks=b"")
+        sampled.add(50 + number, scores, 3 * number)
+        expected += scored_tokens([50 + number], scores, width, [3 * number])
+    assert len(sampled) == count
+    assert [*sampled] == expected
+    assert sampled[begin:end] == expected[begin:end]
+    if count:
+        assert sampled[-1] == expected[-1]
+    with pytest.raises(IndexError):
+        sampled[count]
 
 
 def test_an_empty_prompt_has_no_tokens():

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import cast
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from server.generation.chat.conversation import last_answer
-from server.generation.prompt_logprobs import encoded_prompt_logprobs
+from server.generation.prompt_logprobs import encoded_prompt_logprobs, in_turns
 from server.generation.text_piece import ScoredToken, TextPiece
+from server.http.parted_answer import GAP, with_array
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -47,6 +49,17 @@ class ChatFormat:
             finish_reason=piece.finish_reason,
             token_ids=piece.token_ids if self._has_ids else UNSET,
         )
+
+    async def choice_in_parts(self, piece: TextPiece) -> list[bytes]:
+        """A whole answer with log-probabilities as JSON, with other requests in between."""
+        width = self._top_logprobs or 0
+        choice = self.choice(msgspec.structs.replace(piece, tokens=[]))
+        entries = [
+            [msgspec.json.encode([self._entry(token, width) for token in some])[1:-1]]
+            async for some in in_turns(piece.tokens, width)
+        ]
+        logprobs = ChatLogprobs(content=GAP)
+        return with_array(msgspec.structs.replace(choice, logprobs=logprobs), entries)
 
     async def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
         """Those of the prompt of a whole answer."""

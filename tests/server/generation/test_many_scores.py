@@ -1,0 +1,71 @@
+"""Answers with many log-probabilities of generated tokens: sent in parts, and bounded."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.settings.server_config import Limits
+from tests.server.chat_client import say_little
+from tests.server.chat_templates import CHATML, chat_deployment
+from tests.server.conftest import Deployment
+
+COMPLETION: dict[str, Any] = {"prompt": "Hello", "logprobs": 5, "max_tokens": 700}
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello"}],
+    "logprobs": True,
+    "top_logprobs": 5,
+    "max_tokens": 700,
+}
+PATHS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
+CHOICES = 16
+"""Of 700 tokens with 5 alternatives each: more numbers than are encoded at once; twice as many are
+more than are kept."""
+
+
+@pytest.fixture(scope="module")
+def open_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
+    limits = Limits(max_unread_bytes=64 * 80_000)
+    with chat_deployment(tokenizer, {"writer": CHATML}, limits=limits) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def deployment(open_deployment: Deployment) -> Deployment:
+    return say_little(open_deployment)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_answer_in_parts_is_what_it_would_be_whole(deployment: Deployment, say, path: str):
+    tokens = len(say("naïve \0 words, " * 100)) + 1
+    assert tokens * 6 < 1 << 14 < tokens * 6 * CHOICES
+    whole = deployment.post(path, PATHS[path]).json()
+    parted = deployment.post(path, {**PATHS[path], "n": CHOICES}).json()
+    (choice,) = whole.pop("choices")
+    assert parted.pop("choices") == [{**choice, "index": index} for index in range(CHOICES)]
+    assert parted.keys() == whole.keys()
+    assert parted["usage"]["completion_tokens"] == CHOICES * tokens
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path: str) -> None:
+    deployment.engines["writer"].script.tokens = [7] * 700
+    deployment.engines["writer"].script.step_seconds = 0.001
+    large = {**PATHS[path], "ignore_eos": True, "n": 2 * CHOICES}
+    small = {**large, "max_tokens": 20, "n": 1}
+    with ThreadPoolExecutor(2) as pool:
+        refused = pool.submit(deployment.post, path, large)
+        while not refused.done():
+            assert deployment.post(path, small).status_code == 200
+    error = refused.result().json()["error"]
+    assert refused.result().status_code == 400
+    assert (error["code"], error["param"]) == ("too_large", "logprobs")
+    # Nothing of a stream is kept, and nothing without log-probabilities counts.
+    streamed = deployment.post(path, {**large, "stream": True})
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert "error" not in streamed.text
+    plain = {name: value for name, value in large.items() if "logprobs" not in name}
+    assert deployment.post(path, plain).status_code == 200
+    assert deployment.engines["writer"].aborted
