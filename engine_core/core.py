@@ -239,9 +239,10 @@ class EngineCore:
         job = inputs.job
         if job.ended:
             return
+        if inputs.refusal is not None:
+            self._outbox.fail(job, inputs.refusal)
+            return
         try:
-            if inputs.refusal is not None:
-                raise inputs.refusal
             accepted, rows = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
             if waited and not job.is_batch:

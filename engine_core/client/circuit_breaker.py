@@ -34,8 +34,7 @@ class CircuitBreaker:
         if refusal is None or priority < self._priority:
             return
         if self._clock() < self._until:
-            # A new error: one that is raised again would keep its old traceback.
-            raise EngineError(refusal.code, refusal.message, retry_after=refusal.retry_after)
+            raise refusal.again()
 
     def probe(self, priority: int) -> bool:
         """A job of this priority is about to be sent. Raises EngineError as `check` does; True if
@@ -56,6 +55,6 @@ class CircuitBreaker:
 
     def refused(self, priority: int, refusal: EngineError) -> None:
         """The engine has refused a job because of its queue."""
-        self._refusal, self._priority = refusal, priority
+        self._refusal, self._priority = refusal.again(), priority
         self._seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
         self._until = self._clock() + self._seconds

@@ -1,6 +1,5 @@
 """A client's encode jobs while they run: one call for each kind of answer."""
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
@@ -8,7 +7,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from engine_core.client.pending_jobs import EngineError, FloatArray, IntArray, PendingJob
+from engine_core.client.pending_jobs import (
+    EngineError,
+    FloatArray,
+    IntArray,
+    Outcome,
+    PendingJob,
+)
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Accepted,
@@ -78,13 +83,13 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
 
     def __init__(self, part: type[PartT], rows: int) -> None:
         super().__init__()
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: Outcome[None] = Outcome()
         self._part = part
         self._missing = rows
 
     def push(self, part: EncodedRows) -> bool:
         """Take finished rows; True once none is missing."""
-        if self.done.done():
+        if self.done.is_there():
             return False  # it has failed here, and the engine does not know yet
         if not isinstance(part, self._part):
             kind = type(part).__name__
@@ -93,15 +98,13 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
         rows = np.frombuffer(part.rows, np.int32)
         self._place(rows, part)
         self._missing -= len(rows)
-        if self._missing == 0 and not self.done.done():
-            self.done.set_result(None)
+        if self._missing == 0:
+            self.done.come(None)
         return self._missing == 0
 
     def fail(self, error: EngineError) -> None:
         super().fail(error)
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()
+        self.done.come(error)
 
     @abstractmethod
     def result(self, accepted: Accepted) -> AnswerT:

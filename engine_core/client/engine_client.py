@@ -226,7 +226,7 @@ class EngineClient:
 
     def _check_alive(self) -> None:
         if self._over is not None:
-            raise self._over
+            raise self._over.again()
         if self.dead:
             raise self._death()
 

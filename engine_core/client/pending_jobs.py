@@ -3,8 +3,8 @@ them."""
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Protocol, Self
+from collections.abc import Callable, Generator
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from engine_core.messages import Abort, Accepted, EndRow, FailureCode, RowOutput
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
+ResultT = TypeVar("ResultT")
 
 _UPDATE_BYTES, _ALTERNATIVE_BYTES = 512, 8
 
@@ -38,6 +39,34 @@ class EngineError(Exception):
         self.param = param
         self.retry_after = retry_after
 
+    def again(self) -> "EngineError":
+        """The same, to be raised. One that is raised leads to the frames on its way, and what keeps
+        it is in those: a cycle, and a job's texts would wait for the collector."""
+        return EngineError(self.code, self.message, self.param, self.retry_after)
+
+
+class Outcome(Generic[ResultT]):
+    """Awaited for a result that comes once, or raises the EngineError that comes in its place."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[ResultT | EngineError] = loop.create_future()
+
+    def __await__(self) -> Generator[Any, None, ResultT]:
+        outcome = yield from self._future.__await__()
+        if isinstance(outcome, EngineError):
+            raise outcome.again()
+        return outcome
+
+    def is_there(self) -> bool:
+        """It has come, or nobody waits for it any more."""
+        return self._future.done()
+
+    def come(self, outcome: ResultT | EngineError) -> None:
+        """It is this, unless it is there already."""
+        if not self._future.done():
+            self._future.set_result(outcome)
+
 
 class PendingJob:
     """What every job awaits first: accepted, or failed. Its `timing` comes with its first token, or
@@ -45,21 +74,17 @@ class PendingJob:
 
     def __init__(self) -> None:
         self.timing: JobTiming | None = None
-        self.accepted: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self.accepted: Outcome[Accepted] = Outcome()
 
     def accept(self, message: Accepted) -> None:
-        if not self.accepted.done():
-            self.accepted.set_result(message)
+        self.accepted.come(message)
 
     def time(self, timing: JobTiming) -> None:
         """How long the engine took up to now."""
         self.timing = timing
 
     def fail(self, error: EngineError) -> None:
-        if not self.accepted.done():
-            self.accepted.set_exception(error)
-            # The waiter may have been cancelled already: the error then has no reader.
-            self.accepted.exception()
+        self.accepted.come(error)
 
 
 class JobClient(Protocol):
@@ -128,7 +153,7 @@ class GenerateStream(PendingJob):
                 self._wake = None
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
-            raise self._error
+            raise self._error.again()
         return updates
 
     def end_row(self, row: int) -> None:

@@ -163,7 +163,7 @@ class _Lane:
             options = job.job.message.tokenization
             job.tokenized += tokenize_pieces(self._tokenizer, own, options, self._max_model_len)
         except RefusalError as error:
-            job.refusal = error
+            job.refusal = error.with_traceback(None)  # that leads back to the job: a cycle
         except Exception as error:  # tokenizers raises plain Exception
             job.refusal = _not_tokenized(error)
 

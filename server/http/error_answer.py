@@ -27,7 +27,9 @@ class ErrorAnswer(Response):
             headers=error.headers,
             media_type="application/json",
         )
-        self._error = error
+        # Its traceback leads to the frame that has this answer: a cycle, and the request's body
+        # would wait for the collector, which comes after hundreds of requests.
+        self._error = error.with_traceback(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Note it, and send it."""
