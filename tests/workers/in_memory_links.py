@@ -12,8 +12,8 @@ from workers.links.transport import Links
 
 Fault = Literal["not copied", "not waited for"]
 
-_LONG = 2_000_000
-"""Cycles, about a millisecond: a receiver that does not wait reads the ring too early."""
+_LONG = 20_000_000
+"""Cycles, about ten milliseconds: a receiver that does not wait reads the ring too early."""
 
 
 class InMemoryEdge:
