@@ -237,10 +237,9 @@ class EngineCore:
     def _prepare(self, inputs: JobInputs, *, waited: bool = False) -> None:
         """Accept a job whose inputs are ready, or refuse it, and hand its rows to the scheduler."""
         job = inputs.job
-        if job.ended:
-            return
-        if inputs.refusal is not None:
+        if inputs.refusal is not None and not job.ended:
             self._outbox.fail(job, inputs.refusal)
+        if job.ended:
             return
         try:
             accepted, rows = self._processor.prepare(inputs)
