@@ -237,7 +237,7 @@ class EngineCore:
     def _prepare(self, inputs: JobInputs, *, waited: bool = False) -> None:
         """Accept a job whose inputs are ready, or refuse it, and hand its rows to the scheduler."""
         job = inputs.job
-        if inputs.refusal is not None and not job.ended:
+        if inputs.refusal is not None:
             self._outbox.fail(job, inputs.refusal)
         if job.ended:
             return

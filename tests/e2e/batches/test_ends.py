@@ -46,7 +46,7 @@ def test_an_engine_that_dies_stops_the_job_with_what_is_done(part: str) -> None:
     with BatchLLM(FOLDER, threads=1, progress=False) as llm:
         (pid,) = set(children_of(os.getpid())[part]) - set(before.get(part, []))
         each = [{"max_tokens": 1}] + [{"max_tokens": 900}] * 300
-        killing = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
+        killing = threading.Timer(4.0, os.kill, (pid, signal.SIGKILL))
         killing.start()
         with pytest.raises(JobStoppedError, match="engine") as raised:
             llm.generate(["Water"] * 301, each, ignore_eos=True)
