@@ -17,27 +17,32 @@ class GatheredScores:
     def __init__(self, max_bytes: int) -> None:
         """So many bytes of answers."""
         self._most = max_bytes // _NUMBER_BYTES
-        self._answers: list[GatheredAnswer] = []
+        self._kept = 0  # by all that are not refused
+        self._large: set[GatheredAnswer] = set()  # those of them that may be
 
     @contextmanager
     def answer(self) -> Generator["GatheredAnswer"]:
         """One is gathered within the block."""
         answer = GatheredAnswer(self)
-        self._answers.append(answer)
         try:
             yield answer
         finally:
-            self._answers.remove(answer)
+            if not answer.refused:
+                self._forget(answer)
 
-    def bound(self) -> None:
-        """Called when an answer has grown: choose those that are refused."""
-        kept = [answer for answer in self._answers if not answer.refused]
-        excess = sum(answer.numbers for answer in kept) - self._most
-        for answer in sorted(kept, key=lambda answer: answer.numbers, reverse=True):
-            if excess <= 0 or answer.numbers * _LARGE_PART <= self._most:
-                return
-            excess -= answer.numbers
-            answer.refused = True
+    def grown(self, answer: "GatheredAnswer", more: int) -> None:
+        """An answer has so many more: refuse what is too much."""
+        self._kept += more
+        if answer.numbers * _LARGE_PART > self._most:
+            self._large.add(answer)
+        while self._kept > self._most and self._large:
+            largest = max(self._large, key=lambda each: each.numbers)
+            largest.refused = True
+            self._forget(largest)
+
+    def _forget(self, answer: "GatheredAnswer") -> None:
+        self._kept -= answer.numbers
+        self._large.discard(answer)
 
 
 class GatheredAnswer:
@@ -51,8 +56,9 @@ class GatheredAnswer:
     def grow_to(self, numbers: int) -> None:
         """It has so many from now on. Raises APIError `too_large` if it is refused: it may have
         been chosen since the last call."""
-        self.numbers = numbers
-        self._scores.bound()
+        if not self.refused:
+            more, self.numbers = numbers - self.numbers, numbers
+            self._scores.grown(self, more)
         if self.refused:
             message = (
                 f"logprobs: the answer has {numbers} log-probabilities of generated tokens so far, "
