@@ -89,7 +89,7 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
 
     def push(self, part: EncodedRows) -> bool:
         """Take finished rows; True once none is missing."""
-        if self.done.is_there():
+        if self.done.done():
             return False  # it has failed here, and the engine does not know yet
         if not isinstance(part, self._part):
             kind = type(part).__name__
@@ -99,12 +99,12 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
         self._place(rows, part)
         self._missing -= len(rows)
         if self._missing == 0:
-            self.done.come(None)
+            self.done.set(None)
         return self._missing == 0
 
     def fail(self, error: EngineError) -> None:
         super().fail(error)
-        self.done.come(error)
+        self.done.set(error)
 
     @abstractmethod
     def result(self, accepted: Accepted) -> AnswerT:

@@ -58,11 +58,11 @@ class Outcome(Generic[ResultT]):
             raise outcome.again()
         return outcome
 
-    def is_there(self) -> bool:
+    def done(self) -> bool:
         """It has come, or nobody waits for it any more."""
         return self._future.done()
 
-    def come(self, outcome: ResultT | EngineError) -> None:
+    def set(self, outcome: ResultT | EngineError) -> None:
         """It is this, unless it is there already."""
         if not self._future.done():
             self._future.set_result(outcome)
@@ -77,14 +77,14 @@ class PendingJob:
         self.accepted: Outcome[Accepted] = Outcome()
 
     def accept(self, message: Accepted) -> None:
-        self.accepted.come(message)
+        self.accepted.set(message)
 
     def time(self, timing: JobTiming) -> None:
         """How long the engine took up to now."""
         self.timing = timing
 
     def fail(self, error: EngineError) -> None:
-        self.accepted.come(error)
+        self.accepted.set(error)
 
 
 class JobClient(Protocol):

@@ -60,7 +60,7 @@ class ShortSteps:
 
     def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
-        if not self._classes.has_below:
+        if not self.present:
             self._beside_small = self.limited = False
             return False
         groups = self._classes.groups

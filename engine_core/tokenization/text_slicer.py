@@ -104,11 +104,12 @@ class TextSlicer:
         known = not isinstance(self._tokenizer.raw.model, Unigram)
         while known and (end := start + size + 2 * _CONTEXT) < stop:
             ahead = self._encode(start, end, continues, offsets=True)
+            ids = ahead.ids
             for count, length in islice(_boundaries(ahead, size), _CANDIDATES):
                 at = start + length
-                if self._continues_with(ahead.ids[count:], at):
+                if self._continues_with(ids[count:], at):
                     encoding = self._encode(start, at, continues, self._offsets)
-                    if encoding.ids == ahead.ids[:count]:
+                    if encoding.ids == ids[:count]:
                         return TextSlice(start, at, encoding, is_apart=False)
             size *= _GROWTH
         return self._slice(start, stop, continues=continues)

@@ -1,5 +1,6 @@
 """The engine's arrays of log-probabilities, token by token."""
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
@@ -32,8 +33,32 @@ def scored_tokens(
     return entries
 
 
-class SampledTokens(Sequence[ScoredToken]):
-    """Generated tokens with their log-probabilities. They stay arrays, as those of a prompt do."""
+class _Scored(Sequence[ScoredToken], ABC):
+    """Tokens with their log-probabilities in arrays. They become objects, which are ten times as
+    large, where some are taken."""
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredToken: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
+    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
+        """Slices are of consecutive tokens."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(len(self))
+            return self._between(begin, max(begin, end))
+        at = range(len(self))[index]
+        return self._between(at, at + 1)[0]
+
+    def __iter__(self) -> Iterator[ScoredToken]:
+        return iter(self[:])
+
+    @abstractmethod
+    def _between(self, begin: int, end: int) -> list[ScoredToken]:
+        """Those from `begin` to `end`, 0 <= begin <= end <= len."""
+
+
+class SampledTokens(_Scored):
+    """Generated tokens with their log-probabilities."""
 
     def __init__(self, width: int) -> None:
         """With `width` alternatives each, or as many as the engine sends."""
@@ -55,32 +80,15 @@ class SampledTokens(Sequence[ScoredToken]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    @overload
-    def __getitem__(self, index: int) -> ScoredToken: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
-    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
-        """Slices are of consecutive tokens."""
-        if isinstance(index, slice):
-            begin, end, _ = index.indices(len(self._ids))
-            return self._between(begin, max(begin, end))
-        at = range(len(self._ids))[index]
-        return self._between(at, at + 1)[0]
-
-    def __iter__(self) -> Iterator[ScoredToken]:
-        return iter(self[:])
-
     def _between(self, begin: int, end: int) -> list[ScoredToken]:
-        own = slice(4 * begin, 4 * end)
-        top = slice(self._columns * own.start, self._columns * own.stop)
+        own, top = _places(self._columns, begin, end)
         chosen, top_ids, likeliest = self._chosen[own], self._top_ids[top], self._top[top]
         some = Logprobs(self._columns, bytes(chosen), bytes(top_ids), bytes(likeliest))
         return scored_tokens(self._ids[begin:end], some, self._width, self._offsets[begin:end])
 
 
-class ScoredPrompt(Sequence[ScoredToken]):
-    """A prompt's tokens with their log-probabilities, as far as the engine has sent them. They stay
-    its arrays, and become objects, which are ten times as large, where some are taken."""
+class ScoredPrompt(_Scored):
+    """A prompt's tokens with their log-probabilities, as far as the engine has sent them."""
 
     def __init__(
         self, ids: list[int], width: int, offsets: Callable[[], list[int]] | None = None
@@ -98,21 +106,6 @@ class ScoredPrompt(Sequence[ScoredToken]):
     def __len__(self) -> int:
         return self._end
 
-    @overload
-    def __getitem__(self, index: int) -> ScoredToken: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
-    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
-        """Slices are of consecutive tokens."""
-        if isinstance(index, slice):
-            begin, end, _ = index.indices(self._end)
-            return self._between(begin, end)
-        at = range(self._end)[index]
-        return self._between(at, at + 1)[0]
-
-    def __iter__(self) -> Iterator[ScoredToken]:
-        return iter(self[:])
-
     def _between(self, begin: int, end: int) -> list[ScoredToken]:
         tokens = [ScoredToken(self._ids[0], None, [])] if begin == 0 < end else []
         for start, part in self._parts:
@@ -124,8 +117,13 @@ class ScoredPrompt(Sequence[ScoredToken]):
         return tokens
 
 
+def _places(width: int, begin: int, end: int) -> tuple[slice, slice]:
+    """Where some rows are in arrays of four bytes a row, and of `width` times that."""
+    return slice(4 * begin, 4 * end), slice(4 * width * begin, 4 * width * end)
+
+
 def _rows(logprobs: Logprobs, begin: int, end: int) -> Logprobs:
-    own, top = slice(4 * begin, 4 * end), slice(*(4 * logprobs.width * at for at in (begin, end)))
+    own, top = _places(logprobs.width, begin, end)
     return Logprobs(
         logprobs.width,
         logprobs.chosen[own],
