@@ -26,7 +26,7 @@ METRICS = Endpoint(
     "/metrics",
     Operation(arguments={"response_class": PlainTextResponse}),
     order=280,
-    needs_key=False,
+    needs_key="metrics_key",
 )
 
 
@@ -91,4 +91,5 @@ async def version(_: Request) -> Response:
 @METRICS.answered_by
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
+    record_of(request).is_probe = True
     return Response(await service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)

@@ -1,9 +1,10 @@
 """One HTTP process: `python -P -m server.app.api_process CONFIG.json FD INDEX`.
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes, of which this is number INDEX. The first SIGTERM drains, the second ends running
+processes, of which this is number INDEX. The first DRAIN_SIGNAL drains, the second ends running
 requests; SIGHUP reads API keys and the certificate again (`reload.py`); the supervisor answers
-Ctrl-C.
+Ctrl-C. SIGTERM ends it at once, and with it the daemon: one that drained beside others would have
+the daemon seem healthy and ill in turns.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import cast
 
 import msgspec
@@ -31,7 +33,7 @@ from server.settings.server_config import ServerConfig
 from server.wire.http_protocol import WireProtocol
 from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
-from workers.contract.supervision import BEAT_SECONDS, Heartbeat, exit_with_parent
+from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
@@ -43,22 +45,22 @@ _CLOSE_S = 2
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that keeps accepting after SIGTERM until the service has drained."""
+    """uvicorn that keeps accepting after DRAIN_SIGNAL until the service has drained."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn for SIGTERM and SIGINT."""
-        if sig == signal.SIGTERM:
-            self._loop.call_soon_threadsafe(self._terminate)
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle none but DRAIN_SIGNAL while it serves."""
+        asyncio.get_running_loop().add_signal_handler(DRAIN_SIGNAL, self._on_drain_signal)
+        yield
 
-    def _terminate(self) -> None:
+    def _on_drain_signal(self) -> None:
         if self._draining is None:
-            self._draining = self._loop.create_task(self._drain())
+            self._draining = asyncio.create_task(self._drain())
         else:
             self._service.cut()
 
@@ -70,7 +72,7 @@ class DrainingServer(uvicorn.Server):
 async def serve(
     config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
 ) -> None:
-    """Serve on `listener` until SIGTERM. Raises TokenizerError for a bad model folder."""
+    """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
     limits = config.limits
     unread = UnreadAnswers(limits.max_unread_bytes, limits.max_unread_seconds)

@@ -34,6 +34,7 @@ def build_config(
         api_keys=credentials.api_keys,
         cache_secret=secrets.token_hex(32),
         share_prefixes=_share_prefixes(command, credentials),
+        metrics_key=_metrics_key(command, credentials),
         tls=credentials.tls,
         cors_origins=settings.cors_origins,
         strict_fields=settings.strict_fields,
@@ -57,6 +58,13 @@ def _share_prefixes(command: ServeCommand, credentials: Credentials) -> tuple[st
         setting = command.setting_names.of("share_prefixes")
         raise SettingsError(f"{setting}: no API key is called {unknown[0]}")
     return named
+
+
+def _metrics_key(command: ServeCommand, credentials: Credentials) -> bool:
+    """Raises SettingsError where there is no key to ask for."""
+    if command.settings.metrics_key and not credentials.api_keys:
+        raise SettingsError(f"{command.setting_names.of('metrics_key')}: there are no API keys")
+    return command.settings.metrics_key
 
 
 def _traces_endpoint(command: ServeCommand) -> str | None:

@@ -1,6 +1,7 @@
 """API keys and the certificate, read when the daemon starts and again after SIGHUP."""
 
 import logging
+import stat
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ class Credentials:
         self._own_key = _own_key(command)
         self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
         self.tls = self._read_tls()
+        self._warn_of_readers()
 
     @property
     def api_keys(self) -> tuple[APIKey, ...]:
@@ -58,6 +60,11 @@ class Credentials:
                 _log.warning("%s; the former certificate stays in use", error)
         if not faults:
             _log.info("key files and certificates have been read again")
+
+    def _warn_of_readers(self) -> None:
+        secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
+        if shown := [file for file in secrets if Path(file).stat().st_mode & stat.S_IROTH]:
+            _log.warning("every user of this machine can read %s", ", ".join(shown))
 
     def _read_keys(self, file: str) -> list[GivenKey]:
         try:

@@ -4,13 +4,12 @@ import asyncio
 import http.client
 import logging
 import os
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
@@ -19,7 +18,7 @@ from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_serve
 from server.daemon.credentials import Credentials
 from server.daemon.hangup import Hangup
 from server.daemon.held_state import held_state
-from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
 from server.daemon.running_part import RunningPart
 from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
@@ -62,7 +61,8 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
     _log_to_stderr(settings.log_level)
     raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
-    with where as listener, _private_folder() as folder, ExitStack() as stack:
+    sweep_private_folders()
+    with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
         credentials = Credentials(command)
         port = listener.getsockname()[1]
         state = stack.enter_context(held_state(settings.state_dir))
@@ -72,9 +72,8 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
             _log.info("starting %s", describe(model))
         warn_of_few_open_files(config)
         with _room_for(f"write to {folder}"):
-            announcement = announce(folder, config.models)
-        with announcement:
-            return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
+            announce(announcement, config.models)
+        return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
 
 
 async def _supervise(
@@ -151,19 +150,17 @@ def _listening(host: str, port: int, setting_names: SettingNames) -> Generator[s
 
 
 @contextmanager
-def _private_folder() -> Generator[Path]:
-    """A folder (0700) for the daemon's sockets and its children's configurations.
+def _socket_folder() -> Generator[tuple[Path, TextIO]]:
+    """A private folder for the daemon's sockets and its children's configurations.
 
     Raises StartError if it cannot be made, or the names of its sockets would be too long.
     """
-    with _room_for("make a folder for sockets"):
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-    try:
+    with ExitStack() as stack:
+        with _room_for("make a folder for sockets"):
+            folder, announcement = stack.enter_context(private_folder())
         if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
             raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield folder, announcement
 
 
 @contextmanager

@@ -25,9 +25,7 @@ def held_state(setting: str | None) -> Generator[State]:
     try:
         lock = StateLock(folder)
     except StateFolderError as error:
-        # Nobody has asked for the default folder; a second daemon of a user has none.
-        level = logging.INFO if setting is None else logging.WARNING
-        _log.log(level, "no files and batches (--state-dir): %s", error)
+        _log.warning("%s; no files and batches: --state-dir names another folder, or none", error)
         yield State(fault=_UNUSABLE)
         return
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import tempfile
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TypeVar
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
-from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.daemon.running_daemons import announce, private_folder
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
@@ -98,11 +97,11 @@ async def running_engine(
         max_rows=2 * defaults.MAX_SEQUENCES,
         max_tokens=2 * defaults.MAX_PENDING_TOKENS,
     )
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
+    with private_folder() as (directory, announcement):
         model = set_up_model("model", folder, options, limits, f"{directory}/0")
-        async with running_model(model, Path(directory)) as engine:
-            with announce(Path(directory), [model]):
-                yield engine
+        async with running_model(model, directory) as engine:
+            announce(announcement, [model])
+            yield engine
 
 
 @asynccontextmanager

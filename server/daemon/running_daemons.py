@@ -3,8 +3,11 @@ does a program that has started an engine without HTTP."""
 
 import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +17,7 @@ from server.settings.server_config import ServedModel
 
 FOLDER_PREFIX = "penstock-"
 _FILE = "running.json"
+_SETTLED_S = 60.0
 
 
 class RunningDaemon(msgspec.Struct, frozen=True):
@@ -23,36 +27,52 @@ class RunningDaemon(msgspec.Struct, frozen=True):
     models: tuple[ServedModel, ...]
 
 
-def announce(folder: Path, models: Sequence[ServedModel]) -> TextIO:
-    """Say that this process serves `models`, with their sockets in private `folder`, until the
-    returned file is closed: the lock on it ends with the process, however that ends.
+@contextmanager
+def private_folder() -> Generator[tuple[Path, TextIO]]:
+    """A folder (0700) for sockets, and the file in it that `announce` writes.
 
-    Raises OSError.
+    The file is locked as long as this process lives, however that ends. Raises OSError.
     """
-    file = (folder / _FILE).open("w")
-    # Who looks for daemons holds it for a moment.
-    fcntl.flock(file, fcntl.LOCK_EX)
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    try:
+        with (folder / _FILE).open("w") as file:
+            # Who looks for daemons holds it for a moment.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield folder, file
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def announce(file: TextIO, models: Sequence[ServedModel]) -> None:
+    """Say in the file of a private folder that this process serves `models`. Raises OSError."""
     file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))).decode())
     file.flush()
-    return file
 
 
 def running_daemons() -> list[RunningDaemon]:
     """This user's daemons whose private folders are beside this process's own temporary files."""
+    found: list[RunningDaemon] = []
+    for folder in _own_folders():
+        with suppress(OSError, msgspec.DecodeError), (folder / _FILE).open() as file:
+            if _is_locked(file.fileno()):
+                found.append(msgspec.json.decode(file.read(), type=RunningDaemon))
+    return found
+
+
+def sweep_private_folders() -> None:
+    """Delete this user's private folders whose processes are gone."""
+    for folder in _own_folders():
+        # A younger one may be about to be locked.
+        with suppress(OSError), (folder / _FILE).open() as file:
+            is_old = time.time() - os.fstat(file.fileno()).st_mtime > _SETTLED_S
+            if is_old and not _is_locked(file.fileno()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folders() -> list[Path]:
+    own = os.getuid()
     folders = sorted(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"))
-    return [daemon for folder in folders if (daemon := _running(folder)) is not None]
-
-
-def _running(folder: Path) -> RunningDaemon | None:
-    try:
-        if folder.stat().st_uid != os.getuid():
-            return None
-        with (folder / _FILE).open() as file:
-            if not _is_locked(file.fileno()):
-                return None
-            return msgspec.json.decode(file.read(), type=RunningDaemon)
-    except (OSError, msgspec.DecodeError):  # another's folder, or a daemon that comes or goes
-        return None
+    return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == own]
 
 
 def _is_locked(file: int) -> bool:

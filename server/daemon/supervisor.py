@@ -15,7 +15,7 @@ from server.daemon.child_commands import Part
 from server.daemon.hangup import Hangup
 from server.daemon.kept_running import KeptRunning
 from server.daemon.running_part import RunningPart
-from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
+from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
@@ -235,13 +235,13 @@ class Supervisor:
         seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
         servers = self._servers()
         for child in servers:
-            child.signal(signal.SIGTERM)
+            child.signal(DRAIN_SIGNAL)
         await _first(
             _wait(servers, seconds if self._can_finish() else _ANSWER_S), self._force.wait()
         )
         if self._force.is_set():
             for child in servers:
-                child.signal(signal.SIGTERM)
+                child.signal(DRAIN_SIGNAL)
             await _wait(servers, _LAST_WORDS_S)
 
     async def _end(self, grace: float) -> None:

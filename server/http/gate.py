@@ -36,7 +36,9 @@ class Gate:
         self._others = others
         self._log, self._tracer = service.access_log, service.tracer
         self._open = {
-            endpoint.handler for endpoint in service.registry.endpoints if not endpoint.needs_key
+            endpoint.handler
+            for endpoint in service.registry.endpoints
+            if not endpoint.asks_for_key(service.config)
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from server.settings.server_config import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -46,13 +47,13 @@ class Endpoint:
         num_labels: int | None = None,
         variant_of: "Endpoint | None" = None,
         order: int = _LAST,
-        needs_key: bool = True,
+        needs_key: bool | Literal["metrics_key"] = True,
     ) -> None:
         """Models of these `tasks` serve it; there are none if it is not about a model. With
         `num_labels` only classifiers of exactly so many labels serve it. A variant is the same
         service in another form: the list of a model's endpoints has only the original. `order`
-        sorts the documentation and that list. Without `needs_key` it is open to clients without an
-        API key."""
+        sorts the documentation and that list. With `needs_key` only clients with an API key are
+        answered: always, never, or if the setting of that name says so."""
         self.method = method
         self.path = path
         self.operation = operation
@@ -60,7 +61,7 @@ class Endpoint:
         self.num_labels = num_labels if variant_of is None else variant_of.num_labels
         self.variant_of = variant_of
         self.order = order
-        self.needs_key = needs_key
+        self._needs_key = needs_key
         self._handler: Handler | None = None
 
     @property
@@ -75,6 +76,10 @@ class Endpoint:
             # A declaration without `answered_by`: a mistake in its module, found at start.
             raise NotImplementedError(f"{self.method} {self.path} has no handler")
         return self._handler
+
+    def asks_for_key(self, config: ServerConfig) -> bool:
+        """Whether a daemon that has API keys answers only those who send one."""
+        return config.metrics_key if self._needs_key == "metrics_key" else self._needs_key
 
     def answered_by(self, handler: Handler) -> Handler:
         """Decorates the handler."""

@@ -100,8 +100,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
     `port` is the bound one, never 0 in a daemon that runs. `cache_secret` is what cache salts of
-    keys are made with, and `share_prefixes` names those that have the same. Timeouts are in
-    seconds. `/v1/models` lists the models in this order. Several API processes share their counts
+    keys are made with, and `share_prefixes` names those that have the same. With `metrics_key`
+    `/metrics` needs a key. Timeouts are in seconds. `/v1/models` lists the models in this order. Several API processes share their counts
     in `count_files`, one for each of them; `process_file` names the daemon's processes.
     """
 
@@ -111,6 +111,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[APIKey, ...] = ()
     cache_secret: str = ""
     share_prefixes: tuple[str, ...] = ()
+    metrics_key: bool = False
     tls: TLS | None = None
     cors_origins: tuple[str, ...] = ()
     strict_fields: bool = False

@@ -110,6 +110,14 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             action="append",
         ),
     ] = ()
+    metrics_key: Annotated[
+        bool,
+        Flag(
+            FlagGroup.ACCESS,
+            "ask for an API key for /metrics too, which names keys and models (default: open)",
+            action="store_true",
+        ),
+    ] = False
     tls_cert: Annotated[
         str | None,
         Flag(

@@ -1,7 +1,6 @@
 """A real API process on a free port of the loopback, without the supervisor."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import httpx
 import msgspec
 
 from server.settings.server_config import ServerConfig
+from workers.contract.supervision import DRAIN_SIGNAL
 
 
 class ApiServer:
@@ -60,9 +60,9 @@ class ApiServer:
         """Wait until every engine serves."""
         self._wait_for(200)
 
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
+    def drain(self) -> None:
+        """As the supervisor does it."""
+        self.process.send_signal(DRAIN_SIGNAL)
 
     def _wait_for(self, *statuses: int) -> None:
         deadline = time.monotonic() + 20

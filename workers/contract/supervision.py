@@ -9,6 +9,7 @@ other end and never writes to it; the kernel closes it when the supervisor dies,
 """
 
 import os
+import signal
 import socket
 import stat
 import threading
@@ -19,6 +20,10 @@ BEAT_SECONDS = 1.0
 
 SILENT_BEATS = 8
 """A process that misses so many in a row stands still; it is noticed within 10 s."""
+
+DRAIN_SIGNAL = signal.SIGUSR1
+"""From the supervisor to an API process: finish what runs and exit; a second one ends what runs.
+Whoever sends it SIGTERM means its death."""
 
 _STDIN = 0
 

@@ -1,17 +1,15 @@
 """Engines that are started for a job, and what of them its results depend on."""
 
 import hashlib
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import msgspec
 
 from server.batch_files.answering.grouped_lines import GroupedLines, grouped_lines
 from server.daemon.child_commands import engine_parts
 from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.daemon.running_daemons import announce, private_folder
 from server.models.model_source import model_folder
 from server.models.served_models import build_served_models
 from server.settings.engine_settings import ModelSettings
@@ -31,8 +29,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
     """
     # Whoever submits all work at once expects it to wait.
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory:
-        folder = Path(directory)
+    with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
         config = ServerConfig(
             host="",
@@ -47,8 +44,8 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
         async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
             ready = stack.enter_async_context(grouped_lines(config))
             backend = await parts.until(ready, START_SECONDS)
-            with announce(folder, models):
-                yield backend
+            announce(announcement, models)
+            yield backend
 
 
 def result_options(command: ServeCommand) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import FOLDER_PREFIX, announce
+from server.daemon.running_daemons import announce, private_folder
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.server_config import Limits, ServedModel, ServerConfig
 
@@ -70,15 +69,15 @@ async def started_server(
     """
     tokenizer = tokenizer_for(case, tokenizer_file)
     with (
-        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as directory,
+        private_folder() as (directory, announcement),
         socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener,
     ):
-        folder = Path(directory) / "model"
+        folder = directory / "model"
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
         config = measured_server([model], api_workers)
-        parts = daemon_parts(config, listener.fileno(), Path(directory))
+        parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])
             # A connection must not wait in the queue of a socket that nobody here accepts from.
@@ -87,8 +86,8 @@ async def started_server(
             engine = EngineClient(model.engine.client_endpoint)
             try:
                 await engine.start()
-                with announce(Path(directory), [model]):
-                    yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
+                announce(announcement, [model])
+                yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
 

@@ -173,6 +173,13 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"monitoring": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
         ("monitoring.serviceMonitor.enabled", "monitoring.podMonitor.enabled"),
     ),
+    "metrics that Prometheus has no key for": (
+        {
+            "server": {"options": {"metrics_key": True}},
+            "monitoring": {"podMonitor": {"enabled": True}},
+        },
+        ("server.options.metrics_key", "monitoring.scrape.apiKey.secret"),
+    ),
     "an alert that never fires": (
         {
             "server": {"stallSeconds": 10},

@@ -209,19 +209,23 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
     assert "worker 0 of all-MiniLM-L6-v2 was killed by SIGKILL" in said
 
 
-def test_when_an_api_process_dies_the_other_finishes(generator: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_when_an_api_process_dies_the_other_finishes(
+    generator: str, number: signal.Signals
+) -> None:
     with running(generator, "--api-workers", "2", "--drain-timeout", "120") as daemon:
         lines: list[str] = []
         address: list[tuple[str, int]] = []
         reader = open_stream(daemon, lines, address)
         first, second = daemon.children()["server.app.api_process"]
         idle = first if serves(second, *address) else second
-        os.kill(idle, signal.SIGKILL)
+        os.kill(idle, number)
         wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
         assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
         reader.join(120)
         assert lines[-1] == "data: [DONE]"
         assert daemon.exit_code(10) == 1
+    assert any(f"was killed by {number.name}; stopping" in line for line in daemon.log)
 
 
 def test_nothing_outlives_a_killed_supervisor(generator: str) -> None:

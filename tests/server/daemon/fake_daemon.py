@@ -30,7 +30,7 @@ def terminate(*_):
     with (folder / "diary").open("a") as diary:
         diary.write(name + "\\n")
     sys.exit(0)
-signal.signal(signal.SIGTERM, terminate)
+signal.signal(signal.SIGUSR1 if name.startswith("api") else signal.SIGTERM, terminate)
 (folder / f"{name}.new").write_text(f"{os.getpid()} {os.getsid(0)}")
 (folder / f"{name}.new").rename(folder / name)
 while sys.stdin.read():
@@ -46,7 +46,7 @@ class FakeDaemon:
         self.parts: list[Part] = []
 
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
-        """A child that on SIGTERM works for so many seconds, or "never" ends what it does before a
+        """A child that on its signal to stop works for so many seconds, or "never" ends what it does before a
         second one, or does "ignore" it. Engines and workers are of `model`."""
         arguments = [str(self.folder), name, on_terminate]
         self._add(name, role, ["-c", CHILD, *arguments], model)
@@ -83,7 +83,7 @@ class FakeDaemon:
         return int((self.folder / name).read_text().split()[0])
 
     def diary(self) -> list[str]:
-        """Who ended by SIGTERM, in order."""
+        """Who ended by a signal to stop, in order."""
         return (self.folder / "diary").read_text().splitlines()
 
     def reloads(self) -> list[str]:

@@ -20,6 +20,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     first, second = tmp_path / "first.keys", tmp_path / "second.keys"
     first.write_text("one\n")
     second.write_text("two\n")
+    first.chmod(0o600)
+    second.chmod(0o600)
     return first, second
 
 
@@ -106,3 +108,14 @@ def test_a_pair_that_fits_is(tmp_path: Path) -> None:
 def test_a_start_needs_all_files(files: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="gone cannot be read"):
         Credentials(command_of(*files, tmp_path / "gone"))
+
+
+def test_files_that_every_user_can_read_are_named_once(
+    files: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = make_certificate(tmp_path)
+    for file, mode in ((files[0], 0o644), (files[1], 0o640), (cert, 0o644), (key, 0o604)):
+        file.chmod(mode)
+    credentials = Credentials(command_of(*files, tls=(cert, key)))
+    credentials.read_again()
+    assert caplog.messages == [f"every user of this machine can read {files[0]}, {key}"]

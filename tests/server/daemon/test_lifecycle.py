@@ -233,7 +233,7 @@ def test_a_drain_lets_what_runs_finish(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
     deployment = builder.open(server_config(*models, drain_timeout=20))
     with running(deployment) as (completion, stream, embedding):
-        deployment.api.terminate()
+        deployment.api.drain()
         wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
         refused = deployment.post("/v1/completions", {"prompt": "a"})
         assert refused.status_code == 503
@@ -254,7 +254,7 @@ def test_the_end_of_the_drain_tells_everyone_once(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
     deployment = builder.open(server_config(*models, drain_timeout=0.3))
     with running(deployment) as (completion, stream, embedding):
-        deployment.api.terminate()
+        deployment.api.drain()
         for request in (completion, embedding):
             assert request.result().status_code == 503
             assert request.result().json()["error"]["code"] == "draining"
@@ -270,9 +270,9 @@ def test_a_second_sigterm_tells_everyone_and_ends_at_once(builder):
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
     deployment = builder.open(server_config(*models, drain_timeout=60))
     with running(deployment) as (completion, stream, embedding):
-        deployment.api.terminate()
+        deployment.api.drain()
         wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
-        deployment.api.terminate()
+        deployment.api.drain()
         for request in (completion, embedding):
             assert request.result().status_code == 503
             assert request.result().json()["error"]["code"] == "draining"
@@ -283,7 +283,7 @@ def test_a_second_sigterm_tells_everyone_and_ends_at_once(builder):
 def test_an_idle_daemon_stops_within_a_moment(builder):
     deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=60))
     deployment.http.get("/version")  # a connection that stays open
-    deployment.api.terminate()
+    deployment.api.drain()
     assert deployment.api.process.wait(5) == 0
 
 

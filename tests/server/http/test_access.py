@@ -58,6 +58,17 @@ def test_health_and_metrics_need_none(guarded: Deployment, path: str) -> None:
     assert guarded.http.get(path).status_code == 200
 
 
+def test_metrics_behind_the_key(builder: DeploymentBuilder) -> None:
+    config = server_config(builder.model("writer", "generate"))
+    closed = builder.open(
+        msgspec.structs.replace(config, api_keys=api_keys("one"), metrics_key=True)
+    )
+    assert closed.http.get("/metrics").status_code == 401
+    answer = closed.http.get("/metrics", headers={"Authorization": "Bearer one"})
+    assert "penstock_http_requests_total" in answer.text
+    assert closed.http.get("/health/live").status_code == 200
+
+
 def cors_headers(answer: httpx.Response) -> list[str]:
     return [name for name in answer.headers if name.startswith("access-control")]
 

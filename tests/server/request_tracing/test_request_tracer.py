@@ -205,7 +205,7 @@ def test_what_waits_is_sent_at_the_end(
     deployment = opened(builder, collector.url)
     deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
     assert not collector.requests
-    deployment.api.terminate()
+    deployment.api.drain()
     assert deployment.api.process.wait(10) == 0
     assert len(spans(collector)) == 5
 
@@ -226,7 +226,7 @@ def test_a_collector_that_is_away(
     wait_until(lambda: bool(lines()), seconds=10)
     deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
     started = time.monotonic()
-    deployment.api.terminate()
+    deployment.api.drain()
     assert deployment.api.process.wait(10) == 0
     assert time.monotonic() - started < 4
     (line,) = lines()
@@ -260,7 +260,7 @@ def test_a_collector_in_trouble_holds_up_nobody(
         assert slowest < 1
         wait_until(lambda: collector.requests != [])
         started = time.monotonic()
-        deployment.api.terminate()
+        deployment.api.drain()
         assert deployment.api.process.wait(10) == 0
         assert time.monotonic() - started < 4
     said = capfd.readouterr().err

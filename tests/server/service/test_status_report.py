@@ -102,7 +102,7 @@ def test_a_daemon_that_drains_says_so(builder) -> None:
     deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=20))
     deployment.engines["writer"].script.held = True
     with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
-        deployment.api.terminate()
+        deployment.api.drain()
         wait_until(lambda: status(deployment).draining)
 
 

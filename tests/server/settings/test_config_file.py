@@ -23,6 +23,7 @@ share_prefixes: [shop, all]
 cors_origins: [https://chat.example.org, "*"]
 strict_fields: true
 metrics_alias: vllm
+metrics_key: true
 access_log: json
 otlp_traces_endpoint: https://collector/v1/traces
 max_requests: 10
@@ -135,6 +136,7 @@ def everything(folder: Path) -> Settings:
         cors_origins=("https://chat.example.org", "*"),
         strict_fields=True,
         metrics_alias="vllm",
+        metrics_key=True,
         access_log="json",
         otlp_traces_endpoint="https://collector/v1/traces",
         max_requests=10,

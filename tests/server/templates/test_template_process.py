@@ -275,7 +275,7 @@ def test_a_stopped_process_goes_with_the_api_process(tokenizer):
     with chat_deployment(tokenizer, {"writer": ENDLESS}) as own:
         (stopped,) = pids(own.api.process.pid)
         os.kill(stopped, signal.SIGSTOP)
-        own.api.terminate()
+        own.api.drain()
         assert own.api.process.wait(20) == 0
         assert not is_alive(stopped)
         with pytest.raises(httpx.ConnectError):

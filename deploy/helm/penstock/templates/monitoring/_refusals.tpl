@@ -5,6 +5,10 @@
 {{- if and .serviceMonitor.enabled .podMonitor.enabled -}}
 {{- fail "monitoring.serviceMonitor.enabled and monitoring.podMonitor.enabled are both true: Prometheus would count every pod twice." -}}
 {{- end -}}
+{{- $monitored := or .serviceMonitor.enabled .podMonitor.enabled -}}
+{{- if and $monitored $.Values.server.options.metrics_key (not .scrape.apiKey.secret) -}}
+{{- fail "server.options.metrics_key is true, but monitoring.scrape.apiKey.secret is empty: Prometheus could not read the metrics." -}}
+{{- end -}}
 {{- $stalled := .prometheusRule.alerts.engineStalled -}}
 {{- $ends := $.Values.server.stallSeconds -}}
 {{- if and .prometheusRule.enabled $stalled.enabled $ends (ge (float64 $stalled.seconds) (float64 $ends)) -}}

@@ -20,6 +20,12 @@ path: /metrics
 scheme: {{ include "penstock.scheme" . }}
 interval: {{ .Values.monitoring.scrape.interval }}
 scrapeTimeout: {{ .Values.monitoring.scrape.timeout }}
+{{- with .Values.monitoring.scrape.apiKey }}
+{{- if .secret }}
+authorization:
+  credentials: {name: {{ .secret }}, key: {{ .key }}}
+{{- end }}
+{{- end }}
 {{- if .Values.tls.existingSecret }}
 {{- with .Values.monitoring.scrape.tls }}
 tlsConfig:
