@@ -1,6 +1,7 @@
 """Kinds of message, and the form in which a template takes each."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -70,12 +71,16 @@ class CallManner(NamedTuple):
         }
 
 
+# Conversations of many messages have few kinds.
+_kind = lru_cache(256)(Kind)
+
+
 def kinds_of(messages: Sequence[Message]) -> list[Kind]:
     """The kind of each message of a conversation."""
     kinds: list[Kind] = []
-    for place, message in enumerate(messages):
+    for message in messages:
         has_calls = bool(message.get("tool_calls"))
-        kinds.append(Kind(message["role"], not place and not has_calls, has_calls))
+        kinds.append(_kind(message["role"], not kinds and not has_calls, has_calls))
     return kinds
 
 
@@ -103,5 +108,7 @@ def has_text(message: Message) -> bool:
 
 
 def reasoning_name(message: Message) -> str | None:
-    """The name under which a message has reasoning, if it has any."""
-    return next((name for name in REASONING_NAMES if message.get(name)), None)
+    """The name under which a client's message has reasoning, if it has any."""
+    if "reasoning_content" in message:
+        return "reasoning_content"
+    return "reasoning" if "reasoning" in message else None

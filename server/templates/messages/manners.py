@@ -37,7 +37,8 @@ from server.templates.messages.probe_messages import (
 
 # Of processor time. What has not been probed by then counts as written.
 _SECONDS = 1.0
-_UNUSUAL_KINDS = 64
+UNUSUAL_KINDS = 64
+"""Kinds of messages with a template's own roles that are remembered."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
 
 
@@ -70,7 +71,7 @@ class ProbedManners:
         self._render = render
         self._until = time.process_time() + _SECONDS
         self._usual = {kind: Manner(kind.role) for kind in _USUAL}
-        self._unusual = lru_cache(_UNUSUAL_KINDS)(self._probed)
+        self._unusual = lru_cache(UNUSUAL_KINDS)(self._probed)
         self.calls = CallManner()
         for kind in _USUAL:
             if kind.has_calls:
@@ -78,19 +79,21 @@ class ProbedManners:
             self._usual[kind] = self._probed_usual(kind)
         self.loses_reasoning = self._writes_reasoning() is False
         self._until = math.inf
-        self.orders = Orders(lambda messages: render(self.shaped(messages)))
+        self.orders = Orders(self._prompt_of_order)
 
     def of(self, kind: Kind) -> Manner:
         """The manner of a kind."""
         return self._usual.get(kind) or self._unusual(kind)
 
-    def shaped(self, messages: Sequence[Message]) -> list[Message]:
-        """Clients' messages in the forms that the template takes."""
-        kinds = kinds_of(messages)
+    def shaped(self, messages: Sequence[Message], kinds: Sequence[Kind]) -> list[Message]:
+        """Clients' messages, which are of these kinds, in the forms that the template takes."""
         return [
             shaped_message(message, self.of(kind), self.calls)
             for message, kind in zip(messages, kinds, strict=True)
         ]
+
+    def _prompt_of_order(self, messages: Sequence[Message]) -> str:
+        return self._render(self.shaped(messages, kinds_of(messages)))
 
     def _probed_usual(self, kind: Kind) -> Manner:
         """A developer's is that of a system where the template knows no developer."""
@@ -149,7 +152,8 @@ class ProbedManners:
     def _writes_reasoning(self) -> bool | None:
         """Whether a template writes reasoning anywhere: many leave out that of earlier turns."""
         reasoning = dict.fromkeys(REASONING_NAMES, THOUGHT)
-        answer, call = self.shaped([{"role": "assistant", "content": TEXT}, TELLING_CALL])
+        messages = [{"role": "assistant", "content": TEXT}, TELLING_CALL]
+        answer, call = self.shaped(messages, kinds_of(messages))
         trials = [self._trial(answer | reasoning, LATER), self._trial(call | reasoning, OF_CALLS)]
         return _summary(trials)
 
@@ -174,7 +178,8 @@ class ProbedManners:
         """That of `message` as it is; None if the template refuses it."""
         if time.process_time() > self._until:
             return None
-        messages = self.shaped([*place.before, USER, *place.after])
+        around = [*place.before, USER, *place.after]
+        messages = self.shaped(around, kinds_of(around))
         messages[len(place.before)] = message
         try:
             return self._render(messages)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from jinja2.exceptions import TemplateError
+
 from server.echoed import quoted
 from server.templates.messages.kinds import (
     CallManner,
@@ -12,7 +14,7 @@ from server.templates.messages.kinds import (
     kinds_of,
     reasoning_name,
 )
-from server.templates.messages.manners import ProbedManners
+from server.templates.messages.manners import UNUSUAL_KINDS, ProbedManners
 
 
 class LeftOutError(Exception):
@@ -24,37 +26,44 @@ class LeftOutError(Exception):
 
 
 def shaped_messages(messages: Sequence[Message], manners: ProbedManners) -> list[Message]:
-    """The messages in the forms that a template takes. Raises LeftOutError."""
+    """The messages in the forms that a template takes. Raises LeftOutError, and TemplateError for
+    more kinds of messages than are probed for one conversation."""
     kinds = kinds_of(messages)
+    if len(set(kinds)) > UNUSUAL_KINDS:
+        raise TemplateError(f"they have more than {UNUSUAL_KINDS} roles")
     for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
-        _check(message, f"messages[{place}]", kind, manners)
+        if (left_out := _left_out(message, kind, manners)) is not None:
+            field, what = left_out
+            raise LeftOutError(f"messages[{place}].{field}", what)
     for place in manners.orders.lost_places(kinds):
         if kinds[place].has_calls or has_text(messages[place]):
             what = f"a message of role {quoted(kinds[place].role)} among messages in this order"
             raise LeftOutError(f"messages[{place}].role", what)
-    return manners.shaped(messages)
+    return manners.shaped(messages, kinds)
 
 
-def _check(message: Message, field: str, kind: Kind, manners: ProbedManners) -> None:
-    """Raises LeftOutError."""
-    manner, role = manners.of(kind), quoted(kind.role)
-    if kind.has_calls:
-        _check_calls(message, field, manner, manners.calls)
-    elif manner.is_written is False and has_text(message):
+def _left_out(message: Message, kind: Kind, manners: ProbedManners) -> tuple[str, str] | None:
+    """The field that a template leaves out in every message of a kind, and a word for it."""
+    manner = manners.of(kind)
+    if kind.has_calls and (lost := _left_out_of_calls(message, manner, manners.calls)):
+        return lost
+    if manner.is_written is False and not kind.has_calls and has_text(message):
         place = "first" if kind.is_first else "later"
-        raise LeftOutError(f"{field}.role", f"a {place} message of role {role}")
+        return "role", f"a {place} message of role {quoted(kind.role)}"
     if manner.loses_name and message.get("name"):
-        raise LeftOutError(f"{field}.name", f"names in messages of role {role}")
-    if manners.loses_reasoning and (name := reasoning_name(message)) is not None:
-        raise LeftOutError(f"{field}.{name}", "the reasoning of earlier answers")
+        return "name", f"names in messages of role {quoted(kind.role)}"
+    if manners.loses_reasoning and (name := reasoning_name(message)) and message[name]:
+        return name, "the reasoning of earlier answers"
+    return None
 
 
-def _check_calls(message: Message, field: str, manner: Manner, calls: CallManner) -> None:
-    """Raises LeftOutError."""
+def _left_out_of_calls(
+    message: Message, manner: Manner, calls: CallManner
+) -> tuple[str, str] | None:
     if calls.is_written is False:
-        raise LeftOutError(f"{field}.tool_calls", "tool calls")
+        return "tool_calls", "tool calls"
     if calls.loses_second and len(message["tool_calls"]) > 1:
-        raise LeftOutError(f"{field}.tool_calls[1]", "all tool calls of a message but the first")
+        return "tool_calls[1]", "all tool calls of a message but the first"
     if manner.is_written is False and has_text(message):
-        what = "one of an assistant's text and the tool calls beside it"
-        raise LeftOutError(f"{field}.content", what)
+        return "content", "an assistant's text or the tool calls beside it"
+    return None
