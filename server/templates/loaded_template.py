@@ -18,7 +18,7 @@ class LoadedTemplate:
         """Raises TemplateError; may take any time and memory, as prompts may."""
         self._template = template
         self._compiled = compile_template(template.source)
-        self._manners = self._probed({})
+        self.manners = self._probed({})
 
     def prompt(self, conversation: Conversation) -> str:
         """The prompt of a client's messages. Raises LeftOutError, and whatever the template does:
@@ -28,7 +28,7 @@ class LoadedTemplate:
     def shaped(self, conversation: Conversation) -> list[Message]:
         """The messages in the forms that the template takes. Raises LeftOutError."""
         try:
-            return shaped_messages(conversation.messages, self._manners)
+            return shaped_messages(conversation.messages, self.manners)
         except LeftOutError:
             if not conversation.variables:
                 raise

@@ -141,7 +141,7 @@ class ProbedManners:
         """The first manner in which a template writes a call; without one, as most take calls."""
         trials: list[_Trial] = []
         for arguments_are_text in (False, True):
-            for no_content in ({}, {"content": None}, {"content": ""}):
+            for no_content in ({}, {"content": ""}, {"content": None}):
                 manner = CallManner(arguments_are_text, no_content)
                 trials.append(self._trial(manner.shaped(TELLING_CALL), OF_CALLS))
                 if trials[-1].written:
