@@ -114,7 +114,9 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
     for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
-    return found | _reasoning(message, field)
+    if message.reasoning_content is not None or message.reasoning is not None:
+        found |= _reasoning(message, field)
+    return found
 
 
 def _content(
@@ -135,8 +137,6 @@ def _with_refusal(
 
 def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
     """What led to an answer, by the name that the request has for it. Raises APIError."""
-    if message.reasoning_content is None and message.reasoning is None:
-        return {}
     name, value = name_and_value(
         (f"{field}.reasoning_content", message.reasoning_content),
         (f"{field}.reasoning", message.reasoning),
