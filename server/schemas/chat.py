@@ -34,13 +34,15 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation. An assistant's may lack `content`. Roles beside `system`,
-    `developer`, `user`, `assistant` and `tool` are the template's to know."""
+    `developer`, `user`, `assistant` and `tool` are the template's to know. `reasoning` is another
+    name of `reasoning_content`."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[ContentPart] | None = None
     refusal: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 

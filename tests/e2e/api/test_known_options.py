@@ -24,7 +24,7 @@ LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in ra
 # Whatever a template can be told shows in its prompt.
 TEMPLATE = """\
 {{ bos_token }}{% for message in messages %}{{ message.name or '' }}: {{ message.content }}
-{% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
+{{ message.reasoning or '' }}{% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
 {% if add_generation_prompt %} >{% endif %}"""
 
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
