@@ -1,17 +1,10 @@
 """The tokenizer for what continues a text: it puts nothing before it."""
 
-import json
-from typing import Any, TypeVar
-
 from tokenizers import Tokenizer
-from tokenizers.normalizers import Normalizer
-from tokenizers.normalizers import Sequence as Normalizers
-from tokenizers.pre_tokenizers import PreTokenizer
-from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-_Rule = dict[str, Any]
-_PartT = TypeVar("_PartT", Normalizer, PreTokenizer)
-_NO_NORMALIZER: _Rule = {"type": "Sequence", "normalizers": []}
+from engine_core.tokenization.pipeline_rules import PipelineRules, Rule
+
+_NO_NORMALIZER: Rule = {"type": "Sequence", "normalizers": []}
 
 
 def continuing(tokenizer: Tokenizer) -> Tokenizer:
@@ -20,33 +13,17 @@ def continuing(tokenizer: Tokenizer) -> Tokenizer:
 
     Such rules also put a space behind an added token, which this tokenizer does not.
     """
-    rules = _rule(tokenizer.normalizer), _rule(tokenizer.pre_tokenizer)
-    normalizer, pre_tokenizer = map(_without_prefix, rules)
-    if (normalizer, pre_tokenizer) == rules:
+    rules = PipelineRules.of(tokenizer)
+    if (without := rules.changed(_without_prefix)) == rules:
         return tokenizer
     other = Tokenizer(tokenizer.model)
-    if normalizer:
-        other.normalizer = _read(Normalizers([]), normalizer)
-    if pre_tokenizer:
-        other.pre_tokenizer = _read(PreTokenizers([]), pre_tokenizer)
+    without.put_into(other)
     added = tokenizer.get_added_tokens_decoder()
     other.add_tokens([added[token] for token in sorted(added)])  # pyright: ignore[reportUnknownMemberType]
     return other
 
 
-def _rule(part: Normalizer | PreTokenizer | None) -> _Rule:
-    return json.loads(part.__getstate__()) if part is not None else {}
-
-
-def _read(part: _PartT, rule: _Rule) -> _PartT:
-    part.__setstate__(json.dumps(rule).encode())
-    return part
-
-
-def _without_prefix(rule: _Rule) -> _Rule:
-    for parts in ("normalizers", "pretokenizers"):
-        if parts in rule:
-            return rule | {parts: list(map(_without_prefix, rule[parts]))}
+def _without_prefix(rule: Rule) -> Rule:
     if rule.get("type") == "Prepend":
         return _NO_NORMALIZER
     if rule.get("type") == "Metaspace":

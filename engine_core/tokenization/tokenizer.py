@@ -10,9 +10,10 @@ from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from engine_core.tokenization.byte_level import longest_token
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.continuation import continuing
 from workers.contract.config import LoadFormat
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, ModelConfigError
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -50,15 +51,19 @@ class Tokenizer:
 
     @classmethod
     def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
-        """The tokenizer beside a checkpoint's weights.
+        """The tokenizer beside a checkpoint's weights, with the settings in the files beside it.
 
         Random weights need none: a text is then a list of words like `<17>`, one an id.
-        Raises TokenizerError, as `load` does.
+        Raises TokenizerError, as `load` does, also for settings that are not obeyed.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
         if load_format == "dummy" and not file.exists():
             return cls(_numbered_words(model.vocab_size))
         tokenizer = cls.read(file)
+        try:
+            TokenizerSettings(Path(model.path)).put_into(tokenizer.raw)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
         if model.lowercase:
             tokenizer.lowercase()
         return tokenizer
