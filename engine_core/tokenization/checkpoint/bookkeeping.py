@@ -10,15 +10,17 @@ _ORIGIN = """
     _commit_hash _from_auto _name_or_path name_or_path auto_map backend cache_dir device_map
     force_download from_slow is_local local_files_only processor_class revision subfolder token
     tokenizer_class tokenizer_type slow_tokenizer_class transformers_version trust_remote_code
-    use_auth_token use_fast verbose model_type dtype torch_dtype unsloth_version task language
+    use_auth_token use_fast verbose model_type dtype torch_dtype unsloth_fixed unsloth_version
+    task language
 """
 _FILES = """
     added_tokens_file files_loaded full_tokenizer_file merges_file special_tokens_map_file
     tokenizer_config_file tokenizer_file vocab_file
 """
 _LENGTHS = """
-    max_len max_len_sentences_pair max_len_single_sentence max_length model_max_length
-    pad_to_multiple_of padding padding_side stride truncation truncation_side truncation_strategy
+    max_len max_len_sentences_pair max_len_single_sentence max_length max_seq_length
+    model_max_length pad_to_multiple_of padding padding_side stride truncation truncation_side
+    truncation_strategy
 """
 _OUTPUTS = """
     model_input_names pad_token_type_id return_attention_mask return_token_type_ids
@@ -31,7 +33,7 @@ _DECODING = """
 _SLOW_FORM = """
     add_bos_token add_eos_token do_basic_tokenize end_n_top extra_ids handle_chinese_chars
     keep_accents legacy_behaviour mecab_kwargs never_split remove_space sp_model_kwargs
-    split_by_punct start_n_top unk_id vocab_size vocab_type wordpieces_prefix
+    split_by_punct start_n_top suffix_first unk_id vocab_size vocab_type wordpieces_prefix
 """
 _CHATS = """
     chat_control_tokens chat_template response_schema response_template tool_parser_type

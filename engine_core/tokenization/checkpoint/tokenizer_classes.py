@@ -137,7 +137,11 @@ _WHATEVER_IS_NAMED: Mapping[str, str] = {
 
 _LLAMA_NAME, _ANY = "LlamaTokenizer", "TokenizersBackend"
 
-KEYS_OF_CLASSES = frozenset(rule.key for each in _CLASSES.values() for rule in each.rules)
+KEYS_OF_CLASSES = frozenset(
+    rule.key
+    for rules in (EVERY_CLASS, *(each.rules for each in _CLASSES.values()))
+    for rule in rules
+)
 """Keys that some class reads. The others do not, as in transformers."""
 
 

@@ -4,15 +4,12 @@ into the tokenizer that this describes."""
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
+from engine_core.tokenization.checkpoint.added_tokens import add_tokens
 from engine_core.tokenization.checkpoint.bookkeeping import BOOKKEEPING, NOT_SUPPORTED
 from engine_core.tokenization.checkpoint.class_rules import Declared
-from engine_core.tokenization.checkpoint.special_tokens import (
-    DeclaredToken,
-    read_declared_tokens,
-)
+from engine_core.tokenization.checkpoint.special_tokens import read_declared_tokens
 from engine_core.tokenization.checkpoint.tokenizer_classes import (
     EVERY_CLASS,
     GENERIC,
@@ -21,10 +18,7 @@ from engine_core.tokenization.checkpoint.tokenizer_classes import (
     tokenizer_class,
 )
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.model_config import ModelConfigError, read_json
-
-_TOKENIZER_FILE = "tokenizer.json"
-_READER = "a tokenizer"
+from workers.contract.model_config import read_json
 
 
 class TokenizerSettings:
@@ -36,95 +30,41 @@ class TokenizerSettings:
 
     def __init__(self, folder: Path, refuse: Refuse = stop) -> None:
         file = folder / "tokenizer_config.json"
-        keys = ConfigKeys(file, _json(file), refuse=refuse)
-        config = _json(folder / "config.json")
+        keys, config = ConfigKeys(file, _json(file), refuse=refuse), _json(folder / "config.json")
         self._declared = Declared(keys, read_declared_tokens(folder, keys, refuse), config, refuse)
-        self._class = self._own_class(folder)
+        self._class = _class(folder / "tokenizer.json", self._declared)
 
     @property
     def template_tokens(self) -> dict[str, str]:
         """The named tokens, as chat templates write them: `bos_token`, `eos_token`, ..."""
-        named = {
-            name: token and token.content for name, token in self._declared.tokens.named.items()
-        }
-        return {name: text for name, text in ({**self._class.tokens, **named}).items() if text}
+        named = self._declared.tokens.named
+        usual = {name: text for name, text in self._class.tokens.items() if name not in named}
+        return usual | {name: token.content for name, token in named.items() if token}
 
     def check_keys(self) -> None:
         """Refuse keys that are not known, and values that no tokenizer obeys here."""
         keys = self._declared.keys
         keys.neutral(NOT_SUPPORTED)
-        keys.ignore(*KEYS_OF_CLASSES, *(rule.key for rule in EVERY_CLASS))
-        keys.check_all_read(BOOKKEEPING, _READER)
+        keys.ignore(*KEYS_OF_CLASSES)
+        keys.check_all_read(BOOKKEEPING, "a tokenizer")
 
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let what was read from tokenizer.json obey the settings, or refuse them."""
         self.check_keys()
         for rule in (*EVERY_CLASS, *self._class.rules):
             rule.apply(tokenizer, self._declared)
-        self._add_tokens(tokenizer)
-
-    def _add_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add the declared tokens that tokenizer.json lacks, or has with other properties."""
-        declared = self._declared.tokens
-        own = {each.content: each for each in tokenizer.get_added_tokens_decoder().values()}
-        named = {token.content for token in declared.named.values() if token}
-        changed = dict[str, AddedToken]()
-        for _, token in sorted(declared.by_id.items()):
-            had, added = own.get(token.content), _added(token)
-            if had is None or not (declared.only_ids or repr(had) == repr(added)):
-                added.special |= token.content in named
-                changed[token.content] = added
-        self._check_changed(changed)
-        for token in (*declared.special, *self._usual_tokens(tokenizer)):
-            if token.content not in own:
-                changed.setdefault(token.content, _added(token))
-        tokenizer.add_tokens(list(changed.values()))  # pyright: ignore[reportUnknownMemberType]
-        self._check_ids(tokenizer)
-
-    def _usual_tokens(self, tokenizer: Tokenizer) -> list[DeclaredToken]:
-        """Those of the class's own tokens that are in the vocabulary."""
-        named = self._declared.tokens.named
-        texts = [text for name, text in self._class.tokens.items() if name not in named]
-        known = [text for text in texts if tokenizer.token_to_id(text) is not None]
-        return [DeclaredToken(text, special=True) for text in known]
-
-    def _check_changed(self, changed: dict[str, AddedToken]) -> None:
-        """Refuse what the class does not heed of the special tokens."""
-        if not self._class.resets_special:
-            return
-        for token in self._declared.tokens.special:
-            added = changed.get(token.content)
-            if added is not None and (added.lstrip or added.rstrip or added.single_word):
-                what = f"{token.content} is not supported with lstrip, rstrip or single_word"
-                self._refuse(what)
-
-    def _check_ids(self, tokenizer: Tokenizer) -> None:
-        for index, token in self._declared.tokens.by_id.items():
-            if (actual := tokenizer.token_to_id(token.content)) != index:
-                self._refuse(f"{token.content} is {index}, and by tokenizer.json {actual}")
-
-    def _refuse(self, text: str) -> None:
-        error = ModelConfigError(f"{self._declared.tokens.source}: {text}")
-        self._declared.refuse(error)
-
-    def _own_class(self, folder: Path) -> TokenizerClass:
-        """The class that reads the tokenizer. One that is not known is refused."""
-        keys, config = self._declared.keys, self._declared.config
-        named = keys.optional("tokenizer_class", str) or config.get("tokenizer_class")
-        byte_level = named is not None and _is_byte_level(folder / _TOKENIZER_FILE)
-        own = tokenizer_class(str(config.get("model_type")), named, byte_level=byte_level)
-        if own is None:
-            self._declared.refuse(keys.error(f"tokenizer_class {named!r} is not supported"))
-        return own or GENERIC
+        add_tokens(tokenizer, self._declared, self._class)
 
 
-def _added(token: DeclaredToken) -> AddedToken:
-    properties = {
-        name: value
-        for name, value in msgspec.structs.asdict(token).items()
-        if name != "content" and value is not None
-    }
-    return AddedToken(token.content, **properties)
+def _class(file: Path, declared: Declared) -> TokenizerClass:
+    """The class that reads a tokenizer.json. One that is not known is refused."""
+    keys, config = declared.keys, declared.config
+    named = keys.optional("tokenizer_class", str) or config.get("tokenizer_class")
+    byte_level = named is not None and _is_byte_level(file)
+    own = tokenizer_class(str(config.get("model_type")), named, byte_level=byte_level)
+    if own is None:
+        declared.refuse(keys.error(f"tokenizer_class {named!r} is not supported"))
+    return own or GENERIC
 
 
 def _is_byte_level(file: Path) -> bool:
