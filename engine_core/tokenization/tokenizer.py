@@ -9,9 +9,9 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from engine_core.tokenization.byte_level import longest_token
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
-from engine_core.tokenization.continuation import continuing
+from engine_core.tokenization.pipeline.byte_level import longest_token
+from engine_core.tokenization.pipeline.continuation import continuing
 from workers.contract.config import LoadFormat
 from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.model_config import ModelConfig, ModelConfigError

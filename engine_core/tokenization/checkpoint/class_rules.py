@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordPiece
 
 from engine_core.tokenization.checkpoint.special_tokens import DeclaredTokens
-from engine_core.tokenization.continuation import continuing
-from engine_core.tokenization.pipeline_rules import PipelineRules, Rule
+from engine_core.tokenization.pipeline.continuation import continuing
+from engine_core.tokenization.pipeline.pipeline_rules import PipelineRules, Rule
 from workers.contract.config_keys.keys import ConfigKeys, Refuse
 from workers.contract.conventions import shown_value
 

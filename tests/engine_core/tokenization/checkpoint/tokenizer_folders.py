@@ -122,8 +122,9 @@ def roberta() -> TokenizerFolder:
     """Byte-level BPE between <s> and </s>."""
     raw = _byte_level(ROBERTA_TOKENS, pre_tokenizers.ByteLevel(add_prefix_space=False))
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True)])
-    ends = (("</s>", raw.token_to_id("</s>")), ("<s>", raw.token_to_id("<s>")))
-    raw.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=False)
+    vocabulary = raw.get_vocab()
+    sep, cls = (("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]))
+    raw.post_processor = RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
     config = {"add_prefix_space": False, "errors": "replace", "trim_offsets": True}
     return _roberta_like("roberta", raw, {**config, "tokenizer_class": "RobertaTokenizer"})
 
