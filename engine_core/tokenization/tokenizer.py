@@ -9,10 +9,12 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from engine_core.tokenization.byte_level import longest_token
-from engine_core.tokenization.continuation import continuing
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.pipeline.byte_level import longest_token
+from engine_core.tokenization.pipeline.continuation import continuing
 from workers.contract.config import LoadFormat
-from workers.contract.model_config import ModelConfig
+from workers.contract.config_keys.keys import Refuse, stop
+from workers.contract.model_config import ModelConfig, ModelConfigError
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -49,16 +51,22 @@ class Tokenizer:
             raise TokenizerError(f"{path} cannot be read: {error}") from None
 
     @classmethod
-    def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
-        """The tokenizer beside a checkpoint's weights.
+    def for_model(
+        cls, model: ModelConfig, load_format: LoadFormat, refuse: Refuse = stop
+    ) -> "Tokenizer":
+        """The tokenizer beside a checkpoint's weights, with the settings in the files beside it.
 
         Random weights need none: a text is then a list of words like `<17>`, one an id.
-        Raises TokenizerError, as `load` does.
+        Raises TokenizerError, as `load` does. Settings that are not obeyed go to `refuse`.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
         if load_format == "dummy" and not file.exists():
             return cls(_numbered_words(model.vocab_size))
         tokenizer = cls.read(file)
+        try:
+            TokenizerSettings(Path(model.path), refuse).put_into(tokenizer.raw)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
         if model.lowercase:
             tokenizer.lowercase()
         return tokenizer

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
 from server.conversion.slow_tokenizer import slow_files
 from server.inspection.inspected_model import (
@@ -76,13 +77,18 @@ def _check_generation_file(folder: Path, refused: list[str]) -> None:
 
 def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]) -> list[str]:
     """What is to be said of it. It is not converted here: that imports transformers."""
+
+    def refuse(error: ModelConfigError) -> None:
+        refused.append(str(error))
+
     try:
         if not (folder / TOKENIZER_FILE).exists() and (slow := slow_files(folder)):
+            TokenizerSettings(folder, refuse).check_keys()
             names = ", ".join(file.name for file in slow)
             return [f"the tokenizer exists only in slow form ({names}); it would be converted once"]
         if model is not None:
-            Tokenizer.for_model(model, "auto")
-    except TokenizerError as error:
+            Tokenizer.for_model(model, "auto", refuse)
+    except (ModelConfigError, TokenizerError) as error:
         refused.append(str(error))
     return []
 

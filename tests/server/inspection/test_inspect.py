@@ -177,6 +177,17 @@ def test_tokenizers_that_are_not_tokenizer_json(tmp_path: Path, inspect: Any) ->
     assert "slow form (vocab.txt)" in said["notes"][0]
 
 
+def test_every_key_of_a_tokenizer_that_is_not_obeyed(tmp_path: Path, inspect: Any) -> None:
+    folder = write_checkpoint(tmp_path / "bert", BERT)
+    file = folder / "tokenizer_config.json"
+    write_json(file, {"fold_case": True, "split_special_tokens": True, "unk_token": "<none>"})
+    unknown = f"{file}: fold_case true is not known for a tokenizer"
+    split = f"{file}: split_special_tokens true is not supported"
+    assert inspect(folder)["refused"] == [split, unknown]
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    assert inspect(folder)["refused"] == [split, unknown]
+
+
 def test_a_hub_id_needs_no_weights(
     tmp_path: Path, inspect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

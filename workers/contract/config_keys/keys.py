@@ -1,6 +1,6 @@
 """Reads the keys of `config.json`, and notices those that nothing has read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +44,11 @@ class ConfigKeys:
     def assume(self, defaults: Mapping[str, Any]) -> None:
         """What keys that are not there stand for."""
         self._values = {**defaults, **self._values}
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All keys as the file has them; none is read by that."""
+        return self._values
 
     def has(self, name: str) -> bool:
         """Whether key `name` is there, null or not."""
@@ -107,14 +112,16 @@ class ConfigKeys:
         """Keys that do not change the numbers of this family's models."""
         self._read.update(names)
 
-    def check_all_read(self) -> None:
-        """Refuse keys that nothing has read."""
+    def check_all_read(
+        self, bookkeeping: Collection[str] = BOOKKEEPING, reader: str = "this architecture"
+    ) -> None:
+        """Refuse keys that nothing has read, those of `bookkeeping` excepted."""
         for name, value in self._values.items():
-            if value is not None and name not in self._read and name not in BOOKKEEPING:
+            if value is not None and name not in self._read and name not in bookkeeping:
                 shown = f"{self._within}{name} {shown_value(value)}"
-                self._refuse(self.error(f"{shown} is not known for this architecture"))
+                self._refuse(self.error(f"{shown} is not known for {reader}"))
         for keys in self._nested:
-            keys.check_all_read()
+            keys.check_all_read(bookkeeping, reader)
 
     def error(self, text: str) -> ModelConfigError:
         """An error that names the file."""
