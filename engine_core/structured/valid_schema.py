@@ -1,0 +1,76 @@
+"""What JSON Schema asks of the values of its keywords."""
+
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from engine_core.structured.schema_tree import Path, Schema, SchemaError, path_text, walk
+
+_Type = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
+_Count = Annotated[float, Meta(ge=0, multiple_of=1)]
+_Place = dict[str, Any] | bool
+_Places = Annotated[list[dict[str, Any] | bool], Meta(min_length=1)]
+_NamedPlaces = dict[str, dict[str, Any] | bool]
+
+_Keywords = TypedDict(
+    "_Keywords",
+    {
+        "$ref": str,
+        "$defs": _NamedPlaces,
+        "definitions": _NamedPlaces,
+        "type": _Type | Annotated[list[_Type], Meta(min_length=1)],
+        "enum": list[Any],
+        "allOf": _Places,
+        "anyOf": _Places,
+        "oneOf": _Places,
+        "not": _Place,
+        "if": _Place,
+        "then": _Place,
+        "else": _Place,
+        "properties": _NamedPlaces,
+        "patternProperties": _NamedPlaces,
+        "additionalProperties": _Place,
+        "unevaluatedProperties": _Place,
+        "propertyNames": _Place,
+        "dependentSchemas": _NamedPlaces,
+        "required": list[str],
+        "minProperties": _Count,
+        "maxProperties": _Count,
+        "items": dict[str, Any] | list[dict[str, Any] | bool] | bool,
+        "prefixItems": list[dict[str, Any] | bool],
+        "additionalItems": _Place,
+        "unevaluatedItems": _Place,
+        "contains": _Place,
+        "minContains": _Count,
+        "maxContains": _Count,
+        "minItems": _Count,
+        "maxItems": _Count,
+        "uniqueItems": bool,
+        "minLength": _Count,
+        "maxLength": _Count,
+        "pattern": str,
+        "format": str,
+        "minimum": float,
+        "maximum": float,
+        # A boolean in draft 4, beside `minimum` or `maximum`.
+        "exclusiveMinimum": float | bool,
+        "exclusiveMaximum": float | bool,
+        "multipleOf": Annotated[float, Meta(gt=0)],
+    },
+    total=False,
+)
+
+
+def check_valid(root: Any) -> None:
+    """Raises SchemaError, with the path of the keyword, for what is no JSON schema."""
+    if not isinstance(root, dict):
+        raise SchemaError("the schema is not an object")
+    walk(root, _check)
+
+
+def _check(schema: Schema, path: Path) -> None:
+    try:
+        msgspec.convert(schema, _Keywords)
+    except msgspec.ValidationError as error:
+        raise SchemaError(str(error).replace("`$", f"`{path_text(path)}")) from None
