@@ -9,7 +9,7 @@ from typing import Any
 
 from engine_core.structured.closed_objects import ClosedObjects
 from engine_core.structured.exact_numbers import inexact_keywords
-from engine_core.structured.references import localize, resolved
+from engine_core.structured.references import hoist, localize, resolved
 from engine_core.structured.schema_tree import (
     Path,
     Schema,
@@ -48,12 +48,24 @@ _COUNTS = frozenset(
     }
 )
 
-_UNHELD = (
-    *("not", "if", "contains", "dependentSchemas", "dependentRequired", "dependencies"),
-    *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
-    *("$dynamicRef", "$recursiveRef"),
+_UNHELD = frozenset(
+    {
+        *("not", "if", "contains", "dependentSchemas", "dependentRequired", "dependencies"),
+        *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
+        *("$dynamicRef", "$recursiveRef"),
+    }
 )
 """What is not followed where no rewriting has replaced it."""
+
+_FOLLOWED = frozenset(
+    {
+        *("$defs", "$ref", "definitions", "type", "const", "enum", "allOf", "anyOf", "oneOf"),
+        *("properties", "additionalProperties", "patternProperties", "required"),
+        *("items", "additionalItems", "prefixItems", "pattern", "format"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *_COUNTS,
+    }
+)
 
 _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 """What means something only beside another keyword."""
@@ -73,6 +85,8 @@ def decoded(source: str) -> Any:
         # Not msgspec's, which has no integers of more than 64 bits.
         root = json.loads(source, parse_float=_finite, parse_constant=_finite)
         check_valid(root)
+        if hoist(root):
+            check_valid(root)
     except SchemaError:
         raise
     except RecursionError:
@@ -91,7 +105,7 @@ def rewritten(root: Any, *, closed: bool) -> tuple[str, list[Unheld]]:
     - `uniqueItems` of an enum are alternatives.
     - References are pointers, without `$id` and anchors.
     - If it is `closed`, objects that list properties have no others.
-    - `x-guidance`, by which a schema would set options of llguidance, is left out.
+    - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
 
     Raises SchemaError for a schema that is too large or too deep.
     """
@@ -149,10 +163,14 @@ class _Rewriting:
             self._rewrite_names(schema, path)
         for keyword in list(inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
-        for keyword in _UNHELD:
-            if keyword in schema:
-                self._leave_out(schema, path, keyword, "this keyword is not supported")
-                _drop_idle(schema)
+        for keyword in sorted(_UNHELD & schema.keys()):
+            self._leave_out(schema, path, keyword, "this keyword is not supported")
+        _drop_idle(schema)
+        if "oneOf" in schema:
+            # Only with something before does llguidance see what references in branches are.
+            keywords = {"minProperties": 0, **schema}
+            schema.clear()
+            schema |= keywords
 
     def _rewrite_unique(self, schema: Schema) -> None:
         """Make a list of different values of an enum alternatives."""
@@ -209,12 +227,11 @@ class _Rewriting:
 
 def _drop_idle(schema: Schema) -> None:
     """Drop what has no effect; make counts integers, which may be written as `2.0`."""
-    schema.pop("x-guidance", None)
+    for keyword in schema.keys() - _FOLLOWED - _UNHELD:
+        if _ONLY_BESIDE.get(keyword) not in schema:
+            del schema[keyword]
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
-    for keyword, other in _ONLY_BESIDE.items():
-        if other not in schema:
-            schema.pop(keyword, None)
     for keyword in _COUNTS & schema.keys():
         schema[keyword] = int(schema[keyword])
 

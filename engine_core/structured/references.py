@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from engine_core.structured.schema_tree import Path, Schema, as_list, as_schema, walk
+from engine_core.structured.schema_tree import Path, Schema, as_list, as_schema, new_name, walk
 
 _BASE = "http://root.invalid/"
 _MOST_STEPS = 64
@@ -31,6 +31,34 @@ def localize(root: Any) -> None:
     for path, schema in found:
         if isinstance(reference := schema.get("$ref"), str):
             schema["$ref"] = _pointer(_joined(bases[path], reference), places) or reference
+
+
+def hoist(root: Schema) -> bool:
+    """Give definitions to schemas that are only found by references, as those of
+    `#/components/schemas`, in place. Returns whether there are any."""
+    names: dict[str, str] = {}
+    known: set[int] = set()
+    waiting: list[Schema] = []
+
+    def visit(schema: Schema, _: Path) -> None:
+        known.add(id(schema))
+        waiting.append(schema)
+
+    walk(root, visit)
+    while waiting:
+        schema = waiting.pop()
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            continue
+        found = target(root, reference)
+        if reference not in names and found and id(found) not in known:
+            definitions = as_schema(root.get("$defs"))
+            name = names[reference] = new_name(reference.removeprefix("#/"), definitions)
+            root["$defs"] = {**definitions, name: found}
+            walk(found, visit)
+        if reference in names:
+            schema["$ref"] = "#" + "".join(map(_escaped, ("$defs", names[reference])))
+    return bool(names)
 
 
 def resolved(root: Any, schema: Any) -> Schema:

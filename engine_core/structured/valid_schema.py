@@ -7,6 +7,9 @@ from msgspec import Meta
 
 from engine_core.structured.schema_tree import Path, Schema, SchemaError, path_text, walk
 
+_MAX_DEPTH = 128
+"""That of llguidance's parser."""
+
 _Type = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
 _Count = Annotated[float, Meta(ge=0, multiple_of=1)]
 _Place = dict[str, Any] | bool
@@ -70,6 +73,8 @@ def check_valid(root: Any) -> None:
 
 
 def _check(schema: Schema, path: Path) -> None:
+    if len(path) > _MAX_DEPTH:
+        raise SchemaError("the schema is nested too deeply")
     try:
         msgspec.convert(schema, _Keywords)
     except msgspec.ValidationError as error:
