@@ -18,6 +18,7 @@ from engine_core.structured.schema_tree import (
 _OF_OTHERS = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _BRANCHES = ("anyOf", "oneOf")
 _IN_PLACE = ("allOf", *_BRANCHES)
+_INCLUDES = frozenset({"$ref", *_IN_PLACE})
 _CONSTRAINTS = frozenset(
     {
         *("$ref", *_IN_PLACE, *_OF_OTHERS, "properties", "required", "type", "const", "enum"),
@@ -55,6 +56,8 @@ class ClosedObjects:
         if not isinstance(schema, dict):
             return schema
         place = as_schema(schema)
+        if "properties" not in place and _INCLUDES.isdisjoint(place):
+            return mapped(place, lambda _, child: self._place(child))
         constraints = [keyword for keyword in place if keyword in _CONSTRAINTS]
         if constraints == ["$ref"] or (constraints == ["allOf"] and len(place["allOf"]) == 1):
             return mapped(place, lambda _, child: self._place(child))

@@ -9,6 +9,13 @@ from engine_core.structured.schema_tree import Schema, as_list, as_schema
 
 Number = int | float
 
+_WITH_NUMBERS = frozenset(
+    {
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("const", "enum"),
+    }
+)
+
 _EXACT = 2**53
 """Every integer below is a float64, and so is the next one."""
 
@@ -26,6 +33,8 @@ _UINT32_BITS = 32
 
 def inexact_keywords(schema: Schema) -> Iterator[str]:
     """The keywords of `schema` whose numbers would not be followed exactly."""
+    if _WITH_NUMBERS.isdisjoint(schema):
+        return
     for keyword in ("minimum", "maximum"):
         value = schema.get(keyword)
         followed = keyword == "maximum" and isinstance(value, int) and value == _INT64_MAX

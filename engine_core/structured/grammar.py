@@ -23,8 +23,11 @@ _PROBED_TOKENS = 4
 
 _REPEATED_GROUP = re.compile(r"\)\s*\{")
 _WALKED_TOKENS = 128
-"""A group repeated so many times may hold another repetition: their states multiply as a text
-grows, and show within fewer tokens than these."""
+"""A group that is repeated so many times may hold another repetition. Their states multiply as the
+text grows, which shows within so many tokens."""
+
+_STRIDE = 7919
+"""Picks other tokens each time, short and long ones."""
 
 # A space, or a line break with its indentation: JSON may be laid out, but not be endless blanks.
 _JSON_WHITESPACE = r" |\n {0,40}"
@@ -113,8 +116,11 @@ class GrammarCompiler:
 
     def _start_of_text(self, kind: Literal["regex", "choice"], source: str) -> LLMatcher:
         """Raises SchemaError."""
-        walked = kind == "regex" and _REPEATED_GROUP.search(source) is not None
-        return self._start(grammar_from(kind, source), _WALKED_TOKENS if walked else _PROBED_TOKENS)
+        start = self._start(grammar_from(kind, source))
+        if kind == "regex" and _REPEATED_GROUP.search(source):
+            self._probe(start, _WALKED_TOKENS)
+            self._probe(start, _WALKED_TOKENS, stride=_STRIDE)
+        return start
 
     def _check_pattern(self, pattern: str) -> None:
         """Raises SchemaError for one that grows too complex within a text."""
@@ -122,13 +128,14 @@ class GrammarCompiler:
             before = "" if pattern.startswith("^") else "(?s:.*)"
             self._start_of_text("regex", f"{before}({pattern})")
 
-    def _start(self, source: str, probed_tokens: int = _PROBED_TOKENS) -> LLMatcher:
+    def _start(self, source: str) -> LLMatcher:
         start = LLMatcher(self._vocabulary, source, log_level=0, limits=_LIMITS)
-        self._probe(start, probed_tokens)
+        self._probe(start, _PROBED_TOKENS)
         return start
 
-    def _probe(self, start: LLMatcher, tokens: int) -> None:
-        """Try some tokens: a grammar often proves too complex only with its first tokens.
+    def _probe(self, start: LLMatcher, tokens: int, stride: int = 0) -> None:
+        """Try some tokens: a grammar often proves too complex only with its first tokens. Each is
+        the first that is allowed, or one that lies `stride` further in the list each time.
 
         All rows share the states computed here. Raises SchemaError.
         """
@@ -143,8 +150,7 @@ class GrammarCompiler:
                 raise SchemaError("only the empty text matches")
             if start.is_stopped() or not texts.size:
                 break
-            # Short tokens and long ones: the last of a vocabulary are mostly longer.
-            start.consume_token(int(texts[-1 if index % 2 else 0]))
+            start.consume_token(int(texts[index * stride % texts.size]))
         _check(start)
         start.reset()
 

@@ -17,7 +17,7 @@ from engine_core.structured.schema_tree import (
     as_list,
     as_schema,
     new_name,
-    walk,
+    schemas_in,
 )
 from engine_core.structured.unique_items import MOST_VALUES, unique_lists
 from engine_core.structured.valid_schema import check_valid
@@ -79,24 +79,27 @@ class Unheld:
     reason: str
 
 
-def decoded(source: str) -> Any:
+def decoded(source: str) -> Schema:
     """The JSON schema `source`. Raises SchemaError for what is none."""
     try:
         # Not msgspec's, which has no integers of more than 64 bits.
-        root = json.loads(source, parse_float=_finite, parse_constant=_finite)
-        check_valid(root)
-        if hoist(root):
-            check_valid(root)
+        root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
+        if not isinstance(root, dict):
+            raise SchemaError("the schema is not an object")
+        schema = as_schema(root)
+        check_valid(schemas := schemas_in(schema))
+        if hoist(schema, schemas):
+            check_valid(schemas_in(schema))
     except SchemaError:
         raise
     except RecursionError:
         raise SchemaError("the schema is nested too deeply") from None
     except ValueError as error:
         raise SchemaError(f"the schema cannot be read: {error}") from None
-    return root
+    return schema
 
 
-def rewritten(root: Any, *, closed: bool) -> tuple[str, list[Unheld]]:
+def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
     """`root`, which is changed, as llguidance understands it; and what is left out of it.
 
     - Formats that are not followed are annotations.
@@ -112,8 +115,8 @@ def rewritten(root: Any, *, closed: bool) -> tuple[str, list[Unheld]]:
     try:
         rewriting = _Rewriting(root)
         result = rewriting.result()
-        if closed and isinstance(result, dict):
-            result = ClosedObjects(as_schema(result)).result()
+        if closed:
+            result = ClosedObjects(result).result()
         return json.dumps(result), rewriting.unheld
     except RecursionError:
         raise SchemaError("the schema is nested too deeply") from None
@@ -129,16 +132,20 @@ def _finite(text: str) -> float:
 class _Rewriting:
     """Of one schema, in place."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Schema) -> None:
         self._root = root
-        self._definitions = dict(as_schema(as_schema(root).get("$defs")))
+        self._definitions = dict(as_schema(root.get("$defs")))
         self.unheld: list[Unheld] = []
 
-    def result(self) -> Any:
+    def result(self) -> Schema:
         """The schema, rewritten."""
-        localize(self._root)
-        walk(self._root, self._rewrite_unevaluated)
-        walk(self._root, self._rewrite)
+        schemas = schemas_in(self._root)
+        localize(schemas)
+        for _, schema in schemas:
+            if "unevaluatedProperties" in schema:
+                _rewrite_unevaluated(schema)
+        for path, schema in schemas:
+            self._rewrite(schema, path)
         if self._definitions:
             self._root["$defs"] = self._definitions
         return self._root
@@ -146,12 +153,6 @@ class _Rewriting:
     def _leave_out(self, schema: Schema, path: Path, keyword: str, reason: str) -> None:
         del schema[keyword]
         self.unheld.append(Unheld((*path, keyword), reason))
-
-    def _rewrite_unevaluated(self, schema: Schema, _: Path) -> None:
-        """Make `unevaluatedProperties` additional ones, where no other schema evaluates any."""
-        value = schema.get("unevaluatedProperties")
-        if value in (True, {}) or (value is not None and not _APPLICATORS & schema.keys()):
-            schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
 
     def _rewrite(self, schema: Schema, path: Path) -> None:
         _drop_idle(schema)
@@ -163,9 +164,10 @@ class _Rewriting:
             self._rewrite_names(schema, path)
         for keyword in list(inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
-        for keyword in sorted(_UNHELD & schema.keys()):
-            self._leave_out(schema, path, keyword, "this keyword is not supported")
-        _drop_idle(schema)
+        if unheld := _UNHELD & schema.keys():
+            for keyword in sorted(unheld):
+                self._leave_out(schema, path, keyword, "this keyword is not supported")
+            _drop_idle(schema)
         if "oneOf" in schema:
             # Only with something before does llguidance see what references in branches are.
             keywords = {"minProperties": 0, **schema}
@@ -234,6 +236,12 @@ def _drop_idle(schema: Schema) -> None:
         del schema["uniqueItems"]
     for keyword in _COUNTS & schema.keys():
         schema[keyword] = int(schema[keyword])
+
+
+def _rewrite_unevaluated(schema: Schema) -> None:
+    """Make `unevaluatedProperties` additional ones, where no other schema evaluates any."""
+    if schema["unevaluatedProperties"] in (True, {}) or not _APPLICATORS & schema.keys():
+        schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
 
 
 def _rewrite_format(schema: Schema) -> None:

@@ -3,20 +3,28 @@
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from engine_core.structured.schema_tree import Path, Schema, as_list, as_schema, new_name, walk
+from engine_core.structured.schema_tree import (
+    Path,
+    Schema,
+    as_list,
+    as_schema,
+    new_name,
+    schemas_in,
+)
 
 _BASE = "http://root.invalid/"
+_NAMES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
 _MOST_STEPS = 64
 
 
-def localize(root: Any) -> None:
+def localize(schemas: list[tuple[Path, Schema]]) -> None:
     """Make references by `$id` or anchor pointers from the root, in place, and drop `$id`s and
     anchors. References to what is not there stay as they are."""
+    if not any(not _NAMES.isdisjoint(schema) for _, schema in schemas):
+        return
     places: dict[str, Path] = {_BASE: ()}
     bases: dict[Path, str] = {(): _BASE}
-    found: list[tuple[Path, Schema]] = []
-    walk(root, lambda schema, path: found.append((path, schema)))
-    for path, schema in sorted(found, key=lambda entry: len(entry[0])):
+    for path, schema in sorted(schemas, key=lambda entry: len(entry[0])):
         base = next(bases[path[:end]] for end in range(len(path), -1, -1) if path[:end] in bases)
         for keyword in ("$id", "id"):
             if isinstance(name := schema.pop(keyword, None), str):
@@ -28,23 +36,17 @@ def localize(root: Any) -> None:
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.pop(keyword, None), str):
                 places.setdefault(f"{base}#{name}", path)
-    for path, schema in found:
+    for path, schema in schemas:
         if isinstance(reference := schema.get("$ref"), str):
             schema["$ref"] = _pointer(_joined(bases[path], reference), places) or reference
 
 
-def hoist(root: Schema) -> bool:
+def hoist(root: Schema, schemas: list[tuple[Path, Schema]]) -> bool:
     """Give definitions to schemas that are only found by references, as those of
-    `#/components/schemas`, in place. Returns whether there are any."""
+    `#/components/schemas`, in place. Returns whether there are any; `schemas` are all others."""
     names: dict[str, str] = {}
-    known: set[int] = set()
-    waiting: list[Schema] = []
-
-    def visit(schema: Schema, _: Path) -> None:
-        known.add(id(schema))
-        waiting.append(schema)
-
-    walk(root, visit)
+    waiting = [schema for _, schema in schemas]
+    known = set(map(id, waiting))
     while waiting:
         schema = waiting.pop()
         reference = schema.get("$ref")
@@ -55,7 +57,8 @@ def hoist(root: Schema) -> bool:
             definitions = as_schema(root.get("$defs"))
             name = names[reference] = new_name(reference.removeprefix("#/"), definitions)
             root["$defs"] = {**definitions, name: found}
-            walk(found, visit)
+            waiting += (within := [schema for _, schema in schemas_in(found)])
+            known |= set(map(id, within))
         if reference in names:
             schema["$ref"] = "#" + "".join(map(_escaped, ("$defs", names[reference])))
     return bool(names)

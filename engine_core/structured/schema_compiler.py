@@ -8,11 +8,10 @@ from engine_core.structured.json_schema import Unheld, decoded, rewritten
 from engine_core.structured.schema_faults import fault_in
 from engine_core.structured.schema_tree import (
     Path,
-    Schema,
     SchemaError,
     as_schema,
     path_text,
-    walk,
+    schemas_in,
     without,
 )
 
@@ -39,13 +38,14 @@ class SchemaCompiler(Generic[CompiledT]):
         """Raises SchemaError, with the path of the keyword, unless the whole schema is followed.
         Objects that list their properties have no others."""
         root = decoded(source)
-        text, unheld = rewritten(without(root, set()), closed=True)
-        for fault in [*unheld, *self._exploding(root)]:
+        exploding = list(self._exploding(source, root))
+        text, unheld = rewritten(root, closed=True)
+        for fault in [*unheld, *exploding]:
             raise SchemaError(f"{path_text(fault.path)}: {fault.reason}")
         try:
             return self._compile_schema(text)
         except SchemaError as error:
-            path = self._fault(root, set(), time.monotonic() + _SEARCH_S, closed=True)
+            path = self._fault(decoded(source), set(), time.monotonic() + _SEARCH_S, closed=True)
             raise SchemaError(f"{path_text(path or _ROOT)}: {error}") from None
 
     def loose(self, source: str) -> tuple[CompiledT, tuple[str, ...]]:
@@ -55,7 +55,7 @@ class SchemaCompiler(Generic[CompiledT]):
         """
         root = decoded(source)
         deadline = time.monotonic() + _SEARCH_S
-        left_out = {fault.path for fault in self._exploding(root)}
+        left_out = {fault.path for fault in self._exploding(source, root)}
         while True:
             text, unheld = rewritten(without(root, left_out), closed=False)
             try:
@@ -87,18 +87,13 @@ class SchemaCompiler(Generic[CompiledT]):
         except TimeoutError:
             return None
 
-    def _exploding(self, root: Any) -> Iterator[Unheld]:
+    def _exploding(self, source: str, root: Any) -> Iterator[Unheld]:
         """The patterns that grow too complex while a text is written."""
-        found: list[tuple[Path, str]] = []
-
-        def visit(schema: Schema, path: Path) -> None:
-            found.extend(((*path, "pattern"), text) for text in [schema.get("pattern")] if text)
+        for path, schema in schemas_in(root) if '"pattern' in source else ():
+            patterns = [("pattern", schema.get("pattern", ""))]
             names = as_schema(schema.get("patternProperties"))
-            found.extend(((*path, "patternProperties"), name) for name in names)
-
-        walk(root, visit)
-        for path, pattern in found:
-            try:
-                self._check_pattern(pattern)
-            except SchemaError as error:
-                yield Unheld(path, str(error))
+            for keyword, pattern in [*patterns, *(("patternProperties", name) for name in names)]:
+                try:
+                    self._check_pattern(pattern)
+                except SchemaError as error:
+                    yield Unheld((*path, keyword), str(error))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from typing import Any, cast
 
 Schema = dict[str, Any]
@@ -20,6 +20,7 @@ _SCHEMAS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _NAMED_SCHEMAS = frozenset(
     {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 )
+_WITH_SCHEMAS = _ONE_SCHEMA | _SCHEMAS | _NAMED_SCHEMAS
 _PLAIN_NAME = re.compile(r"[\w$-]+", re.ASCII)
 
 
@@ -39,42 +40,46 @@ def path_text(path: Path) -> str:
     )
 
 
-def children(keyword: str, value: Any) -> Iterator[tuple[Path, Any]]:
+def children(keyword: str, value: Any) -> list[tuple[Path, Any]]:
     """The schemas in a keyword's value, each with its path from the keyword's schema.
 
     What stands in `const`, `enum`, `default` and `examples` is data.
     """
+    if keyword not in _WITH_SCHEMAS:
+        return []
     if isinstance(value, list):
-        if keyword in _SCHEMAS:
-            for index, each in enumerate(as_list(value)):
-                yield (keyword, index), each
-    elif keyword in _ONE_SCHEMA:
-        yield (keyword,), value
-    elif keyword in _NAMED_SCHEMAS:
-        for name, each in as_schema(value).items():
-            yield (keyword, name), each
+        listed = as_list(value) if keyword in _SCHEMAS else []
+        return [((keyword, index), each) for index, each in enumerate(listed)]
+    if keyword in _NAMED_SCHEMAS:
+        return [((keyword, name), each) for name, each in as_schema(value).items()]
+    return [((keyword,), value)] if keyword in _ONE_SCHEMA else []
 
 
-def walk(schema: Any, visit: Callable[[Schema, Path], None], path: Path = ()) -> None:
-    """Visit `schema` and all schemas within it, the innermost first."""
-    if not isinstance(schema, dict):
-        return
-    keywords = cast("Schema", schema)
-    for keyword, value in keywords.items():
-        for place, child in children(keyword, value):
-            walk(child, visit, path + place)
-    visit(keywords, path)
+def schemas_in(root: Any) -> list[tuple[Path, Schema]]:
+    """`root` and all schemas within it with their paths, the innermost first, but no booleans."""
+    found: list[tuple[Path, Schema]] = []
+
+    def collect(schema: Schema, path: Path) -> None:
+        for keyword, value in schema.items():
+            if keyword in _WITH_SCHEMAS:
+                for place, child in children(keyword, value):
+                    if isinstance(child, dict):
+                        collect(cast("Schema", child), path + place)
+        found.append((path, schema))
+
+    collect(as_schema(root), ())
+    return found
 
 
 def mapped(schema: Schema, change: Callable[[Path, Any], Any]) -> Schema:
     """A copy of `schema` in which `change(its path, it)` stands for each schema within it."""
-    copy: Schema = {}
+    copy = dict(schema)
     for keyword, value in schema.items():
+        if keyword not in _WITH_SCHEMAS:
+            continue
         found = [change(place, child) for place, child in children(keyword, value)]
-        if not found:
-            copy[keyword] = value
-        elif isinstance(value, list):
-            copy[keyword] = found
+        if isinstance(value, list):
+            copy[keyword] = found or value
         elif keyword in _NAMED_SCHEMAS:
             copy[keyword] = dict(zip(as_schema(value), found, strict=True))
         else:

@@ -1,11 +1,12 @@
 """What JSON Schema asks of the values of its keywords."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
 
-from engine_core.structured.schema_tree import Path, Schema, SchemaError, path_text, walk
+from engine_core.structured.schema_tree import Path, Schema, SchemaError, path_text
 
 _MAX_DEPTH = 128
 """That of llguidance's parser."""
@@ -65,11 +66,11 @@ _Keywords = TypedDict(
 )
 
 
-def check_valid(root: Any) -> None:
-    """Raises SchemaError, with the path of the keyword, for what is no JSON schema."""
-    if not isinstance(root, dict):
-        raise SchemaError("the schema is not an object")
-    walk(root, _check)
+def check_valid(schemas: Iterable[tuple[Path, Schema]]) -> None:
+    """Raises SchemaError, with the path of the keyword, if one of them is no JSON schema, apart
+    from those within it."""
+    for path, schema in schemas:
+        _check(schema, path)
 
 
 def _check(schema: Schema, path: Path) -> None:
