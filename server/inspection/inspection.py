@@ -48,7 +48,7 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
     model = _read_model(folder, options.task, refused)
     _check_generation_file(folder, refused)
     notes = _check_tokenizer(folder, model, refused) if local else []
-    _check_template(source, folder, model, refused)
+    _check_template(source, folder, model, options.task, refused)
     heads = _read_heads(folder, model, refused if local else [])
     return Inspection(
         source=source,
@@ -88,13 +88,17 @@ def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]
 
 
 def _check_template(
-    source: str, folder: Path, model: ModelConfig | None, refused: list[str]
+    source: str,
+    folder: Path,
+    model: ModelConfig | None,
+    asked: AskedTask | None,
+    refused: list[str],
 ) -> None:
     """A causal model that reranks needs a template, whose answers are tokens of the model."""
     if model is None:
         return
     try:
-        with_template(model, (source, str(folder)), None, "auto")
+        with_template(model, (source, str(folder)), None, "auto", asked)
     except SetupError as error:
         refused.append(str(error))
     except TokenizerError:

@@ -63,7 +63,7 @@ def set_up_model(
         raise SetupError("task", f"{folder / 'config.json'}: {error}") from None
     tokenized = with_tokenizer(read, options.load_format)
     sources = (*options.sources, str(folder))
-    model = with_template(tokenized, sources, options.rerank, options.load_format)
+    model = with_template(tokenized, sources, options.rerank, options.load_format, options.task)
     task = task_of(model)
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)

@@ -58,7 +58,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
     follow an embedder's `pooling`, in order; if the last one normalises, the server does that,
-    because a request may leave it out. `reranking` is given for a causal model that scores pairs.
+    because a request may leave it out. `reranking` is given for a causal model that scores pairs,
+    and for a causal classifier whose template is known.
     """
 
     path: str
@@ -75,6 +76,12 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     embedding: EmbeddingConfig = EmbeddingConfig()
     reranking: RerankConfig | None = None
     tokenizer_file: str | None = None
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it is known how the model is given a query with a text. An encoder's tokenizer
+        says so; a causal model needs a template."""
+        return self.reranking is not None or not self.has_kv_cache
 
     @property
     def normalized(self) -> bool:

@@ -80,4 +80,5 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 def task_of(model: ModelConfig) -> Task:
     """What a model does."""
-    return "rerank" if model.reranking is not None else family_of(model.architecture).task
+    own = family_of(model.architecture).task
+    return "rerank" if own == "generate" and model.reranking is not None else own
