@@ -10,7 +10,7 @@ from server.inspection.inspection import inspect
 from server.inspection.inspection_table import inspection_table
 from server.models.model_setup import EngineOptions
 from server.settings import defaults
-from server.settings.setting_types import parse_positive
+from server.settings.setting_types import parse_names, parse_positive
 from workers.contract.config import AskedTask, Dtype
 
 _EXAMPLES = """\
@@ -63,6 +63,13 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="most tokens of a sequence (default: the model's limit)",
     )
+    parser.add_argument(
+        "--ignore-config-keys",
+        type=parse_names,
+        default=(),
+        metavar="KEY,KEY,...",
+        help="keys of config.json and generation_config.json that may stay unread (default: none)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (default: a table)")
 
 
@@ -74,6 +81,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         dtype=options.dtype,
         pipeline_stages=options.pipeline_stages,
         max_model_len=options.max_model_len,
+        ignore_config_keys=options.ignore_config_keys,
     )
     inspection = inspect(options.model, engine)
     if options.json:

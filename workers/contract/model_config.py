@@ -1,5 +1,6 @@
 """The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,16 @@ ValueT = TypeVar("ValueT")
 
 class ModelConfigError(ValueError):
     """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
+
+
+class UnsupportedKeyError(ModelConfigError):
+    """A key of a JSON file that is not known, or whose value is not supported."""
+
+    def __init__(self, file: Path, key: str, reason: str) -> None:
+        """`reason` follows the key in the sentence."""
+        super().__init__(f"{file}: {key} {reason}")
+        self.file = file
+        self.key = key
 
 
 class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +118,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def decoded(path: Path, kind: type[ValueT]) -> ValueT:
     """The value in `path`. Raises ModelConfigError, naming the file, unless it is a `kind`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        # Python's own reader: it knows Infinity and NaN, which Python also writes.
+        return msgspec.convert(json.loads(path.read_bytes()), kind)
     except FileNotFoundError:
         raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
-    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise ModelConfigError(f"{path} cannot be read: {error}") from None
