@@ -239,3 +239,25 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", program, "inspect", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_code_of_its_own_is_told(tmp_path: Path, inspect: Any) -> None:
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}}
+    said = inspect(config_alone(tmp_path / "llama", LLAMA | own))
+    assert said["notes"] == ["auto_map names code that is never run: modeling_x.LlamaForCausalLM"]
+    assert not any("auto_map" in reason for reason in said["refused"])
+    said = inspect(tmp_path / "llama", "--task", "embed")
+    assert "auto_map names modeling_x.LlamaForCausalLM: code" in said["refused"][0]
+
+
+def test_a_causal_classifier_scores_no_pairs(tmp_path: Path, inspect: Any) -> None:
+    classifier = LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    said = inspect(config_alone(tmp_path / "llama", classifier))
+    assert said["notes"][0].startswith("it scores no pairs of texts: how it is given a query")
+    said = inspect(tmp_path / "llama", "--task", "rerank")
+    assert any("is asked to rerank is not known by its name" in line for line in said["refused"])
+
+
+def test_folders_of_other_formats(tmp_path: Path, inspect: Any) -> None:
+    write_json(tmp_path / "adapter_config.json", {"base_model_name_or_path": "a/b"})
+    assert inspect(tmp_path)["refused"][0].startswith(f"{tmp_path} is an adapter of a/b, not a")

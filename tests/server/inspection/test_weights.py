@@ -1,5 +1,5 @@
-"""What `penstock inspect` says of weights that `penstock serve` would refuse, and that it agrees with
-the loader."""
+"""What `penstock inspect` says of weights that `penstock serve` would refuse: it agrees with the
+loader."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -115,7 +115,8 @@ def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:
 def test_files_of_quantization(
     tmp_path: Path, name: str, content: dict[str, Any], reason: str | None
 ) -> None:
-    folder = write_model(tmp_path / "llama", LLAMA)
-    write_json(folder / name, content)
-    refused = inspect(str(folder), EngineOptions(device="cpu")).refused
-    assert list(refused) == ([] if reason is None else [f"{folder / name}: {reason}"])
+    write_json(tmp_path / "config.json", LLAMA)
+    write_json(tmp_path / name, content)
+    refused = inspect(str(tmp_path), EngineOptions(device="cpu")).refused
+    told = [line for line in refused if " is missing from " not in line]
+    assert told == ([] if reason is None else [f"{tmp_path / name}: {reason}"])

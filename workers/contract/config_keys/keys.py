@@ -55,7 +55,7 @@ class ConfigKeys:
         own = self._own_name(name)
         self._read.update((own, name))
         value = self._values.get(own)
-        if (other := self._values.get(name, value)) != value:
+        if own != name and (other := self._values.get(name, value)) != value:
             raise self.error(f"{self._within}{own} {value} and {name} {other} differ")
         if value is None:
             return None

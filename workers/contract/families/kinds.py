@@ -13,6 +13,8 @@ _BY_NAME = {
     r"^M?T5|Bart|Marian|Pegasus|EncoderDecoder": "an encoder-decoder",
     r"RewardModel$": "a reward model",
     r"Bidirectional": "a decoder that attends in both directions",
+    r"ForTokenClassification$": "a classifier of tokens",
+    r"ForQuestionAnswering$": "a model that marks answers in a text",
 }
 _BY_KEY = {
     "vision_config": "a vision-language model",
@@ -25,7 +27,6 @@ _BY_KEY = {
     "state_size": "a state-space model",
     "auto_map": "a model by code of its own, which is never run",
 }
-_SERVED_HEADS = ("CausalLM", "ConditionalGeneration", "MaskedLM", "SequenceClassification")
 
 
 def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
@@ -36,7 +37,4 @@ def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
     for key, kind in _BY_KEY.items():
         if values.get(key):
             return kind
-    head = re.search(r"For([A-Z]\w+)$", architecture)
-    if head is None or head[1] in _SERVED_HEADS:
-        return None
-    return "a model for " + re.sub(r"(?<=[a-z])(?=[A-Z])", " ", head[1]).lower()
+    return None

@@ -49,8 +49,8 @@ class UnknownArchitectureError(ValueError):
 
     def __init__(self, architecture: str, where: str = "", kind: str | None = None) -> None:
         """`where` begins the line, `kind` is what is known of the model."""
-        near = None if kind else _mistyped(architecture)
-        about = kind or (near and f"the nearest name is {near}")
+        near = _mistyped(architecture)
+        about = f"the nearest name is {near}" if near else kind
         shown = f" ({about})" if about else ""
         super().__init__(
             f"{where}architecture {architecture!r}{shown} is not supported; docs/models.md lists "
