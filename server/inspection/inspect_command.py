@@ -13,6 +13,10 @@ from server.settings import defaults
 from server.settings.setting_types import parse_names, parse_positive
 from workers.contract.config import AskedTask, Dtype
 
+_DESCRIPTION = """\
+Show what a model is, what its attention and memory need, and every reason that can be
+found for which it would be refused. Only configuration and the heads of weight files
+are read: it takes no GPU, and little time."""
 _EXAMPLES = """\
 examples:
   penstock inspect ./llama-3.1-8b
@@ -27,11 +31,7 @@ The exit code is 0 if `penstock serve` would take the model, otherwise 1.
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
     """Give `penstock inspect` its flags."""
-    parser.description = (
-        "Show what a model is, what its attention and memory need, and every reason that can be\n"
-        "found for which it would be refused. Only configuration and the heads of weight files\n"
-        "are read: it takes no GPU, and little time."
-    )
+    parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, parser=parser)
     parser.add_argument(
@@ -67,8 +67,8 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
         "--ignore-config-keys",
         type=parse_names,
         default=(),
-        metavar="KEY,KEY,...",
-        help="keys of config.json and generation_config.json that may stay unread (default: none)",
+        metavar="KEYS",
+        help="of config.json and generation_config.json, with commas: they may stay unread",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object (default: a table)")
 

@@ -159,12 +159,7 @@ def _inspected(
     whole = execution_config(source, model, task, one_stage, "")
     if heads is not None:
         refused += weight_faults(whole)
-    try:
-        check_stages(source, model, options)
-        execution = execution_config(source, model, task, options, "")
-    except SetupError as error:
-        refused.append(str(error))
-        execution = whole
+    execution = _in_stages(whole, options, refused)
     stages, token = _stages(execution, heads), kv_bytes_of_token(execution)
     length = execution.max_model_len
     return InspectedModel(
@@ -191,6 +186,18 @@ def _inspected(
         kv_bytes_unused=_left_behind(model, length) * token,
         stages=stages,
     )
+
+
+def _in_stages(
+    whole: ExecutionConfig, options: EngineOptions, refused: list[str]
+) -> ExecutionConfig:
+    """As it is asked for; the `whole` in one stage if that cannot be."""
+    try:
+        check_stages(whole.name, whole.model, options)
+        return execution_config(whole.name, whole.model, whole.task, options, "")
+    except SetupError as error:
+        refused.append(str(error))
+        return whole
 
 
 def layers_of_kinds(shape: ModelShape) -> tuple[LayersOfKind, ...]:

@@ -1,16 +1,15 @@
 """Reads the configuration of a model from the files beside its weights."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
 from workers.contract.checkpoint.logit_score import LOGIT_SCORE, read_reranking
-from workers.contract.checkpoint.other_formats import check_adapter, check_format
+from workers.contract.checkpoint.other_formats import check_adapter, read_config
 from workers.contract.checkpoint.own_code import check_own_code
 from workers.contract.checkpoint.quantization import check_quantization
 from workers.contract.checkpoint.sentence_transformers_checks import (
@@ -34,6 +33,7 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
+from workers.contract.families.base import Family
 from workers.contract.families.kinds import kind_of
 from workers.contract.families.table import (
     FAMILIES,
@@ -65,18 +65,14 @@ def read_model_config(
     a file or a required key is missing or of the wrong type. A key that is not known might change
     what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
-    check_format(path)
-    values = read_json(path / "config.json")
-    keys = ConfigKeys(path / "config.json", values, refuse=refuse)
-    declared = _architecture(keys, values)
+    keys = ConfigKeys(path / "config.json", read_config(path), refuse=refuse)
+    declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
     own = family_of(declared).base if _has("Pooling", modules) else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    check_quantization(keys, path, refuse)
-    check_own_code(keys, family, task, refuse)
-    check_adapter(path, refuse)
+    _check_others(keys, path, family, task, refuse)
     heeded = architecture == own and (task == "rerank" or not _has(LOGIT_SCORE, modules))
     modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
@@ -125,15 +121,24 @@ def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingC
     return pooling
 
 
-def _architecture(keys: ConfigKeys, values: Mapping[str, Any]) -> str:
+def _architecture(keys: ConfigKeys) -> str:
     """The declared architecture. Raises UnknownArchitectureError unless it is in the table."""
     names = keys.read("architectures", list[str], [])
     if not names:
         raise keys.error("it names no architecture")
     if names[0] not in FAMILIES:
-        kind = kind_of(names[0], values)
+        kind = kind_of(names[0], read_json(keys.file))
         raise UnknownArchitectureError(names[0], f"{keys.file}: ", kind)
     return names[0]
+
+
+def _check_others(
+    keys: ConfigKeys, folder: Path, family: Family, task: Task, refuse: Refuse
+) -> None:
+    """Refuse what no family can do."""
+    check_quantization(keys, folder, refuse)
+    check_own_code(keys, family, task, refuse)
+    check_adapter(folder, refuse)
 
 
 def _checked_modules(

@@ -1,6 +1,7 @@
 """Tells folders that hold something else than a checkpoint in transformers' format."""
 
 from pathlib import Path
+from typing import Any
 
 from workers.contract.config_keys.keys import Refuse
 from workers.contract.model_config import ModelConfigError, read_json
@@ -23,11 +24,11 @@ def other_format(folder: Path) -> str | None:
     return None
 
 
-def check_format(folder: Path) -> None:
-    """Raises ModelConfigError for a folder without `config.json` that is told to be another
-    thing."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """The object in `config.json`. Raises ModelConfigError, which names another format."""
     if not (folder / "config.json").exists() and (other := other_format(folder)):
         raise ModelConfigError(other)
+    return read_json(folder / "config.json")
 
 
 def check_adapter(folder: Path, refuse: Refuse) -> None:
