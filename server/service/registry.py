@@ -18,6 +18,7 @@ from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
 from server.templates.template_client import TemplateClient
 from workers.contract.config import Task
+from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 
 class Model:
@@ -99,11 +100,10 @@ class Registry:
         model = self._only(endpoint) if name is None else self.named(name)
         if not endpoint.is_served_by(model.served.execution):
             served = ", ".join(self.paths_of(model))
-            raise APIError(
-                "wrong_endpoint",
-                f"model {model.name} serves {served}, not {endpoint.path}",
-                "model",
-            )
+            reason = f"model {model.name} serves {served}, not {endpoint.path}"
+            if endpoint.relevance and not model.served.execution.model.reads_pairs:
+                reason += f": {UNKNOWN_TEMPLATE}"
+            raise APIError("wrong_endpoint", reason, "model")
         return model
 
     def paths_of(self, model: Model) -> list[str]:

@@ -42,15 +42,15 @@ class TokenizerSettings:
         return usual | {name: token.content for name, token in named.items() if token}
 
     def check_keys(self) -> None:
-        """Refuse keys that are not known, and values that no tokenizer obeys here."""
+        """Refuse keys that are not known, and values that no tokenizer obeys here. This is done
+        once, when a model is set up."""
         keys = self._declared.keys
         keys.neutral(NOT_SUPPORTED)
         keys.ignore(*KEYS_OF_CLASSES)
-        keys.check_all_read(BOOKKEEPING, "a tokenizer")
+        keys.check_all_read(BOOKKEEPING.__contains__, "a tokenizer")
 
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let what was read from tokenizer.json obey the settings, or refuse them."""
-        self.check_keys()
         for rule in (*EVERY_CLASS, *self._class.rules):
             rule.apply(tokenizer, self._declared)
         add_tokens(tokenizer, self._declared, self._class)
