@@ -24,7 +24,8 @@ LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in ra
 # Whatever a template can be told shows in its prompt.
 TEMPLATE = """\
 {{ bos_token }}{% for message in messages %}{{ message.role }} {{ message.name }}: \
-{{ message.reasoning_content }} {{ message.content }} {{ message.tool_calls }} {{ message.tool_call_id }}
+{{ message.reasoning_content }} {{ message.content }} \
+{{ message.tool_calls }} {{ message.tool_call_id }}
 {% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
 {% if add_generation_prompt %} >{% endif %}"""
 
