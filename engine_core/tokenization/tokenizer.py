@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.pipeline.byte_level import longest_token
 from engine_core.tokenization.pipeline.continuation import continuing
+from engine_core.tokenization.token_bytes import REPLACEMENT, TokenBytes
 from workers.contract.config import LoadFormat
 from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.model_config import ModelConfig, ModelConfigError
@@ -83,8 +84,17 @@ class Tokenizer:
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`."""
-        return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python."""
+        text = self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        if REPLACEMENT not in text:
+            return text
+        data = self.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
+        return data.decode(errors="replace")
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of single tokens."""
+        return TokenBytes(self.raw)
 
     def fewest_tokens(self, text: str) -> int:
         """So many tokens a text has at least, known without tokenizing it; 0 where the tokenizer

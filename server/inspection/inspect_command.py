@@ -68,7 +68,8 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
         type=parse_names,
         default=(),
         metavar="KEYS",
-        help="of config.json and generation_config.json, with commas: they may stay unread",
+        help="of config.json, generation_config.json and tokenizer_config.json, with commas: they "
+        "may stay unread",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object (default: a table)")
 

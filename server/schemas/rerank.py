@@ -9,7 +9,7 @@ from msgspec import Meta
 from server.schemas.common import Count, Int64, Usage
 
 
-class Document(msgspec.Struct, frozen=True):
+class Document(msgspec.Struct, frozen=True, gc=False):
     """A document as an object; other keys are ignored."""
 
     text: str

@@ -13,7 +13,6 @@ from server.errors import APIError
 from server.models.text_bound import TextBound
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
-from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
 from server.templates.template_client import TemplateClient
@@ -34,7 +33,7 @@ class Model:
         self.text_only = served.execution.model.wrapper is not None
         self.tokenizer = tokenizer
         self.text_bound = TextBound(tokenizer, self.max_model_len)
-        self.token_bytes = TokenBytes(tokenizer)
+        self.token_bytes = tokenizer.token_bytes
         self.token_text = TokenText(self.token_bytes)
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))

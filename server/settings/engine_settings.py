@@ -54,8 +54,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Text, ...],
         Flag(
             FlagGroup.MODELS,
-            "keys of config.json and generation_config.json that may stay unread although nothing "
-            "here obeys them, such as one of training that is not known (default: none)",
+            "keys of config.json, generation_config.json and tokenizer_config.json that may stay "
+            "unread although nothing here obeys them, such as one of training (default: none)",
             parse_names,
             "KEY,KEY,...",
         ),

@@ -1,4 +1,4 @@
-"""`ignore_config_keys`: keys of two files that may stay unread, none that is not refused."""
+"""`ignore_config_keys`: keys of three files that may stay unread, none that is not refused."""
 
 import json
 from pathlib import Path
@@ -48,11 +48,19 @@ def test_keys_of_generation_config_json(tmp_path: Path) -> None:
     assert set_up(folder, "num_beams", "router").generation.sampling.temperature == 0.5
 
 
+def test_keys_of_tokenizer_config_json(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", LLAMA)
+    write_json(folder / "tokenizer_config.json", {"stemmer": "porter"})
+    with pytest.raises(ModelConfigError, match="stemmer \"porter\" is not known for a tokenizer"):
+        set_up(folder)
+    assert set_up(folder, "stemmer").name == "m"
+
+
 @pytest.mark.parametrize("key", ["ruoter", "rms_norm_eps", "use_cache", "truncate_dim"])
 def test_a_name_without_effect_is_refused(tmp_path: Path, key: str) -> None:
     """Not there, obeyed, bookkeeping."""
     folder = write_checkpoint(tmp_path / "model", LLAMA | {"router": 1, "use_cache": True})
-    with pytest.raises(SetupError, match=f"--ignore-config-keys: {key}: neither config.json nor"):
+    with pytest.raises(SetupError, match=f"--ignore-config-keys: {key}: none of config.json,"):
         set_up(folder, "router", key)
 
 
@@ -76,4 +84,4 @@ def test_inspect_is_told_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     refused = json.loads(capsys.readouterr().out)["refused"]
     assert not any("router" in line for line in refused)
     assert f"{tmp_path}/config.json: num_rows 2 is not known for this architecture" in refused
-    assert any(line.startswith("--ignore-config-keys: nothing: neither") for line in refused)
+    assert any(line.startswith("--ignore-config-keys: nothing: none of") for line in refused)
