@@ -51,7 +51,7 @@ def test_keys_of_generation_config_json(tmp_path: Path) -> None:
 def test_keys_of_tokenizer_config_json(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", LLAMA)
     write_json(folder / "tokenizer_config.json", {"stemmer": "porter"})
-    with pytest.raises(ModelConfigError, match="stemmer \"porter\" is not known for a tokenizer"):
+    with pytest.raises(ModelConfigError, match='stemmer "porter" is not known for a tokenizer'):
         set_up(folder)
     assert set_up(folder, "stemmer").name == "m"
 
