@@ -72,14 +72,15 @@ def _read_files(folder: Path, options: EngineOptions, refused: list[str]) -> Mod
     ignored = IgnoredKeys(names, folder, lambda error: refused.append(str(error)))
     model = None
     try:
-        read_generation_defaults(folder, ignored.refuse)
-        TokenizerSettings(folder, ignored.refuse).check_keys()
-    except ModelConfigError as error:
+        model = read_model_config(folder, options.task, ignored.refuse)
+    except (ModelConfigError, TaskError, UnknownArchitectureError) as error:
         refused.append(str(error))
     try:
-        model = read_model_config(folder, options.task, ignored.refuse)
-        ignored.check()
-    except (ModelConfigError, SetupError, TaskError, UnknownArchitectureError) as error:
+        read_generation_defaults(folder, ignored.refuse)
+        TokenizerSettings(folder, ignored.refuse).check_keys()
+        if model is not None:
+            ignored.check()
+    except (ModelConfigError, SetupError) as error:
         refused.append(str(error))
     return model
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import GenerationDefaults
+from workers.contract.checkpoint.other_formats import read_config
 from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.conventions import Neutral, not_neutral
 from workers.contract.model_config import ModelConfigError, read_json
@@ -68,7 +69,7 @@ def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationD
         refuse(error)
     eos = raw.eos_token_id
     if eos is None:
-        eos = _checked(fallback, read_json(fallback)).eos_token_id
+        eos = _checked(fallback, read_config(folder)).eos_token_id
     if isinstance(eos, int):
         eos = [eos]
     if raw.do_sample is False:

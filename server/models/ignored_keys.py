@@ -21,11 +21,13 @@ class IgnoredKeys:
 
     def refuse(self, error: ModelConfigError) -> None:
         """A reader's `Refuse`."""
-        keyed = isinstance(error, UnsupportedKeyError) and error.file in self._files
-        if keyed and error.key in self._names:
-            self._met.add(error.key)
-        else:
-            self._refuse(error)
+        match error:
+            case UnsupportedKeyError(file=file, key=key) if (
+                file in self._files and key in self._names
+            ):
+                self._met.add(key)
+            case _:
+                self._refuse(error)
 
     def check(self) -> None:
         """Raises SetupError, once all files are read, for a name without effect."""

@@ -49,7 +49,7 @@ class Endpoint:
         needs_key: bool = True,
     ) -> None:
         """Models of these `tasks` serve it; there are none if it is not about a model. With
-        `relevance` only those serve it whose scores are one (`ExecutionConfig.tells_relevance`). A
+        `relevance` only those serve it whose scores are one (`ExecutionConfig.scores_relevance`). A
         variant is the same service in another form: the list of a model's endpoints has only the
         original. `order` sorts the documentation and that list. Without `needs_key` it is open to
         clients without an API key."""
@@ -83,4 +83,4 @@ class Endpoint:
 
     def is_served_by(self, execution: ExecutionConfig) -> bool:
         """Whether a model that is run this way serves it."""
-        return execution.task in self.tasks and (execution.tells_relevance or not self.relevance)
+        return execution.task in self.tasks and (execution.scores_relevance or not self.relevance)

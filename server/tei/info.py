@@ -63,7 +63,7 @@ def _model_type(model: Model) -> ModelType:
         {str(index): label for index, label in enumerate(config.labels)},
         {label: index for index, label in enumerate(config.labels)},
     )
-    ranks = model.served.execution.tells_relevance
+    ranks = model.served.execution.scores_relevance
     return ModelType(reranker=labels) if ranks else ModelType(classifier=labels)
 
 

@@ -93,7 +93,7 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
         return self.task in ("classify", "rerank") and self.model.reads_pairs
 
     @property
-    def tells_relevance(self) -> bool:
+    def scores_relevance(self) -> bool:
         """Whether a score is the relevance of a text to a query. A classifier's is if it has a
         single label, and if it scores pairs at all."""
         return self.task != "classify" or (self.scores_pairs and self.model.num_labels == 1)

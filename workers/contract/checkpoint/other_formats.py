@@ -11,7 +11,7 @@ _ADAPTER_FILE = "adapter_config.json"
 
 
 def other_format(folder: Path) -> str | None:
-    """What `folder` holds and the way out, in one line; None where that cannot be told."""
+    """What `folder` holds and the way out, in one line; None for any other folder."""
     if (folder / _ADAPTER_FILE).exists() and not (folder / "config.json").exists():
         return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
     if any(folder.glob("*.gguf")):

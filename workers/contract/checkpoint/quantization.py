@@ -3,12 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys, Refuse
-from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.model_config import ModelConfigError, decoded, read_json
 
 _MODELOPT_FILE = "hf_quant_config.json"
 _GPTQ_FILE = "quantize_config.json"
+
+
+class _ModelOptFile(msgspec.Struct):
+    """The key of hf_quant_config.json with the algorithms."""
+
+    quantization: dict[str, Any] = {}
 
 
 def check_quantization(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
@@ -30,8 +38,6 @@ def check_quantization(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
 
 def _of_modelopt(file: Path) -> list[str]:
     """How TensorRT Model Optimizer quantized weights, and keys and values."""
-    quantization: Any = read_json(file).get("quantization") if file.exists() else None
-    if not isinstance(quantization, dict):
-        return []
+    quantization = decoded(file, _ModelOptFile).quantization if file.exists() else {}
     keys = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
     return [f"{quantization[key]}{of}" for key, of in keys.items() if quantization.get(key)]

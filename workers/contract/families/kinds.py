@@ -30,7 +30,7 @@ _BY_KEY = {
 
 
 def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
-    """The kind in words, None if it cannot be told. `values` are those of `config.json`."""
+    """The kind in words, None if it is not known. `values` are those of `config.json`."""
     for pattern, kind in _BY_NAME.items():
         if re.search(pattern, architecture):
             return kind
