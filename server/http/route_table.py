@@ -78,14 +78,16 @@ class SlashRedirect(RedirectResponse):
     """Leads from a request's path to the same without slashes at its end.
 
     The address is relative. A proxy may serve this path with another scheme, host and prefix.
+    Behind several slashes it is the whole path: clients do not agree on `..` there.
     """
 
     def __init__(self, scope: Scope) -> None:
         path = scope["raw_path"].decode("latin-1")
         bare = _SLASHES.sub("", path)
-        up = "../" * (path.count("/") - bare.count("/")) or "./"
+        slashes, name = path.count("/") - bare.count("/"), bare.rpartition("/")[2]
+        target = bare if slashes > 1 else f"../{name}" if slashes else f"./{name}"
         query = scope["query_string"].decode("latin-1")
-        super().__init__(up + bare.rpartition("/")[2] + (f"?{query}" if query else ""))
+        super().__init__(target + (f"?{query}" if query else ""))
 
 
 def redirect_slashes(app: FastAPI) -> None:

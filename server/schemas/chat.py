@@ -9,6 +9,7 @@ from server.schemas.common import CompletionUsage, Count, FinishReason, PromptLo
 from server.schemas.sampling import SamplingOptions
 
 
+# `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a message's content. Types `text` and, of an assistant, `refusal` are served. The
     last two fields change nothing."""
