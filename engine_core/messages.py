@@ -38,8 +38,8 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
     """The grammar that a row's whole text must match.
 
     `source` is a JSON schema, a regular expression or a JSON list of texts; `param` is the field of
-    the request that it comes from, which a refusal names. Of a loose schema, what cannot be
-    followed is left out.
+    the request that it comes from, which a refusal names. A loose schema is followed as far as it
+    can be.
     """
 
     kind: GrammarKind

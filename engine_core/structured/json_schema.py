@@ -80,7 +80,8 @@ class Unheld:
 
 
 def decoded(source: str) -> Schema:
-    """The JSON schema `source`. Raises SchemaError for what is none."""
+    """The JSON schema `source`, with references as pointers. Raises SchemaError for what is no
+    schema."""
     try:
         # Not msgspec's, which has no integers of more than 64 bits.
         root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
@@ -88,6 +89,7 @@ def decoded(source: str) -> Schema:
             raise SchemaError("the schema is not an object")
         schema = as_schema(root)
         check_valid(schemas := schemas_in(schema))
+        localize(schemas)
         if hoist(schema, schemas):
             check_valid(schemas_in(schema))
     except SchemaError:
@@ -106,7 +108,6 @@ def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
     - Times have no second 60.
     - `propertyNames` with an enum are optional properties.
     - `uniqueItems` of an enum are alternatives.
-    - References are pointers, without `$id` and anchors.
     - If it is `closed`, objects that list properties have no others.
     - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
 
@@ -140,7 +141,6 @@ class _Rewriting:
     def result(self) -> Schema:
         """The schema, rewritten."""
         schemas = schemas_in(self._root)
-        localize(schemas)
         for _, schema in schemas:
             if "unevaluatedProperties" in schema:
                 _rewrite_unevaluated(schema)
@@ -162,6 +162,8 @@ class _Rewriting:
             self._rewrite_unique(schema)
         if "propertyNames" in schema:
             self._rewrite_names(schema, path)
+        if not schema.get("$ref", "#").startswith("#"):
+            self._leave_out(schema, path, "$ref", "nothing is found there")
         for keyword in list(inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
         if unheld := _UNHELD & schema.keys():

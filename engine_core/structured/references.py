@@ -76,7 +76,7 @@ def resolved(root: Any, schema: Any) -> Schema:
 
 def target(root: Any, reference: str) -> Schema:
     """The schema at a pointer from the root; an empty one if there is none."""
-    found = root
+    found = root if reference.startswith("#") else None
     for part in _parts(reference.removeprefix("#")):
         items = as_list(found)
         if part.isdecimal() and int(part) < len(items):
@@ -87,12 +87,10 @@ def target(root: Any, reference: str) -> Schema:
 
 
 def _pointer(uri: str, places: dict[str, Path]) -> str | None:
-    name, fragment = urldefrag(uri)
-    if (path := places.get(uri)) is None and (path := places.get(name)) is not None:
-        if fragment and not fragment.startswith("/"):
-            return None
-        return "#" + "".join(map(_escaped, path)) + fragment
-    return None if path is None else "#" + "".join(map(_escaped, path))
+    name, rest = (uri, "") if uri in places else urldefrag(uri)
+    if name not in places or (rest and not rest.startswith("/")):
+        return None
+    return "#" + "".join(map(_escaped, places[name])) + rest
 
 
 def _escaped(part: str | int) -> str:

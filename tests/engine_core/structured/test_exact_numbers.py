@@ -110,6 +110,7 @@ def test_large_values_are_exact_or_refused(value: float) -> None:
         ({"enum": [1, value]}, "enum"),
         ({"enum": ["a", {"b": [value]}]}, "enum"),
         ({"$ref": "#/elsewhere", "elsewhere": {"const": value}}, "const"),
+        ({"$id": "a:b", "$ref": "a:b#/elsewhere", "elsewhere": {"const": value}}, "const"),
     ):
         with pytest.raises(GrammarError, match=rf"\.{path}: .* cannot be followed exactly"):
             compiled(schema)

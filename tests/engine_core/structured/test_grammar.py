@@ -35,7 +35,7 @@ def demo() -> GrammarCompiler:
         ("json_schema", '{"type": "strin"}', "strin"),
         ("json_schema", '{"properties": []}', "Expected `object`"),
         ("json_schema", '{"not": {}}', "not"),
-        ("json_schema", '{"$ref": "https://example.com/a.json"}', "example.com"),
+        ("json_schema", '{"$ref": "https://example.com/a.json"}', r"\$\.\$ref"),
         ("json_schema", '{"$ref": "#"}', "no text matches"),
         ("json_schema", '{"enum": []}', "Unsatisfiable"),
         ("json_schema", '{"type": "string", "pattern": "a("}', "unclosed group"),

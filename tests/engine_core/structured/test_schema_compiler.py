@@ -36,6 +36,7 @@ FAULTS: list[tuple[Any, str]] = [
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "$.allOf[1].type"),
     ({"type": "object", "additionalProperties": False, "required": ["b"]}, "$.required"),
     ({"$ref": "https://example.com/a.json"}, "$.$ref"),
+    ({"$ref": "json-schema:///#/default", "default": {"const": -(2**63)}}, "$.$ref"),
     ({"$ref": "#/$defs/none"}, "$.$ref"),
     ({"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}, "$.minProperties"),
 ]
