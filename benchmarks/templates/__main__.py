@@ -63,9 +63,10 @@ class Reference:
     def prompt(self, messages: list[JSON]) -> str | None:
         """The prompt; None if the template refuses the messages."""
         with suppress(Exception):
-            return self._tokenizer.apply_chat_template(
+            prompt = self._tokenizer.apply_chat_template(
                 messages, chat_template=self._source, tokenize=False, add_generation_prompt=True
             )
+            return str(prompt)
         return None
 
 
@@ -151,7 +152,7 @@ def _templates(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def main() -> None:
     """A line for each outcome that is not as it should be, then the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="holds templates in files *.jinja")
     folder: Path = parser.parse_args().folder
     found: list[Outcome] = []
