@@ -10,7 +10,7 @@ from tokenizers.models import BPE, WordPiece
 
 from engine_core.tokenization.checkpoint.special_tokens import DeclaredTokens
 from engine_core.tokenization.pipeline.continuation import continuing
-from engine_core.tokenization.pipeline.pipeline_rules import PipelineRules, Rule
+from engine_core.tokenization.pipeline.rules import PipelineRules, Rule
 from workers.contract.config_keys.keys import ConfigKeys, Refuse
 from workers.contract.conventions import shown_value
 
@@ -138,11 +138,11 @@ class MistralRegex:
         """Refuse what would change tokenizer.json."""
         if not declared.keys.read(self.key, bool, False) or tokenizer.get_vocab_size() <= _SMALL:
             return
-        version = str(declared.config.get("transformers_version") or "0")
         concerned = declared.config.get("model_type") in (*_MISTRAL, None)
-        if concerned and int(version.split(".", maxsplit=1)[0]) < _FIXED_SINCE:
+        major = str(declared.config.get("transformers_version") or "").partition(".")[0]
+        if concerned and not (major.isdecimal() and int(major) >= _FIXED_SINCE):
             patterns = [rule.get("pattern") for rule in PipelineRules.of(tokenizer).single()]
-            if {"Regex": _MISTRAL_WORDS} not in patterns:
+            if {"Regex": MISTRAL_WORDS} not in patterns:
                 _refuse(self.key, declared, "tokenizer.json has another regex")
 
 
@@ -150,11 +150,13 @@ _MISTRAL = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")
 _SMALL = 100_000
 """Vocabularies up to this size have no such regex."""
 _FIXED_SINCE = 5
-_MISTRAL_WORDS = (
+"""The version of transformers that saves such tokenizers as they are."""
+MISTRAL_WORDS = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+"""What transformers takes for a word of these models."""
 
 
 def _refuse(key: str, declared: Declared, found: str) -> None:

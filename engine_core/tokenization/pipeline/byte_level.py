@@ -4,7 +4,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from engine_core.tokenization.pipeline.pipeline_rules import PipelineRules
+from engine_core.tokenization.pipeline.rules import PipelineRules
 
 
 def longest_token(tokenizer: Tokenizer) -> int | None:

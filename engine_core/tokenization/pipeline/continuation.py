@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer
 
-from engine_core.tokenization.pipeline.pipeline_rules import PipelineRules, Rule
+from engine_core.tokenization.pipeline.rules import PipelineRules, Rule
 
 _NO_NORMALIZER: Rule = {"type": "Sequence", "normalizers": []}
 

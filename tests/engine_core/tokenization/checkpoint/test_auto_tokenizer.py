@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tokenizers import Regex
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer
 
+from engine_core.tokenization.checkpoint.class_rules import MISTRAL_WORDS
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import Conversation
@@ -191,6 +193,14 @@ OBEYED = {
     "null is no token": (kinds.gpt2, keys(bos_token=None)),
     "typed token": (kinds.llama3, keys(bos_token={"__type": "AddedToken", **added("<|begin|>")})),
     "no config": (kinds.bert, lambda folder: folder.config.clear()),
+    "fix_mistral_regex": (
+        lambda: kinds.mistral(Regex(MISTRAL_WORDS)),
+        keys(fix_mistral_regex=True),
+    ),
+    "fix_mistral_regex of a newer version": (
+        kinds.mistral,
+        both(keys(fix_mistral_regex=True), model(transformers_version="5.2.0")),
+    ),
     "fix_mistral_regex elsewhere": (kinds.llama3, keys(fix_mistral_regex=True)),
     "bookkeeping": (
         kinds.qwen2,
@@ -249,6 +259,11 @@ REFUSED = {
         lambda: kinds.llama2(metaspace=True),
         keys(tokenizer_class="BertTokenizer", do_lower_case=False),
         "do_lower_case false .* no BertNormalizer",
+    ),
+    "mistral's regex": (
+        kinds.mistral,
+        keys(fix_mistral_regex=True),
+        "fix_mistral_regex true .* has another regex",
     ),
     "another id": (
         kinds.llama3,

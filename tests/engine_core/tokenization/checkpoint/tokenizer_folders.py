@@ -185,6 +185,18 @@ def llama3(model_type: str = "llama") -> TokenizerFolder:
     return _generator(model_type, raw, config)
 
 
+def mistral(words: Regex = WORDS) -> TokenizerFolder:
+    """The same with a large vocabulary, as transformers 4 saved it."""
+    folder = llama3("mistral")
+    document = json.loads(folder.tokenizer.to_str())
+    document["model"]["vocab"] |= {f"w{index}": index for index in range(1_000, 101_000)}
+    folder.tokenizer = Tokenizer.from_str(json.dumps(document))
+    folder.tokenizer.pre_tokenizer = _split_bytes(words)
+    folder.config["added_tokens_decoder"] = decoder_of(folder.tokenizer)
+    folder.model["transformers_version"] = "4.51.0"
+    return folder
+
+
 def _sentencepiece(special: list[str], *others: str) -> Tokenizer:
     raw = Tokenizer(BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     raw.normalizer = normalizers.Replace(" ", "▁")
