@@ -38,8 +38,7 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
     """The grammar that a row's whole text must match.
 
     `source` is a JSON schema, a regular expression or a JSON list of texts; `param` is the field of
-    the request that it comes from, which a refusal names. A loose schema is followed as far as it
-    can be.
+    the request that it comes from, for refusals. A loose schema is followed as far as it can be.
     """
 
     kind: GrammarKind
@@ -202,8 +201,8 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
 
     `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids of each prompt of
     a generate job (int32), for `echo`. `dropped` counts the tokens that were truncated from each
-    item of an encode job; it is empty if none were. `ignored` are the paths of what is left out of
-    a loose schema.
+    item of an encode job, if any were. `ignored` are the paths of what a loose schema's grammar
+    leaves out.
     """
 
     id: int

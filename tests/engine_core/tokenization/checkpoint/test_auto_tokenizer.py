@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer
 
 from engine_core.tokenization.checkpoint.class_rules import MISTRAL_WORDS
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import Conversation
@@ -19,6 +20,7 @@ from server.templates.template_files import read_chat_template
 from tests.engine_core.configs import MODEL
 from tests.engine_core.tokenization.checkpoint import tokenizer_folders as kinds
 from tests.engine_core.tokenization.checkpoint.tokenizer_folders import TokenizerFolder
+from workers.contract.model_config import ModelConfigError
 
 TEXTS = [
     "Hello HILL, the Äpfel fälls 中文 é!",
@@ -288,9 +290,15 @@ def changed(tmp_path: Path, kind: Callable[[], TokenizerFolder], change: Any) ->
     return folder.write(tmp_path)
 
 
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """As a model that is set up has it."""
+    TokenizerSettings(folder).check_keys()
+    return Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
+
+
 def check_as_auto_tokenizer(folder: Path) -> None:
     theirs: Any = AutoTokenizer.from_pretrained(folder)
-    ours = Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
+    ours = tokenizer_of(folder)
     for special in (True, False):
         expected = theirs(TEXTS, add_special_tokens=special)["input_ids"]
         found = ours.raw.encode_batch_fast(TEXTS, add_special_tokens=special)
@@ -323,7 +331,7 @@ def test_llamas_class_with_rules_of_bytes(tmp_path):
     """As newer versions of transformers read it; in 5.17 the spaces are lost."""
     change = keys(tokenizer_class="LlamaTokenizer", legacy=True, add_prefix_space=True)
     folder = changed(tmp_path, kinds.llama3, change)
-    ours = Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
+    ours = tokenizer_of(folder)
     published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
     for text in TEXTS:
         assert ours.raw.encode(text).ids == published.encode(text).ids
@@ -332,6 +340,7 @@ def test_llamas_class_with_rules_of_bytes(tmp_path):
 @pytest.mark.parametrize(("kind", "change", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_key_is_refused_by_name(tmp_path, kind, change, reason):
     folder = changed(tmp_path, kind, change)
-    with pytest.raises(TokenizerError, match=rf"^{re.escape(str(folder))}.*{reason}") as error:
-        Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
+    named = rf"^{re.escape(str(folder))}.*{reason}"
+    with pytest.raises((ModelConfigError, TokenizerError), match=named) as error:
+        tokenizer_of(folder)
     assert "\n" not in str(error.value)
