@@ -28,7 +28,8 @@ _INT64_MAX = 2**63 - 1
 _MOST_REMAINDERS = 10_000
 """An automaton has a state for each remainder of a division: more take seconds to compile."""
 
-_UINT32_BITS = 32
+_LARGEST_DIVISOR = 2**28
+"""Ten times its remainders are uint32."""
 
 
 def inexact_keywords(schema: Schema) -> Iterator[str]:
@@ -69,7 +70,7 @@ def _is_followed_divisor(value: Number) -> bool:
     for factor in (2, 5):
         while rest % factor == 0:
             rest //= factor
-    return coefficient < 1 << (_UINT32_BITS - 4) and rest <= _MOST_REMAINDERS
+    return coefficient < _LARGEST_DIVISOR and rest <= _MOST_REMAINDERS
 
 
 def _numbers(value: Any) -> Iterator[Number]:
