@@ -31,14 +31,14 @@ FailureCode = Literal[
 ]
 
 
-GrammarKind = Literal["json_schema", "regex", "choice"]
+GrammarKind = Literal["json_schema", "loose_json_schema", "regex", "choice"]
 
 
 class Grammar(msgspec.Struct, array_like=True, frozen=True):
     """The grammar that a row's whole text must match.
 
     `source` is a JSON schema, a regular expression or a JSON list of texts; `param` is the field of
-    the request that it comes from, which a refusal names.
+    the request that it comes from, for refusals. A loose schema is followed as far as it can be.
     """
 
     kind: GrammarKind
@@ -201,13 +201,15 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
 
     `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids of each prompt of
     a generate job (int32), for `echo`. `dropped` counts the tokens that were truncated from each
-    item of an encode job; it is empty if none were.
+    item of an encode job, if any were. `ignored` are the paths of what a loose schema's grammar
+    leaves out.
     """
 
     id: int
     prompt_tokens: list[int]
     prompt_ids: list[bytes] = []
     dropped: list[int] = []
+    ignored: tuple[str, ...] = ()
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):

@@ -116,6 +116,7 @@ class GenerateStream(PendingJob):
         super().__init__()
         self.prompt_tokens: list[int] = []
         self.prompt_ids: list[bytes] = []
+        self.ignored: tuple[str, ...] = ()
         self._client = client
         self._id = job
         self._open_rows = set(range(rows))
@@ -133,6 +134,7 @@ class GenerateStream(PendingJob):
 
     def accept(self, message: Accepted) -> None:
         self.prompt_tokens, self.prompt_ids = message.prompt_tokens, message.prompt_ids
+        self.ignored = message.ignored
         super().accept(message)
 
     def held_bytes(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -12,13 +13,21 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
-from engine_core.structured.json_schema import largest_bound, simplified
+from engine_core.structured.schema_compiler import SchemaCompiler
+from engine_core.structured.schema_tree import SchemaError
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
 
 _MAX_MESSAGE = 300
-_BOUND_TOO_LARGE = "Failed to generate regex for "
 _PROBED_TOKENS = 4
+
+_REPEATED_GROUP = re.compile(r"\)\s*\{")
+_WALKED_TOKENS = 128
+"""A group that is repeated so many times may hold another repetition. Their states multiply as the
+text grows, which shows within so many tokens."""
+
+_STRIDE = 7919
+"""Picks other tokens each time, short and long ones."""
 
 # A space, or a line break with its indentation: JSON may be laid out, but not be endless blanks.
 _JSON_WHITESPACE = r" |\n {0,40}"
@@ -43,13 +52,16 @@ class CompiledGrammar:
 
     A mask is uint32[words] and covers at least the vocabulary: bit i % 32 of word i // 32 is set if
     token i may come next. The token `end`, which the model does not have, stands for the end of
-    the text.
+    the text. `ignored` are the paths of keywords that the grammar does not follow.
     """
 
-    def __init__(self, start: LLMatcher, end: int, words: int) -> None:
+    def __init__(
+        self, start: LLMatcher, end: int, words: int, ignored: tuple[str, ...] = ()
+    ) -> None:
         self.start = start
         self.end = end
         self.words = words
+        self.ignored = ignored
 
 
 Compile = Callable[[Grammar], CompiledGrammar]
@@ -76,31 +88,69 @@ class GrammarCompiler:
             self._vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
         except ValueError as error:
             raise GrammarError(f"its tokenizer cannot be read for it: {error}") from None
+        self._schemas = SchemaCompiler(self._start_of_schema, self._check_pattern)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
-        start = LLMatcher(self._vocabulary, _source(grammar), log_level=0, limits=_LIMITS)
-        if start.get_error().startswith(_BOUND_TOO_LARGE):
-            raise GrammarError(f"{largest_bound(grammar.source)} is too large a bound")
-        self._probe(start)
-        return CompiledGrammar(start, self._end, self._words)
+        ignored: tuple[str, ...] = ()
+        try:
+            if grammar.kind == "loose_json_schema":
+                start, ignored = self._schemas.loose(grammar.source)
+            elif grammar.kind == "json_schema":
+                start = self._schemas.strict(grammar.source)
+            else:
+                start = self._start_of_text(grammar.kind, grammar.source)
+        except SchemaError as error:
+            raise GrammarError(str(error)) from None
+        return CompiledGrammar(start, self._end, self._words, ignored)
 
-    def _probe(self, start: LLMatcher) -> None:
-        """Try a few tokens: a grammar often proves too complex only with its first tokens.
+    def _start_of_schema(self, schema: str) -> LLMatcher:
+        """Raises SchemaError."""
+        try:
+            source = LLMatcher.grammar_from_json_schema(
+                schema, defaults={"whitespace_pattern": _JSON_WHITESPACE}
+            )
+        except ValueError as error:
+            raise SchemaError(_one_line(str(error))) from None
+        return self._start(source)
 
-        All rows share the states computed here. Raises GrammarError.
+    def _start_of_text(self, kind: Literal["regex", "choice"], source: str) -> LLMatcher:
+        """Raises SchemaError."""
+        start = self._start(grammar_from(kind, source))
+        if kind == "regex" and _REPEATED_GROUP.search(source):
+            self._probe(start, _WALKED_TOKENS)
+            self._probe(start, _WALKED_TOKENS, stride=_STRIDE)
+        return start
+
+    def _check_pattern(self, pattern: str) -> None:
+        """Raises SchemaError for one that grows too complex within a text."""
+        if _REPEATED_GROUP.search(pattern):
+            before = "" if pattern.startswith("^") else "(?s:.*)"
+            self._start_of_text("regex", f"{before}({pattern})")
+
+    def _start(self, source: str) -> LLMatcher:
+        start = LLMatcher(self._vocabulary, source, log_level=0, limits=_LIMITS)
+        self._probe(start, _PROBED_TOKENS)
+        return start
+
+    def _probe(self, start: LLMatcher, tokens: int, stride: int = 0) -> None:
+        """Try some tokens: a grammar often proves too complex only with its first tokens. Each is
+        the first that is allowed, or one that lies `stride` further in the list each time.
+
+        All rows share the states computed here. Raises SchemaError.
         """
         mask = np.zeros(self._words, np.uint32)
-        for index in range(_PROBED_TOKENS):
+        for index in range(tokens):
             _check(start)
             start.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             _check(start)
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-            if index == 0 and allowed.tolist() == [self._end]:
-                raise GrammarError("only the empty text matches")
-            if start.is_stopped() or allowed[0] == self._end:
+            texts = allowed[allowed != self._end]
+            if index == 0 and not texts.size:
+                raise SchemaError("only the empty text matches")
+            if start.is_stopped() or not texts.size:
                 break
-            start.consume_token(int(allowed[0]))
+            start.consume_token(int(texts[index * stride % texts.size]))
         _check(start)
         start.reset()
 
@@ -132,20 +182,9 @@ def _with_token(raw: RawTokenizer, token: int) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def _source(grammar: Grammar) -> str:
-    if grammar.kind == "json_schema":
-        try:
-            return LLMatcher.grammar_from_json_schema(
-                simplified(grammar.source), defaults={"whitespace_pattern": _JSON_WHITESPACE}
-            )
-        except ValueError as error:
-            raise GrammarError(_one_line(str(error))) from None
-    return grammar_from(grammar.kind, grammar.source)
-
-
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        raise GrammarError(_one_line(matcher.get_error()))
+        raise SchemaError(_one_line(matcher.get_error()))
 
 
 def _one_line(message: str) -> str:

@@ -1,14 +1,26 @@
 """JSON schemas as clients write them, put into what llguidance understands.
 
-What is an annotation only is left out, what has an equivalent is replaced by it, and what has none
-stays: llguidance refuses it by name.
+What is an annotation only is left out, and what has an equivalent is replaced by it.
 """
 
 import json
-from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-Schema = dict[str, Any]
+from engine_core.structured.closed_objects import ClosedObjects
+from engine_core.structured.exact_numbers import inexact_keywords
+from engine_core.structured.references import hoist, localize, resolved
+from engine_core.structured.schema_tree import (
+    Path,
+    Schema,
+    SchemaError,
+    as_list,
+    as_schema,
+    new_name,
+    schemas_in,
+)
+from engine_core.structured.unique_items import MOST_VALUES, unique_lists
+from engine_core.structured.valid_schema import check_valid
 
 _FORMATS = frozenset(
     {
@@ -21,171 +33,233 @@ _FORMATS = frozenset(
 _NO_LEAP_SECOND = "^[^:]*:[^:]*:[0-5]"
 """RFC 3339 has a second 60, which hardly any reader takes."""
 
-_MOST_NAMES = 64
-_MAX_NUMBER = 40
+_IN_EMAIL = (r"(?!\.)", r"(?!.*\.\.)")
+"""Look-aheads of zod's pattern for e-mail addresses: `format: email` has no such dots anyway."""
 
-_ONE_SCHEMA = frozenset(
+_MOST_NAMES = 64
+_MAX_SHOWN = 40
+
+_APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
+
+_COUNTS = frozenset(
     {
-        *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if"),
-        *("items", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
+        *("minLength", "maxLength", "minItems", "maxItems"),
+        *("minProperties", "maxProperties"),
     }
 )
-_SCHEMAS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_NAMED_SCHEMAS = frozenset(
-    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+
+_UNHELD = frozenset(
+    {
+        *("not", "if", "contains", "dependentSchemas", "dependentRequired", "dependencies"),
+        *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
+        *("$dynamicRef", "$recursiveRef"),
+    }
 )
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+"""What is not followed where no rewriting has replaced it."""
+
+_FOLLOWED = frozenset(
+    {
+        *("$defs", "$ref", "definitions", "type", "const", "enum", "allOf", "anyOf", "oneOf"),
+        *("properties", "additionalProperties", "patternProperties", "required"),
+        *("items", "additionalItems", "prefixItems", "pattern", "format"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *_COUNTS,
+    }
+)
+
+_ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
+"""What means something only beside another keyword."""
 
 
-class SchemaError(ValueError):
-    """A schema that no text is generated for; the message names the keyword."""
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """A keyword that cannot be followed, and why."""
+
+    path: Path
+    reason: str
 
 
-def simplified(source: str) -> str:
-    """The JSON schema `source`, without what only looks like a constraint.
+def decoded(source: str) -> Schema:
+    """The JSON schema `source`, with references as pointers. Raises SchemaError for what is no
+    schema."""
+    try:
+        # Not msgspec's, which has no integers of more than 64 bits.
+        root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
+        if not isinstance(root, dict):
+            raise SchemaError("the schema is not an object")
+        schema = as_schema(root)
+        check_valid(schemas := schemas_in(schema))
+        localize(schemas)
+        if hoist(schema, schemas):
+            check_valid(schemas_in(schema))
+    except SchemaError:
+        raise
+    except RecursionError:
+        raise SchemaError("the schema is nested too deeply") from None
+    except ValueError as error:
+        raise SchemaError(f"the schema cannot be read: {error}") from None
+    return schema
+
+
+def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
+    """`root`, which is changed, as llguidance understands it; and what is left out of it.
 
     - Formats that are not followed are annotations.
     - Times have no second 60.
     - `propertyNames` with an enum are optional properties.
-    - `x-guidance`, by which a schema would set options of llguidance, is left out.
+    - `uniqueItems` of an enum are alternatives.
+    - If it is `closed`, objects that list properties have no others.
+    - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
 
-    Raises SchemaError for JSON that cannot be read and `propertyNames` of another kind.
+    Raises SchemaError for a schema that is too large or too deep.
     """
-    root = _decoded(source)
     try:
-        return json.dumps(_Rewriting(root).result(), allow_nan=False)
+        rewriting = _Rewriting(root)
+        result = rewriting.result()
+        if closed:
+            result = ClosedObjects(result).result()
+        return json.dumps(result), rewriting.unheld
     except RecursionError:
         raise SchemaError("the schema is nested too deeply") from None
-    except SchemaError:
-        raise
-    except ValueError:
-        raise SchemaError("the schema has a number that is too large") from None
 
 
-def largest_bound(source: str) -> str:
-    """The keyword of the number that is furthest from 0 among those that limit numbers, and that
-    number; for a message."""
-    found: list[tuple[str, float]] = []
-    _walk(_decoded(source), lambda schema: found.extend(_bounds(schema)))
-    keyword, value = max(found, key=lambda bound: abs(bound[1]))
-    return f"{keyword} {value}"[:_MAX_NUMBER]
-
-
-def _decoded(source: str) -> Any:
-    try:
-        # Not msgspec's, which has no integers of more than 64 bits.
-        return json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"the schema cannot be read: {error}") from None
-
-
-def _bounds(schema: Schema) -> list[tuple[str, float]]:
-    return [
-        (keyword, value)
-        for keyword in _BOUNDS
-        if isinstance(value := schema.get(keyword), int | float)
-    ]
-
-
-def _walk(schema: Any, visit: Callable[[Schema], None]) -> None:
-    """Visit `schema` and all schemas within it, the innermost first. What stands in `const`,
-    `enum`, `default` and `examples` is data."""
-    if not isinstance(schema, dict):
-        return
-    keywords = cast("Schema", schema)
-    for keyword, value in keywords.items():
-        if keyword in _ONE_SCHEMA:
-            _walk(value, visit)
-        if keyword in _SCHEMAS:
-            for each in _list(value):
-                _walk(each, visit)
-        if keyword in _NAMED_SCHEMAS:
-            for each in _object(value).values():
-                _walk(each, visit)
-    visit(keywords)
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _object(value: Any) -> Schema:
-    return cast("Schema", value) if isinstance(value, dict) else {}
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise SchemaError("the schema has a number that is too large")
+    return value
 
 
 class _Rewriting:
     """Of one schema, in place."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Schema) -> None:
         self._root = root
-        self._definitions = dict(_object(_object(root).get("$defs")))
+        self._definitions = dict(as_schema(root.get("$defs")))
+        self.unheld: list[Unheld] = []
 
-    def result(self) -> Any:
+    def result(self) -> Schema:
         """The schema, rewritten."""
-        _walk(self._root, self._rewrite)
+        schemas = schemas_in(self._root)
+        for _, schema in schemas:
+            if "unevaluatedProperties" in schema:
+                _rewrite_unevaluated(schema)
+        for path, schema in schemas:
+            self._rewrite(schema, path)
         if self._definitions:
             self._root["$defs"] = self._definitions
         return self._root
 
-    def _rewrite(self, schema: Schema) -> None:
-        schema.pop("x-guidance", None)
-        if schema.get("uniqueItems") is False:
-            del schema["uniqueItems"]
-        if isinstance(schema.get("format"), str):
-            _rewrite_format(schema)
-        if "propertyNames" in schema:
-            self._rewrite_names(schema)
+    def _leave_out(self, schema: Schema, path: Path, keyword: str, reason: str) -> None:
+        del schema[keyword]
+        self.unheld.append(Unheld((*path, keyword), reason))
 
-    def _rewrite_names(self, schema: Schema) -> None:
+    def _rewrite(self, schema: Schema, path: Path) -> None:
+        _drop_idle(schema)
+        if "format" in schema:
+            _rewrite_format(schema)
+        if "uniqueItems" in schema:
+            self._rewrite_unique(schema)
+        if "propertyNames" in schema:
+            self._rewrite_names(schema, path)
+        if not schema.get("$ref", "#").startswith("#"):
+            self._leave_out(schema, path, "$ref", "nothing is found there")
+        for keyword in list(inexact_keywords(schema)):
+            self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
+        if unheld := _UNHELD & schema.keys():
+            for keyword in sorted(unheld):
+                self._leave_out(schema, path, keyword, "this keyword is not supported")
+            _drop_idle(schema)
+        if "oneOf" in schema:
+            # Only with something before does llguidance see what references in branches are.
+            keywords = {"minProperties": 0, **schema}
+            schema.clear()
+            schema |= keywords
+
+    def _rewrite_unique(self, schema: Schema) -> None:
+        """Make a list of different values of an enum alternatives."""
+        items = resolved(self._root, schema.get("items"))
+        values = as_list(items.get("enum"))
+        plain = schema.get("type") == "array" and not {"prefixItems", "contains"} & schema.keys()
+        if not (plain and 0 < len(values) <= MOST_VALUES):
+            return
+        del schema["uniqueItems"], schema["items"], schema["type"]
+        lists = unique_lists(
+            [value for index, value in enumerate(values) if value not in values[:index]],
+            schema.pop("minItems", 0),
+            schema.pop("maxItems", None),
+            lambda some: self._defined(items | {"enum": some}),
+        )
+        schema["allOf"] = [*as_list(schema.get("allOf")), lists]
+
+    def _rewrite_names(self, schema: Schema, path: Path) -> None:
         """Make `propertyNames` optional properties, each with the schema of additional ones."""
-        names = self._names(schema.pop("propertyNames"))
-        own = _object(schema.get("properties"))
-        if "patternProperties" in schema:
-            raise SchemaError("propertyNames: not served beside patternProperties")
-        if any(name not in names for name in _list(schema.get("required"))):
-            raise SchemaError("propertyNames: a required name is none of its enum")
+        names = self._names(schema["propertyNames"])
+        own = as_schema(schema.get("properties"))
         value = schema.get("additionalProperties", True)
-        if value is False:
-            schema["properties"] = {each: own[each] for each in names if each in own}
+        if names is None:
+            reason = f"only an enum of at most {_MOST_NAMES} is served"
+        elif "patternProperties" in schema:
+            reason = "not served beside patternProperties"
+        elif any(name not in names for name in as_list(schema.get("required"))):
+            reason = "a required name is none of its enum"
         else:
-            other = self._defined(value)
-            schema["properties"] = {each: own.get(each, other) for each in names}
-        schema["additionalProperties"] = False
+            other = value if value is False else self._defined(value)
+            offered = names if other is not False else [name for name in names if name in own]
+            schema["properties"] = {each: own.get(each, other) for each in offered}
+            schema["additionalProperties"] = False
+            del schema["propertyNames"]
+            return
+        self._leave_out(schema, path, "propertyNames", reason)
 
     def _defined(self, schema: Any) -> Schema:
         """A reference to `schema`, which would otherwise be copied for each name, and within each
         copy again."""
-        name = f"values-{len(self._definitions)}"
-        while name in self._definitions:
-            name += "-"
+        name = new_name("values", self._definitions)
         self._definitions[name] = schema
         return {"$ref": "#/$defs/" + name}
 
-    def _names(self, schema: Any) -> list[str]:
-        resolved = self._resolved(schema)
-        values = [resolved["const"]] if "const" in resolved else _list(resolved.get("enum"))
-        others = resolved.keys() - {"enum", "const", "type", "title", "description"}
+    def _names(self, schema: Any) -> list[str] | None:
+        """The names that `propertyNames` allows; None if it is no list of a few names."""
+        found = resolved(self._root, schema)
+        values = [found["const"]] if "const" in found else as_list(found.get("enum"))
+        others = found.keys() - {"enum", "const", "type", "title", "description"}
         if others or not 0 < len(values) <= _MOST_NAMES:
-            raise SchemaError(f"propertyNames: only an enum of at most {_MOST_NAMES} is served")
+            return None
         return [value for value in values if isinstance(value, str)]
 
-    def _resolved(self, schema: Any) -> Schema:
-        """What a chain of references to `$defs` or `definitions` leads to."""
-        resolved = _object(schema)
-        for _ in range(_MOST_NAMES):
-            reference = resolved.get("$ref")
-            if not isinstance(reference, str):
-                return resolved
-            place, _, name = reference.removeprefix("#/").rpartition("/")
-            resolved = _object(_object(self._root.get(place)).get(name))
-        return {}
+
+def _drop_idle(schema: Schema) -> None:
+    """Drop what has no effect; make counts integers, which may be written as `2.0`."""
+    for keyword in schema.keys() - _FOLLOWED - _UNHELD:
+        if _ONLY_BESIDE.get(keyword) not in schema:
+            del schema[keyword]
+    if schema.get("uniqueItems") is False:
+        del schema["uniqueItems"]
+    for keyword in _COUNTS & schema.keys():
+        schema[keyword] = int(schema[keyword])
+
+
+def _rewrite_unevaluated(schema: Schema) -> None:
+    """Make `unevaluatedProperties` additional ones, where no other schema evaluates any."""
+    if schema["unevaluatedProperties"] in (True, {}) or not _APPLICATORS & schema.keys():
+        schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
 
 
 def _rewrite_format(schema: Schema) -> None:
     if schema["format"] not in _FORMATS:
         del schema["format"]
+    elif schema["format"] == "email" and "pattern" in schema:
+        for look_ahead in _IN_EMAIL:
+            schema["pattern"] = schema["pattern"].replace(look_ahead, "", 1)
     elif schema["format"] in ("date-time", "time"):
         if "pattern" not in schema:
             schema["pattern"] = _NO_LEAP_SECOND
         else:
-            schema["allOf"] = [*_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
+            schema["allOf"] = [*as_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
+
+
+def _inexact(value: Any) -> str:
+    text = json.dumps(value)
+    shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + " ..."
+    return f"{shown} cannot be followed exactly"

@@ -9,10 +9,13 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from engine_core.tokenization.byte_level import longest_token
-from engine_core.tokenization.continuation import continuing
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.pipeline.byte_level import longest_token
+from engine_core.tokenization.pipeline.continuation import continuing
+from engine_core.tokenization.token_bytes import REPLACEMENT, TokenBytes
 from workers.contract.config import LoadFormat
-from workers.contract.model_config import ModelConfig
+from workers.contract.config_keys.keys import Refuse, stop
+from workers.contract.model_config import ModelConfig, ModelConfigError
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -49,16 +52,22 @@ class Tokenizer:
             raise TokenizerError(f"{path} cannot be read: {error}") from None
 
     @classmethod
-    def for_model(cls, model: ModelConfig, load_format: LoadFormat) -> "Tokenizer":
-        """The tokenizer beside a checkpoint's weights.
+    def for_model(
+        cls, model: ModelConfig, load_format: LoadFormat, refuse: Refuse = stop
+    ) -> "Tokenizer":
+        """The tokenizer beside a checkpoint's weights, with the settings in the files beside it.
 
         Random weights need none: a text is then a list of words like `<17>`, one an id.
-        Raises TokenizerError, as `load` does.
+        Raises TokenizerError, as `load` does. Settings that are not obeyed go to `refuse`.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
         if load_format == "dummy" and not file.exists():
             return cls(_numbered_words(model.vocab_size))
         tokenizer = cls.read(file)
+        try:
+            TokenizerSettings(Path(model.path), refuse).put_into(tokenizer.raw)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
         if model.lowercase:
             tokenizer.lowercase()
         return tokenizer
@@ -75,8 +84,17 @@ class Tokenizer:
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`."""
-        return self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python."""
+        text = self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        if REPLACEMENT not in text:
+            return text
+        data = self.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
+        return data.decode(errors="replace")
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of single tokens."""
+        return TokenBytes(self.raw)
 
     def fewest_tokens(self, text: str) -> int:
         """So many tokens a text has at least, known without tokenizing it; 0 where the tokenizer

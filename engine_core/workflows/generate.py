@@ -115,7 +115,8 @@ class DecoderProcessor:
             for choice in range(message.n)
         )
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
-        return Accepted(message.id, counts, ids), requests
+        ignored = () if inputs.grammar is None else inputs.grammar.ignored
+        return Accepted(message.id, counts, ids, ignored=ignored), requests
 
     def _matcher(self, grammar: CompiledGrammar | None, params: SamplingParams) -> Matcher | None:
         return None if grammar is None else Matcher(grammar, params, self._vocab_size)

@@ -14,30 +14,32 @@ from engine_core.workflows.base import Workflow
 from engine_core.workflows.decoder_embed import PromptProcessor, PromptScheduler
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 from workers.contract.config import ExecutionConfig
+from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 
 class TemplateProcessor(EncoderProcessor):
-    """Puts each text and its query into the template."""
+    """Puts each text and its query into the template. Without one it refuses them."""
 
     item = "documents"
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         super().__init__(config, num_blocks)
-        if config.model.reranking is None:
-            raise ValueError(f"{config.name} has no template")
-        self._template = config.model.reranking.known_template
+        declared = config.model.reranking
+        self._template = None if declared is None else declared.known_template
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         if isinstance(message, GenerateJob) or message.query is None or message.ids:
             raise RefusalError("invalid_request", "this model scores pairs of a query and a text")
+        if (template := self._template) is None:
+            raise RefusalError("invalid_request", f"this model scores no pairs: {UNKNOWN_TEMPLATE}")
         instruction, queries, texts = message.instruction, message.query, message.texts
         if isinstance(queries, str):
-            pieces = self._template.filled(queries, instruction)
-            return [TextPieces(pieces, self._template.cut_piece, text) for text in texts]
+            pieces = template.filled(queries, instruction)
+            return [TextPieces(pieces, template.cut_piece, text) for text in texts]
         if len(queries) != len(texts):
             raise RefusalError("invalid_request", f"{len(queries)} queries, {len(texts)} texts")
         return [
-            TextPieces(self._template.filled(query, instruction), self._template.cut_piece, text)
+            TextPieces(template.filled(query, instruction), template.cut_piece, text)
             for query, text in zip(queries, texts, strict=True)
         ]
 

@@ -3,10 +3,11 @@
 from fastapi import Request, Response
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.responses import PlainTextResponse
 
 from server import __version__
 from server.http.openapi import operation
+from server.http.route_table import SlashRedirect
 from server.metrics.request_record import record_of
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.service.endpoint import Endpoint, Operation
@@ -47,8 +48,8 @@ async def get_model(request: Request) -> Response:
     registry = service_of(request).registry
     name: str = request.path_params["model"]
     if not name or name.endswith("/"):
-        # As FastAPI does it for paths that no pattern matches.
-        return RedirectResponse(request.url.replace(path=request.url.path.rstrip("/")))
+        # As it is done for paths that no pattern matches.
+        return SlashRedirect(request.scope)
     return json_answer(_card(registry, registry.named(name), name))
 
 

@@ -28,13 +28,12 @@ from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import json_answer, service_of
 
-# A classifier's score is a relevance only if it has a single label.
 RERANK = Endpoint(
     "POST",
     "/v1/rerank",
     operation(Reranking, RerankRequest),
     tasks=("embed", "classify", "rerank"),
-    num_labels=1,
+    relevance=True,
     order=40,
 )
 RERANK_V2 = Endpoint(

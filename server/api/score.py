@@ -16,13 +16,12 @@ from server.service.registry import Model
 from server.service.service import json_answer, service_of
 from server.service.truncation import items_cut_to
 
-# A classifier's score is a relevance only if it has a single label.
 SCORE = Endpoint(
     "POST",
     "/v1/score",
     operation(ScoreList, ScoreRequest),
     tasks=("embed", "classify", "rerank"),
-    num_labels=1,
+    relevance=True,
     order=50,
 )
 SCORE_ALIAS = Endpoint(

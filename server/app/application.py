@@ -15,7 +15,7 @@ from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
 from server.http.gate import Gate
 from server.http.openapi import describe, documented_operations
-from server.http.route_table import RouteTable
+from server.http.route_table import RouteTable, redirect_slashes
 from server.service.service import Service
 from server.wire.unreadable_request import NOTE_UNREAD, NoteUnread
 
@@ -47,6 +47,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
+    redirect_slashes(app)
     describe(app, [endpoint.operation for endpoint in endpoints])
     table = RouteTable(own_routes)
     lost = documented_operations(app) - table.operations

@@ -22,12 +22,14 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A request. `index` counts the lines that are not blank, from 0; `body` is JSON."""
+    """A request. `index` counts the lines that are not blank, from 0; `body` is JSON, and names
+    `model`."""
 
     index: int
     custom_id: str
     url: str
     body: bytes
+    model: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -44,11 +46,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class LineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What lines must keep to. With `endpoint` all have that `url`, with `model` all name it."""
+    """What lines must keep to. With `endpoint` all have that `url`."""
 
     max_line_bytes: int
     endpoint: str | None = None
-    model: str | None = None
 
 
 class _Given(msgspec.Struct):
@@ -106,14 +107,12 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
         known = ", ".join(endpoints)
         message = f"line {number}: url: {quoted(given.url)} is not one of {known}"
         return LineError("invalid_url", message)
-    if rules.model is not None and body.model != rules.model:
-        message = f"line {number}: model: {quoted(body.model)} in a batch for {rules.model!r}"
-        return LineError("mismatched_model", message)
     for field in _ONLINE_FIELDS:
         if getattr(body, field) not in (None, False):
             message = f"line {number}: {field}: is for requests that someone waits for"
             return LineError("invalid_request", message)
-    return Line(index, given.custom_id, given.url, bytes(given.body))
+    model = body.model if isinstance(body.model, str) else None
+    return Line(index, given.custom_id, given.url, bytes(given.body), model)
 
 
 def custom_id_of(text: bytes) -> str | None:
@@ -122,15 +121,6 @@ def custom_id_of(text: bytes) -> str | None:
         return _named.decode(text).custom_id
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-
-
-def model_of(text: bytes) -> str | None:
-    """The model that a line names, as far as it can be read."""
-    try:
-        model = _body.decode(_given.decode(text).body).model
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-    return model if isinstance(model, str) else None
 
 
 def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineError) -> bytes:

@@ -43,7 +43,7 @@ class Counts(msgspec.Struct, kw_only=True):
             self.failed += 1
             return
         self.completed += 1
-        if (usage := _answered.decode(outcome.body).usage) is not None:
+        if (usage := _usage_in(outcome.body)) is not None:
             self.prompt_tokens += usage.prompt_tokens
             self.output_tokens += usage.completion_tokens
             if (details := usage.prompt_tokens_details) is not None:
@@ -65,3 +65,11 @@ class _Answered(msgspec.Struct):
 
 
 _answered = msgspec.json.Decoder(_Answered)
+
+
+def _usage_in(body: bytes) -> _Usage | None:
+    """None for an answer without one like ours."""
+    try:
+        return _answered.decode(body).usage
+    except msgspec.ValidationError:
+        return None

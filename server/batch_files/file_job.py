@@ -17,7 +17,7 @@ from server.batch_files.batch_lines import (
     read_output,
 )
 from server.batch_files.counts import Counts
-from server.batch_files.line_index import LineIndex
+from server.batch_files.line_index import LineIndex, RawLine
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
 from server.echoed import quoted
@@ -29,7 +29,7 @@ class FileJob:
     """Lines are read twice: once to find those that begin alike, then in that order.
 
     `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
-    another time. `counts` is kept up to date meanwhile.
+    another time. `counts` is kept up to date meanwhile; `model` is that of the first request.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class FileJob:
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
         self.counts = Counts()
+        self.model: str | None = None
 
     async def open(self, *, resume: bool) -> None:
         """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
@@ -62,11 +63,17 @@ class FileJob:
 
     def _read_source(self) -> None:
         try:
-            self._index = LineIndex(self._file, self._rules.max_line_bytes)
+            self._index = LineIndex(self._file, self._rules.max_line_bytes, self._is_request)
         except OSError as error:
             raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
         self._order = self._index.order()
         self.counts.total = len(self._index)
+
+    def _is_request(self, line: RawLine) -> bool:
+        request = read_line(0, line.number, line.text, self._rules)
+        if self.model is None and isinstance(request, Line):
+            self.model = request.model
+        return isinstance(request, Line)
 
     def _open_log(self, resume: bool) -> None:
         index = self._index
@@ -147,7 +154,7 @@ class FileJob:
         text = self._text(index)
         if self._index.repeated[index]:
             known = quoted(custom_id_of(text))
-            message = f"line {number}: custom_id: {known} is that of an earlier line"
+            message = f"line {number}: custom_id: {known} is that of an earlier request"
             return LineError("duplicate_custom_id", message)
         return read_line(index, number, text, self._rules)
 

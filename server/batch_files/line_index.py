@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -52,19 +53,22 @@ class LineIndex:
     numbers    int64[L], from 1
     offsets    int64[L], in bytes
     sizes      int64[L], in bytes
-    repeated   bool[L], its `custom_id` is that of an earlier line
+    repeated   bool[L], its `custom_id` is that of an earlier request
     digest     of the whole file
     num_bytes  of the whole file
     """
 
-    def __init__(self, file: BinaryIO, max_line_bytes: int) -> None:
-        """Reads all of `file`, of which one line at a time is in memory. Raises OSError."""
+    def __init__(
+        self, file: BinaryIO, max_line_bytes: int, is_request: Callable[[RawLine], bool]
+    ) -> None:
+        """Reads all of `file`, of which one line at a time is in memory. A line that is no request
+        takes its `custom_id` from no other. Raises OSError."""
         hashed = hashlib.blake2b(digest_size=16)
         blocks = [_Block()]
         for line in _lines(file, max_line_bytes, hashed.update):
             if blocks[-1].count == _BLOCK:
                 blocks.append(_Block())
-            blocks[-1].add(line)
+            blocks[-1].add(line, takes_id=is_request(line))
         self.digest = hashed.hexdigest()
         self.num_bytes = file.tell()
         self.numbers = np.concatenate([block.numbers[: block.count] for block in blocks])
@@ -101,11 +105,11 @@ class _Block:
         self.ids = np.zeros(_BLOCK, np.uint64)
         self.hashes = np.zeros((_BLOCK, _DEPTHS), np.uint32)
 
-    def add(self, line: RawLine) -> None:
+    def add(self, line: RawLine, *, takes_id: bool) -> None:
         at = self.count
         self.numbers[at], self.offsets[at], self.sizes[at], text = line
         custom_id, hashes = _keys(text)
-        if custom_id is not None:
+        if takes_id and custom_id is not None:
             digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
             self.ids[at] = int.from_bytes(digest) or 1
         if hashes:
@@ -152,7 +156,7 @@ def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
 
 
 def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterator[RawLine]:
-    """The lines that are not blank; `seen` gets every byte."""
+    """The lines that are not blank, without a byte order mark; `seen` gets every byte."""
     number = offset = 0
     while text := file.readline(most + 1):
         seen(text)
@@ -160,8 +164,9 @@ def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterat
         size = len(text)
         if size > most and not text.endswith(b"\n"):
             size += _skip_rest(file, seen)
-        if not text.isspace():
-            yield RawLine(number, offset, size, text)
+        skipped = len(BOM_UTF8) if number == 1 and text.startswith(BOM_UTF8) else 0
+        if text[skipped:].strip():
+            yield RawLine(number, offset + skipped, size - skipped, text[skipped:])
         offset += size
 
 

@@ -4,12 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from server.batch_files.base import LineBackend
-from server.batch_files.batch_lines import LineError, LineRules, model_of
+from server.batch_files.batch_lines import LineError, LineRules
 from server.batch_files.file_job import FileJob
 from server.batch_files.result_log import JobFileError
 from server.state.state_folder import StateFolder
@@ -52,14 +51,9 @@ class BatchRunner:
                 await asyncio.sleep(_POLL_S)
             else:
                 self._on_owner(batch.owner)
-                run = _BatchRun(self._state, batch, self._rules(batch), expiry)
+                rules = LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint)
+                run = _BatchRun(self._state, batch, rules, expiry)
                 await run.run(self._backend)
-
-    def _rules(self, batch: StoredBatch) -> LineRules:
-        """All lines are for the model of the first one."""
-        source = self._state.files.path(batch.input_file_id)
-        model = _first_model(source, self._max_line_bytes)
-        return LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint, model=model)
 
 
 class _Expiry:
@@ -82,7 +76,7 @@ class _BatchRun:
     def __init__(
         self, state: StateFolder, batch: StoredBatch, rules: LineRules, expiry: _Expiry
     ) -> None:
-        self._state, self._batch, self._rules, self._expiry = state, batch, rules, expiry
+        self._state, self._batch, self._expiry = state, batch, expiry
         self._log = state.jobs / batch.id
         source = state.files.path(batch.input_file_id)
         self._job = FileJob(source, self._log, rules=rules, options={})
@@ -109,7 +103,7 @@ class _BatchRun:
             await self._fail("empty_file", "the input file has no lines")
             return
         await asyncio.to_thread(
-            batches.enter, batch.id, "in_progress", "validating", model=self._rules.model
+            batches.enter, batch.id, "in_progress", "validating", model=self._job.model
         )
         work = asyncio.create_task(self._job.run(backend))
         try:
@@ -187,14 +181,3 @@ class _BatchRun:
             self._state.batches.end, self._batch.id, "failed", (), errors=errors
         )
         self._log.unlink(missing_ok=True)
-
-
-def _first_model(source: Path, max_bytes: int) -> str | None:
-    """The model that the first line of a file names, as far as it can be read."""
-    try:
-        with source.open("rb") as file:
-            while (text := file.readline(max_bytes)) and text.isspace():
-                pass
-    except OSError:
-        return None
-    return model_of(text)

@@ -9,7 +9,7 @@ import msgspec
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import APIError, ErrorBody, ErrorDetail
 
-_OK = 200
+_OK, _NO_ANSWER = 200, 500
 _OF_ONE_REQUEST = frozenset(
     {
         "invalid_request",
@@ -52,6 +52,18 @@ def too_long(size: int, request_id: str) -> Reply:
     return Reply(error.status, error.body(), None, request_id)
 
 
+def in_one_line(reply: Reply) -> Reply:
+    """The reply with its JSON in one line. Other bodies, of a gateway, give way to an error of this
+    API, so that files of results can have it."""
+    try:
+        return reply._replace(body=msgspec.json.format(reply.body, indent=-1))
+    except (msgspec.DecodeError, RecursionError):
+        status = _NO_ANSWER if reply.status == _OK else reply.status
+        error = _unknown(reply)
+        body = msgspec.json.encode(ErrorBody(error, detail=error.message))
+        return reply._replace(status=status, body=body)
+
+
 async def post(exchange: Exchange, path: str, body: Mapping[str, object]) -> bytes:
     """The body of a 200; a server that is full, or still loads, is asked again.
 
@@ -91,5 +103,9 @@ def _error(reply: Reply) -> ErrorDetail:
     try:
         return msgspec.json.decode(reply.body, type=ErrorBody).error
     except msgspec.DecodeError:
-        text = reply.body[:200].decode(errors="replace")
-        return ErrorDetail(f"status {reply.status}: {text}", "", None, NOT_OURS)
+        return _unknown(reply)
+
+
+def _unknown(reply: Reply) -> ErrorDetail:
+    text = reply.body[:200].decode(errors="replace")
+    return ErrorDetail(f"status {reply.status}: {text}", "", None, NOT_OURS)

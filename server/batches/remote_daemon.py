@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from server.batches.base import Put, all_of
-from server.batches.posting import MAX_ANSWER_BYTES, Reply, post, too_long
+from server.batches.posting import MAX_ANSWER_BYTES, Reply, in_one_line, post, too_long
 from server.batches.requests import generated
 from server.batches.results import GenerateResult, JobStoppedError, RequestError, Sharing
 from server.bench.load.http_client import Address, AnswerTooLongError, HTTPClient
@@ -68,7 +68,7 @@ class Daemon:
         except OSError as error:
             where = f"http://{address.host}:{address.port}"
             raise JobStoppedError(f"{where} does not answer: {error!r}") from None
-        return Reply(answer.status, answer.body, answer.retry_after, answer.request_id)
+        return in_one_line(Reply(answer.status, answer.body, answer.retry_after, answer.request_id))
 
 
 def _prompt_order(request: CompletionRequest) -> tuple[str, list[str | int | list[int]]]:

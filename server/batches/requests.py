@@ -8,6 +8,8 @@ import numpy as np
 from msgspec import UNSET
 
 from server.batches.results import Generated, RequestError
+from server.errors import APIError
+from server.http.body import Body
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import CompletionChoice, CompletionRequest
 
@@ -16,6 +18,7 @@ Prompt = str | Sequence[int]
 Options = Mapping[str, object]
 """Fields of a request by their names in the HTTP API."""
 
+_body = Body(CompletionRequest)
 _NONE: Options = {}
 _OWN = frozenset({"prompt", "model", "return_token_ids"})
 _ONLINE = frozenset({"stream", "stream_options", "timeout", "priority", "session_id", "user"})
@@ -29,9 +32,11 @@ def completion_request(prompt: Prompt, options: Options) -> CompletionRequest:
     try:
         # As JSON, because schemas stay undecoded. The prompt is long, and need not be.
         fields = json.dumps({**options, "prompt": "", "return_token_ids": True}, allow_nan=False)
-        request = msgspec.json.decode(fields, type=CompletionRequest)
-    except (TypeError, ValueError) as error:  # ValueError: also msgspec's, for a wrong value
+        request = _body.decode(fields.encode(), strictly=True)
+    except (TypeError, ValueError) as error:
         raise RequestError("invalid_request", str(error)) from None
+    except APIError as error:
+        raise RequestError(error.code, error.message, error.param) from None
     return msgspec.structs.replace(request, prompt=checked)
 
 

@@ -3,7 +3,6 @@
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.row_names import item_names, renamed
 from server.errors import APIError
-from server.generation.chat.conversation import joined_text
 from server.schemas.cohere.embed_request import CohereEmbedRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.service.inputs import check_count
@@ -12,8 +11,7 @@ from server.settings.server_config import Limits
 
 
 def given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
-    """The texts to embed, and the field that holds them. Raises APIError unless one field does,
-    and for parts that are not texts."""
+    """The texts to embed, and the field that holds them. Raises APIError unless one field does."""
     if body.texts is not None and body.inputs is not None:
         message = "inputs: `texts` are given too; give only one of them"
         raise APIError("invalid_request", message, "inputs")
@@ -21,9 +19,7 @@ def given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
         return body.texts, "texts"
     if body.inputs is None:
         raise APIError("invalid_request", "texts: this or `inputs` is required", "texts")
-    contents = (item.content for item in body.inputs)
-    texts = [joined_text(parts, f"inputs[{i}].content") for i, parts in enumerate(contents)]
-    return texts, "inputs"
+    return ["\n".join(part.text for part in item.content) for item in body.inputs], "inputs"
 
 
 def cohere_embedding_plan(

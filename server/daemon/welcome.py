@@ -71,6 +71,8 @@ def welcome(config: ServerConfig, seconds: float) -> str:
 
 
 def _serves(model: ServedModel, endpoint: str, tasks: tuple[Task, ...]) -> bool:
+    if endpoint == "/v1/rerank" and not model.execution.scores_relevance:
+        return False
     return model.execution.task in tasks and (
         endpoint != "/v1/chat/completions" or _has_chat_template(model)
     )

@@ -16,8 +16,8 @@ from server.service.registry import Model
 class Choice:
     """The certain part of one row: text, log-probabilities, how it ended.
 
-    Text that may yet become a stop string, and the bytes of an incomplete character, are held back
-    until `end` releases them. An engine that fails does not end its rows: that text is lost.
+    Text that may yet become a stop string is held back until `end` releases it. An engine that
+    fails does not end its rows: that text is lost.
 
     Where the prompt is scored, a choice that does not bring the scores itself is held back until
     they are there.
@@ -75,17 +75,14 @@ class Choice:
             self.end("length" if output.finish == "length" else "stop")
 
     def end(self, reason: FinishReason) -> None:
-        """Nothing follows: release the text that was held back. If that contains a stop string,
-        the reason is "stop" after all."""
+        """Nothing follows: release the text that was held back for the sake of a stop string."""
         if self.finish_reason is not None:
             return
         if self._brings_scores and self._prompt.scores is not None:
             self._prompt.scores.complete = True
-        self._add_text(self._detokenizer.flush())
-        if self.finish_reason is None:
-            self.finish_reason = reason
-            if self._stops is not None:
-                self._text += self._stops.flush()
+        self.finish_reason = reason
+        if self._stops is not None:
+            self._text += self._stops.flush()
 
     def next_piece(self) -> TextPiece | None:
         """The part that has become certain since the last call, None if there is none."""

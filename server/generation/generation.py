@@ -58,7 +58,7 @@ class Generation:
         self._unread: Iterator[RowOutput] = iter(())
         self._expired = stream is None
         if stream is not None:
-            record.held_bytes = stream.held_bytes
+            record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
         self._prompt_tokens = stream.prompt_tokens if stream is not None else []
         if stream is None:
             plan = msgspec.structs.replace(plan, echo=False)

@@ -5,19 +5,23 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from engine_core.messages import Grammar
+from engine_core.messages import Grammar, GrammarKind
 from server.errors import APIError
 from server.schemas.response_format import (
     MAX_GRAMMAR_CHARS,
     JsonObject,
     JsonSchema,
+    JsonValue,
+    NamedSchema,
     PlainText,
+    RegexValue,
     ResponseFormat,
     SchemaText,
     StructuredOutputs,
 )
 from server.schemas.sampling import SamplingOptions
 
+_JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -69,14 +73,33 @@ def _requested(body: SamplingOptions) -> Iterator[Grammar]:
 
 def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
     match requested:
-        case JsonObject(schema=schema):
-            given = list(_from_schema(schema, "response_format.schema"))
+        case JsonObject(schema=schema, value=value):
+            given = [*_from_schema(schema, "response_format.schema"), *_from_value(value)]
             yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]
-        case JsonSchema(json_schema=named):
-            param = "response_format.json_schema.schema"
-            yield _grammar(bytes(named.schema).decode(), param)
+        case JsonSchema(json_schema=named, value=value):
+            given = [*_from_named(named, _JSON_SCHEMA), *_from_named(value, _VALUE)]
+            if not given:
+                raise APIError("invalid_request", f"{_JSON_SCHEMA}: missing", _JSON_SCHEMA)
+            yield from given
+        case JsonValue(value=value):
+            given = list(_from_value(value))
+            if not given:
+                raise APIError("invalid_request", f"{_VALUE}: expected an object", _VALUE)
+            yield from given
+        case RegexValue(value=value):
+            yield Grammar("regex", value, _VALUE)
         case PlainText() | None:
             return
+
+
+def _from_value(raw: SchemaText | UnsetType) -> Iterator[Grammar]:
+    return _from_schema(raw, _VALUE)
+
+
+def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
+    if named is not None:
+        kind: GrammarKind = "loose_json_schema" if named.strict is False else "json_schema"
+        yield _grammar(bytes(named.schema).decode(), f"{param}.schema", kind)
 
 
 def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
@@ -92,7 +115,7 @@ def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
         yield _grammar(text, param)
 
 
-def _grammar(schema: str, param: str) -> Grammar:
+def _grammar(schema: str, param: str, kind: GrammarKind = "json_schema") -> Grammar:
     if not schema.startswith("{"):
         raise APIError("invalid_request", f"{param}: expected an object", param)
-    return Grammar("json_schema", schema, param)
+    return Grammar(kind, schema, param)

@@ -15,7 +15,7 @@ from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
 from server.http.incoming import has_come, incoming, length_of
 from server.metrics.request_record import record_of
-from server.msgspec_faults import Fault, fault_of
+from server.msgspec_faults import Fault, entry_at_fault, fault_of
 from server.schemas.known_options import refused_fields
 from server.service.service import service_of
 
@@ -24,6 +24,8 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
 
+# What msgspec says of a field that derived structs have for the sake of others in a union.
+_ONLY_NULL = "expected `null`,"
 _INDICES = re.compile(r"\[[^]]*\]")
 
 
@@ -47,11 +49,13 @@ class Body(Generic[Struct]):
         decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
-            return decoder.decode(raw.decode())
-        except msgspec.ValidationError as error:
-            raise self._error(fault_of(error)) from None
+            text = raw.decode()
         except UnicodeDecodeError as error:
             raise APIError("invalid_request", f"the body is not UTF-8: {error}") from None
+        try:
+            return decoder.decode(text)
+        except msgspec.ValidationError as error:
+            raise self._error(fault_of(error), text) from None
         except msgspec.DecodeError as error:
             raise APIError("invalid_request", f"the body is not valid JSON: {error}") from None
         except RecursionError:
@@ -61,13 +65,18 @@ class Body(Generic[Struct]):
     def _strict_decoder(self) -> msgspec.json.Decoder[Struct]:
         return msgspec.json.Decoder(derived(self._struct, self._refused, strictly=True))
 
-    def _error(self, fault: Fault) -> APIError:
+    def _error(self, fault: Fault, text: str) -> APIError:
         """The decoder's message in words for the person who wrote the field."""
         for path in _within(fault.path):
             if _INDICES.sub("", path) in self._refused:
                 message = f"{path} is known but not served here: leave it out"
                 return APIError("invalid_request", message, path)
+        if fault.reason.startswith(_ONLY_NULL):
+            message = f"{fault.path}: is for another type of this object: leave it out"
+            return APIError("invalid_request", message, fault.path)
         param = fault.path or None
+        if fault.kind == "entry" and (key := entry_at_fault(text, self._struct, fault.path)):
+            param = f"{param}.{shortened(key)}"
         subject = param or "the body"
         if fault.kind == "key":
             subject = f"a key of {subject}"

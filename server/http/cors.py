@@ -25,7 +25,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("x-request-id", "retry-after"),
+        expose_headers=("x-request-id", "retry-after", "x-penstock-ignored"),
     )
     return cors if access_log is None else _LoggedPreflights(cors, access_log)
 

@@ -13,12 +13,18 @@ def derived(
     struct: type[Struct], added: Mapping[str, Any] | None = None, *, strictly: bool = False
 ) -> type[Struct]:
     """A subclass of `struct` that also takes the `added` fields (dotted path -> type), null if left
-    out, and if `strictly` no others, at any depth; `struct` itself where nothing changes.
+    out, and if `strictly` no others, at any depth; `struct` itself where nothing changes. One of
+    several structs in a union has the fields of the others too, as null.
 
     Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
     """
     added = added or {}
-    fields: list[Any] = [(name, kind, None) for name, kind in added.items() if "." not in name]
+    own_names = struct.__struct_encode_fields__
+    fields: list[Any] = [
+        (name, kind, None)
+        for name, kind in added.items()
+        if "." not in name and name not in own_names
+    ]
     for field in msgspec.structs.fields(struct):
         kind = _mapped(field.type, _below(added, field.name), strictly=strictly)
         if kind is not field.type:
@@ -33,6 +39,7 @@ def derived(
         bases=(struct,),
         kw_only=True,
         frozen=own.frozen,
+        gc=own.gc,
         tag=own.tag,
         tag_field=own.tag_field,
         forbid_unknown_fields=strictly or own.forbid_unknown_fields,
@@ -63,10 +70,20 @@ def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
     if origin is Annotated:
         inner = _mapped(parts[0], added, strictly=strictly)
         return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
-    mapped = tuple(_mapped(part, added, strictly=strictly) for part in parts)
+    others = _fields_of_several(parts)
+    mapped = tuple(_mapped(part, {**others, **added}, strictly=strictly) for part in parts)
     if all(new is old for new, old in zip(mapped, parts, strict=True)):
         return kind
     return _union(mapped) if origin in (Union, types.UnionType) else origin[mapped]
+
+
+def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
+    """The fields of all structs in a union, if there are several: what another one would obey must
+    not be lost."""
+    structs = [kind for kind in kinds if _is_struct(kind)]
+    if len(structs) < 2:
+        return {}
+    return {name: None for struct in structs for name in struct.__struct_encode_fields__}
 
 
 def _is_struct(kind: object) -> bool:

@@ -57,7 +57,7 @@ class Gate:
             nonlocal complete
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                message["headers"] = [*message["headers"], *_own_headers(record)]
             else:
                 complete = not message.get("more_body", False)
             await send(message)
@@ -132,6 +132,13 @@ class Gate:
         named = headers.get(b"x-request-id")
         safe = _UNSAFE.sub(b"", named)[:_MAX_REQUEST_ID] if named is not None else b""
         return safe or self._service.new_id("req").encode()
+
+
+def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
+    headers = [(b"x-request-id", record.request_id.encode())]
+    if record.ignored:
+        headers.append((b"x-penstock-ignored", ",".join(record.ignored).encode()))
+    return headers
 
 
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:

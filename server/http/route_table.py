@@ -1,14 +1,18 @@
-"""Which handler answers a method and path."""
+"""Which handler answers a method and path; a path with an extra slash leads to one without."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+_SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
 
 
 class RouteTable:
@@ -68,3 +72,35 @@ class RouteTable:
 def _methods(route: APIRoute) -> set[str]:
     methods = set(route.methods or ())
     return methods | {"HEAD"} if "GET" in methods else methods
+
+
+class SlashRedirect(RedirectResponse):
+    """Leads from a request's path to the same without slashes at its end.
+
+    The address is relative. A proxy may serve this path with another scheme, host and prefix.
+    Behind several slashes it is the whole path: clients do not agree on `..` there.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        path = scope["raw_path"].decode("latin-1")
+        bare = _SLASHES.sub("", path)
+        slashes, name = path.count("/") - bare.count("/"), bare.rpartition("/")[2]
+        target = bare if slashes > 1 else f"../{name}" if slashes else f"./{name}"
+        query = scope["query_string"].decode("latin-1")
+        super().__init__(target + (f"?{query}" if query else ""))
+
+
+def redirect_slashes(app: FastAPI) -> None:
+    """Make `app` redirect paths that it serves without their last slash."""
+    not_found = app.router.not_found
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        bare = {**scope, "path": scope["path"].rstrip("/")}
+        known = bare["path"] != scope["path"] and any(
+            route.matches(bare)[0] is not Match.NONE for route in app.routes
+        )
+        others: ASGIApp = SlashRedirect(scope) if known and scope["type"] == "http" else not_found
+        await others(scope, receive, send)
+
+    app.router.redirect_slashes = False
+    app.router.default = answer

@@ -10,9 +10,13 @@ from server.inspection.inspection import inspect
 from server.inspection.inspection_table import inspection_table
 from server.models.model_setup import EngineOptions
 from server.settings import defaults
-from server.settings.setting_types import parse_positive
+from server.settings.setting_types import parse_names, parse_positive
 from workers.contract.config import AskedTask, Dtype
 
+_DESCRIPTION = """\
+Show what a model is, what its attention and memory need, and every reason that can be
+found for which it would be refused. Only configuration and the heads of weight files
+are read: it takes no GPU, and little time."""
 _EXAMPLES = """\
 examples:
   penstock inspect ./llama-3.1-8b
@@ -27,11 +31,7 @@ The exit code is 0 if `penstock serve` would take the model, otherwise 1.
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
     """Give `penstock inspect` its flags."""
-    parser.description = (
-        "Show what a model is, what its attention and memory need, and every reason that can be\n"
-        "found for which it would be refused. Only configuration and the heads of weight files\n"
-        "are read: it takes no GPU, and little time."
-    )
+    parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, parser=parser)
     parser.add_argument(
@@ -63,6 +63,14 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="most tokens of a sequence (default: the model's limit)",
     )
+    parser.add_argument(
+        "--ignore-config-keys",
+        type=parse_names,
+        default=(),
+        metavar="KEYS",
+        help="of config.json, generation_config.json and tokenizer_config.json, with commas: they "
+        "may stay unread",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object (default: a table)")
 
 
@@ -74,6 +82,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         dtype=options.dtype,
         pipeline_stages=options.pipeline_stages,
         max_model_len=options.max_model_len,
+        ignore_config_keys=options.ignore_config_keys,
     )
     inspection = inspect(options.model, engine)
     if options.json:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
 from server.conversion.slow_tokenizer import slow_files
 from server.inspection.inspected_model import (
@@ -13,7 +14,9 @@ from server.inspection.inspected_model import (
     Inspection,
     LayersOfKind,
 )
+from server.inspection.weight_check import weight_faults
 from server.models.generation_file import read_generation_defaults
+from server.models.ignored_keys import IgnoredKeys
 from server.models.model_setup import EngineOptions, check_stages, execution_config
 from server.models.model_source import model_folder
 from server.models.reranker import with_template
@@ -22,7 +25,9 @@ from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from server.settings import defaults
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.checkpoint.own_code import own_models
 from workers.contract.config import ITEM_BYTES, AskedTask, ExecutionConfig
+from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.embedding_modules import NormalizeConfig
 from workers.contract.families.table import (
     TaskError,
@@ -30,8 +35,9 @@ from workers.contract.families.table import (
     family_of,
     task_of,
 )
-from workers.contract.model_config import ModelConfig, ModelConfigError
+from workers.contract.model_config import ModelConfig, ModelConfigError, read_json
 from workers.contract.model_shape import ModelShape
+from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 _KV_TOKENS = 1000
 
@@ -45,60 +51,87 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
     folder = model_folder(source, "dummy")
     local = Path(source).expanduser().is_dir()
     refused = list[str]()
-    model = _read_model(folder, options.task, refused)
-    _check_generation_file(folder, refused)
-    notes = _check_tokenizer(folder, model, refused) if local else []
-    _check_template(source, folder, model, refused)
+    model = _read_files(folder, options, refused)
+    notes = _own_code(folder)
+    notes += _check_tokenizer(folder, model, refused) if local else []
+    notes += _check_template(source, folder, model, options.task, refused)
     heads = _read_heads(folder, model, refused if local else [])
+    inspected = None if model is None else _inspected(source, model, heads, options, refused)
     return Inspection(
         source=source,
         folder=str(folder),
-        model=None if model is None else _inspected(source, model, heads, options, refused),
+        model=inspected,
         refused=tuple(dict.fromkeys(refused)),
         notes=tuple(notes),
     )
 
 
-def _read_model(folder: Path, asked: AskedTask | None, refused: list[str]) -> ModelConfig | None:
+def _read_files(folder: Path, options: EngineOptions, refused: list[str]) -> ModelConfig | None:
+    """The model that config.json describes, if it can be read as one."""
+    names = options.ignore_config_keys
+    ignored = IgnoredKeys(names, folder, lambda error: refused.append(str(error)))
+    model = None
     try:
-        return read_model_config(folder, asked, lambda error: refused.append(str(error)))
+        model = read_model_config(folder, options.task, ignored.refuse)
     except (ModelConfigError, TaskError, UnknownArchitectureError) as error:
         refused.append(str(error))
-        return None
-
-
-def _check_generation_file(folder: Path, refused: list[str]) -> None:
     try:
-        read_generation_defaults(folder)
-    except ModelConfigError as error:
+        read_generation_defaults(folder, ignored.refuse)
+        TokenizerSettings(folder, ignored.refuse).check_keys()
+        if model is not None:
+            ignored.check()
+    except (ModelConfigError, SetupError) as error:
         refused.append(str(error))
+    return model
+
+
+def _own_code(folder: Path) -> list[str]:
+    """What is to be said of code that comes with the checkpoint."""
+    file = folder / "config.json"
+    try:
+        own = own_models(ConfigKeys(file, read_json(file)))
+    except ModelConfigError:
+        return []
+    return [f"auto_map names code that is never run: {', '.join(own)}"] if own else []
 
 
 def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]) -> list[str]:
     """What is to be said of it. It is not converted here: that imports transformers."""
+
+    def refuse(error: ModelConfigError) -> None:
+        refused.append(str(error))
+
     try:
         if not (folder / TOKENIZER_FILE).exists() and (slow := slow_files(folder)):
             names = ", ".join(file.name for file in slow)
             return [f"the tokenizer exists only in slow form ({names}); it would be converted once"]
         if model is not None:
-            Tokenizer.for_model(model, "auto")
-    except TokenizerError as error:
+            Tokenizer.for_model(model, "auto", refuse)
+    except (ModelConfigError, TokenizerError) as error:
         refused.append(str(error))
     return []
 
 
 def _check_template(
-    source: str, folder: Path, model: ModelConfig | None, refused: list[str]
-) -> None:
-    """A causal model that reranks needs a template, whose answers are tokens of the model."""
+    source: str,
+    folder: Path,
+    model: ModelConfig | None,
+    asked: AskedTask | None,
+    refused: list[str],
+) -> list[str]:
+    """What is to be said of pairs: a causal model needs a template for them, whose answers are
+    tokens of the model."""
     if model is None:
-        return
+        return []
     try:
-        with_template(model, (source, str(folder)), None, "auto")
+        complete = with_template(model, (source, str(folder)), None, "auto", asked)
+        if task_of(complete) == "classify" and not complete.reads_pairs:
+            return [f"it scores no pairs of texts: {UNKNOWN_TEMPLATE}"]
     except SetupError as error:
         refused.append(str(error))
     except TokenizerError:
-        return  # of the tokenizer that is not here, or not yet converted, there is nothing to say
+        pass  # of the tokenizer that is not here, or not yet converted, there is nothing to say
+    return []
 
 
 def _read_heads(folder: Path, model: ModelConfig | None, refused: list[str]) -> WeightHeads | None:
@@ -131,12 +164,9 @@ def _inspected(
     one_stage = msgspec.structs.replace(options, pipeline_stages=1, max_model_len=None)
     task = task_of(model)
     whole = execution_config(source, model, task, one_stage, "")
-    try:
-        check_stages(source, model, options)
-        execution = execution_config(source, model, task, options, "")
-    except SetupError as error:
-        refused.append(str(error))
-        execution = whole
+    if heads is not None:
+        refused += weight_faults(whole)
+    execution = _in_stages(whole, options, refused)
     stages, token = _stages(execution, heads), kv_bytes_of_token(execution)
     length = execution.max_model_len
     return InspectedModel(
@@ -163,6 +193,18 @@ def _inspected(
         kv_bytes_unused=_left_behind(model, length) * token,
         stages=stages,
     )
+
+
+def _in_stages(
+    whole: ExecutionConfig, options: EngineOptions, refused: list[str]
+) -> ExecutionConfig:
+    """As it is asked for; the `whole` in one stage if that cannot be."""
+    try:
+        check_stages(whole.name, whole.model, options)
+        return execution_config(whole.name, whole.model, whole.task, options, "")
+    except SetupError as error:
+        refused.append(str(error))
+        return whole
 
 
 def layers_of_kinds(shape: ModelShape) -> tuple[LayersOfKind, ...]:

@@ -38,6 +38,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     ended_rows     how many of them ended, and how
     held_bytes     about how much of the answer waits for its client to read what comes before
     encoded_bytes  what of the answer is encoded and waits for that, too
+    ignored        paths in its schema that its answer does not follow
     cached_tokens  of the prompt tokens, those found in the prefix cache
     tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine
     queue_s        until a step began to compute it
@@ -61,6 +62,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     is_probe: bool = False
     held_bytes: Callable[[], int] | None = None
     encoded_bytes: int = 0
+    ignored: tuple[str, ...] = ()
     jobs: int = 0
     rows: int = 0
     ended_rows: dict[RowEnd, int] = {}

@@ -1,5 +1,6 @@
 """`generation_config.json`: a model's own defaults for sampling."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import GenerationDefaults
-from workers.contract.conventions import Neutral, check_neutral
+from workers.contract.checkpoint.other_formats import read_config
+from workers.contract.config_keys.keys import Refuse, stop
+from workers.contract.conventions import Neutral, not_neutral
 from workers.contract.model_config import ModelConfigError, read_json
 from workers.contract.token_sampling import TokenSampling
 
@@ -46,26 +49,27 @@ class _GenerationFile(msgspec.Struct):
 
     eos_token_id: int | list[int] | None = None
     do_sample: bool | None = None
-    temperature: Annotated[float, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=sys.float_info.max)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
 
 
-def read_generation_defaults(folder: Path) -> GenerationDefaults:
+def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationDefaults:
     """Read `generation_config.json`; without `eos_token_id` there, take that of `config.json`.
 
     An explicit `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
-    key, for a value of the wrong type or out of range, and for one that is not supported.
+    key, for a value of the wrong type or out of range; one that is not supported goes to `refuse`.
     """
     path, fallback = folder / "generation_config.json", folder / "config.json"
     values = read_json(path) if path.exists() else {}
     raw = _checked(path, values)
-    check_neutral(path, values, _NEUTRAL)
+    for error in not_neutral(path, values, _NEUTRAL):
+        refuse(error)
     eos = raw.eos_token_id
     if eos is None:
-        eos = _checked(fallback, read_json(fallback)).eos_token_id
+        eos = _checked(fallback, read_config(folder)).eos_token_id
     if isinstance(eos, int):
         eos = [eos]
     if raw.do_sample is False:

@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 
 from engine_core.config import EngineConfig
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from server.conversion.slow_tokenizer import with_tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults
+from server.models.ignored_keys import IgnoredKeys
 from server.models.model_source import check_checkpoint
 from server.models.reranker import with_template
 from server.models.setup_error import SetupError
@@ -57,13 +59,17 @@ def set_up_model(
     Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
     or DeviceError.
     """
+    ignored = IgnoredKeys(options.ignore_config_keys, folder)
     try:
-        read = read_model_config(folder, options.task)
+        read = read_model_config(folder, options.task, ignored.refuse)
     except TaskError as error:
         raise SetupError("task", f"{folder / 'config.json'}: {error}") from None
+    generation = read_generation_defaults(folder, ignored.refuse)
+    TokenizerSettings(folder, ignored.refuse).check_keys()
+    ignored.check()
     tokenized = with_tokenizer(read, options.load_format)
     sources = (*options.sources, str(folder))
-    model = with_template(tokenized, sources, options.rerank, options.load_format)
+    model = with_template(tokenized, sources, options.rerank, options.load_format, options.task)
     task = task_of(model)
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)
@@ -85,7 +91,6 @@ def set_up_model(
         client_endpoint=f"ipc://{prefix}.client",
         stall_timeout=options.stall_timeout,
     )
-    generation = read_generation_defaults(folder)
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 

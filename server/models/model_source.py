@@ -5,6 +5,7 @@ from pathlib import Path
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from server.conversion.slow_tokenizer import SLOW_FILES
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
+from workers.contract.checkpoint.other_formats import GGUF
 from workers.contract.config import LoadFormat
 from workers.contract.embedding_modules import NormalizeConfig
 from workers.contract.model_config import ModelConfig
@@ -27,6 +28,8 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder.resolve()
+    if folder.exists() and folder.suffix == ".gguf":
+        raise ModelSourceError(f"{source} is a GGUF file; {GGUF}")
     if folder.exists():
         raise ModelSourceError(f"{source} is a file; a model is a folder or a hub id")
     if source.startswith((".", "/", "~")):

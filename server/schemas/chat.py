@@ -9,40 +9,49 @@ from server.schemas.common import CompletionUsage, Count, FinishReason, PromptLo
 from server.schemas.sampling import SamplingOptions
 
 
-class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a message's content. Types `text` and, of an assistant, `refusal` are served."""
+# `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A part of a message's content. Types `text` and, of an assistant, `refusal` are served. The
+    last two fields change nothing."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
-class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The function that an assistant called. `arguments` is a JSON object, written out."""
 
     name: str
     arguments: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an earlier answer of an assistant, for the template to repeat."""
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call in an earlier answer of an assistant, for the template to repeat. `index`, its place
+    in a stream, changes nothing."""
 
     function: FunctionCall
     id: str | None = None
     type: Literal["function"] | None = None
+    index: int | None = None
 
 
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message of a conversation. An assistant's may lack `content`. Roles beside `system`,
-    `developer`, `user`, `assistant` and `tool` are the template's to know."""
+    `developer`, `user`, `assistant` and `tool` are the template's to know. `reasoning` is another
+    name of `reasoning_content`. `cache_control` changes nothing."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[ContentPart] | None = None
     refusal: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    cache_control: dict[str, Any] | None = None
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1)]

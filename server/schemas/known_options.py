@@ -14,7 +14,7 @@ from msgspec import Meta
 Treatment = Literal["obeyed", "accepted", "refused"]
 Source = Literal[
     "OpenAI", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina", "Voyage",
-    "DeepSeek", "Qwen", "penstock",
+    "DeepSeek", "Qwen", "HF", "LiteLLM", "penstock",
 ]  # fmt: skip
 
 
@@ -29,9 +29,11 @@ class KnownOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options that requests of some types share, by the dotted path of each."""
+    """Options that requests of some types share, by the dotted path of each; `beside` is for those
+    that have none of their own."""
 
     requests: list[str]
+    beside: dict[str, Any] = {}
     obeyed: dict[str, KnownOption] = {}
     refused: dict[str, KnownOption] = {}
     accepted: dict[str, KnownOption] = {}
@@ -45,8 +47,12 @@ class KnownOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def of(self, request: str, treatment: Treatment) -> dict[str, KnownOption]:
         """The options of one type of request that are treated so."""
-        groups = [group for group in self.groups if request in group.requests]
-        return {name: row for group in groups for name, row in getattr(group, treatment).items()}
+        return {
+            name: msgspec.structs.replace(row, beside=row.beside or group.beside)
+            for group in self.groups
+            if request in group.requests
+            for name, row in getattr(group, treatment).items()
+        }
 
 
 @cache

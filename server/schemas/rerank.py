@@ -9,8 +9,8 @@ from msgspec import Meta
 from server.schemas.common import Count, Int64, Usage
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A document as an object; other keys are ignored."""
+class Document(msgspec.Struct, frozen=True, gc=False):
+    """A document as an object; what is not a text is refused, and other keys are ignored."""
 
     text: str
 

@@ -19,13 +19,26 @@ class PlainText(msgspec.Struct, frozen=True, tag="text"):
 
 
 class JsonObject(msgspec.Struct, frozen=True, tag="json_object"):
-    """Any JSON object, or, as llama.cpp has it, one that is valid by a schema."""
+    """Any JSON object, or one that is valid by a schema: llama.cpp's `schema`, TGI's `value`."""
 
     schema: SchemaText | UnsetType = UNSET
+    value: SchemaText | UnsetType = UNSET
+
+
+class JsonValue(msgspec.Struct, frozen=True, tag="json"):
+    """JSON that is valid by a schema, as TGI has it."""
+
+    value: SchemaText
+
+
+class RegexValue(msgspec.Struct, frozen=True, tag="regex"):
+    """Text that matches a regular expression, as TGI has it."""
+
+    value: Regex
 
 
 class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON schema as OpenAI wraps it. It is always followed strictly."""
+    """A JSON schema as OpenAI wraps it. It is followed strictly, unless `strict` is false."""
 
     schema: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
     name: str | None = None
@@ -34,9 +47,10 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
-    """JSON that is valid by a schema."""
+    """JSON that is valid by a schema: OpenAI's `json_schema`, TGI's `value`."""
 
-    json_schema: NamedSchema
+    json_schema: NamedSchema | None = None
+    value: NamedSchema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,4 +62,4 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     json_object: bool | None = None
 
 
-ResponseFormat = PlainText | JsonObject | JsonSchema
+ResponseFormat = PlainText | JsonObject | JsonSchema | JsonValue | RegexValue

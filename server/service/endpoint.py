@@ -44,21 +44,21 @@ class Endpoint:
         operation: Operation,
         *,
         tasks: tuple[Task, ...] = (),
-        num_labels: int | None = None,
+        relevance: bool = False,
         variant_of: "Endpoint | None" = None,
         order: int = _LAST,
         needs_key: bool | Literal["metrics_key"] = True,
     ) -> None:
         """Models of these `tasks` serve it; there are none if it is not about a model. With
-        `num_labels` only classifiers of exactly so many labels serve it. A variant is the same
-        service in another form: the list of a model's endpoints has only the original. `order`
-        sorts the documentation and that list. With `needs_key` only clients with an API key are
-        answered: always, never, or if the setting of that name says so."""
+        `relevance` only those serve it whose scores are one (`ExecutionConfig.scores_relevance`). A
+        variant is the same service in another form: the list of a model's endpoints has only the
+        original. `order` sorts the documentation and that list. With `needs_key` only clients with
+        an API key are answered: always, never, or if the setting of that name says so."""
         self.method = method
         self.path = path
         self.operation = operation
         self.tasks = tasks if variant_of is None else variant_of.tasks
-        self.num_labels = num_labels if variant_of is None else variant_of.num_labels
+        self.relevance = relevance if variant_of is None else variant_of.relevance
         self.variant_of = variant_of
         self.order = order
         self._needs_key = needs_key
@@ -88,9 +88,4 @@ class Endpoint:
 
     def is_served_by(self, execution: ExecutionConfig) -> bool:
         """Whether a model that is run this way serves it."""
-        if execution.task == "classify" and self.num_labels not in (
-            None,
-            execution.model.num_labels,
-        ):
-            return False
-        return execution.task in self.tasks
+        return execution.task in self.tasks and (execution.scores_relevance or not self.relevance)

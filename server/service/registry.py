@@ -13,11 +13,11 @@ from server.errors import APIError
 from server.models.text_bound import TextBound
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
-from server.service.token_bytes import TokenBytes
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
 from server.templates.template_client import TemplateClient
 from workers.contract.config import Task
+from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 
 class Model:
@@ -33,7 +33,7 @@ class Model:
         self.text_only = served.execution.model.wrapper is not None
         self.tokenizer = tokenizer
         self.text_bound = TextBound(tokenizer, self.max_model_len)
-        self.token_bytes = TokenBytes(tokenizer)
+        self.token_bytes = tokenizer.token_bytes
         self.token_text = TokenText(self.token_bytes)
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))
@@ -99,11 +99,10 @@ class Registry:
         model = self._only(endpoint) if name is None else self.named(name)
         if not endpoint.is_served_by(model.served.execution):
             served = ", ".join(self.paths_of(model))
-            raise APIError(
-                "wrong_endpoint",
-                f"model {model.name} serves {served}, not {endpoint.path}",
-                "model",
-            )
+            reason = f"model {model.name} serves {served}, not {endpoint.path}"
+            if endpoint.relevance and not model.served.execution.model.reads_pairs:
+                reason += f": {UNKNOWN_TEMPLATE}"
+            raise APIError("wrong_endpoint", reason, "model")
         return model
 
     def paths_of(self, model: Model) -> list[str]:

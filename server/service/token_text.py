@@ -1,6 +1,6 @@
 """The text of single tokens in log-probabilities."""
 
-from server.service.token_bytes import TokenBytes
+from engine_core.tokenization.token_bytes import TokenBytes
 
 _PRINTABLE = range(0x20, 0x7F)
 
@@ -9,8 +9,8 @@ class TokenText:
     r"""The text of single tokens, as they read inside a text: " the", "</s>", "ing".
 
     A token that is only a part of a character is written as its bytes, as OpenAI does it:
-    "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, the
-    vocabulary's own entry is used.
+    "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, or
+    a token has no text, the vocabulary's own entry is used.
     """
 
     def __init__(self, tokens: TokenBytes, mark: str = "bytes:") -> None:
@@ -26,8 +26,8 @@ class TokenText:
 
     def _find(self, token: int) -> str:
         data = self._tokens[token]
-        if data is None:
-            return self._tokens.tokenizer.id_to_token(token)
+        if not data:
+            return self._tokens.entry(token)
         try:
             return data.decode()
         except UnicodeDecodeError:

@@ -164,7 +164,7 @@ def _message(fault: Fault) -> str:
         near = difflib.get_close_matches(key.replace("-", "_"), struct.__struct_fields__, 1, 0.5)
         return f"{path}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
     choices = _choices(struct, key)
-    if choices and fault.kind == "value":
+    if choices and fault.kind in ("value", "entry"):
         return f"{path}: {fault.reason}; one of {', '.join(choices)}"
     if key == "stage_layers":
         return f"{path}: {fault.reason}; layers of each stage, such as [9, 8, 8, 7]"

@@ -50,6 +50,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             choices=get_args(AskedTask),
         ),
     ] = None
+    ignore_config_keys: Annotated[
+        tuple[Text, ...],
+        Flag(
+            FlagGroup.MODELS,
+            "keys of config.json, generation_config.json and tokenizer_config.json that may stay "
+            "unread although nothing here obeys them, such as one of training (default: none)",
+            parse_names,
+            "KEY,KEY,...",
+        ),
+    ] = ()
     load_format: Annotated[
         LoadFormat,
         Flag(

@@ -63,7 +63,8 @@ def _model_type(model: Model) -> ModelType:
         {str(index): label for index, label in enumerate(config.labels)},
         {label: index for index, label in enumerate(config.labels)},
     )
-    return ModelType(reranker=labels) if config.num_labels == 1 else ModelType(classifier=labels)
+    ranks = model.served.execution.scores_relevance
+    return ModelType(reranker=labels) if ranks else ModelType(classifier=labels)
 
 
 def _pooling(pooling: PoolingConfig) -> str:

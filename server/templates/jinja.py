@@ -59,7 +59,7 @@ def _render_open_ended(
     *before, last = conversation.messages
     # The blank shows whether the template strips contents.
     word = f"end-{secrets.token_hex(8)}"
-    marked = {**last, "content": f"{last['content']}{word} "}
+    marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
     text = render(
         compiled,
         template,
@@ -74,6 +74,13 @@ def _render_open_ended(
         raise TemplateError("it leaves out the final message, which therefore cannot be continued")
     stripped = not text.startswith(" ", end + len(word))
     return text[:end].rstrip() if stripped else text[:end]
+
+
+def _followed_by(text: str, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return content + text
+    *before, last = content
+    return [*before, {**last, "text": last["text"] + text}]
 
 
 class GenerationTag(Extension):

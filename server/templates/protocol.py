@@ -21,7 +21,10 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
-    """The variables of a template. `variables` are the request's own, by any other name."""
+    """The variables of a template. `variables` are the request's own, by any other name.
+
+    Contents are strings or text parts as the client wrote them, arguments of tool calls are text.
+    """
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
@@ -43,9 +46,11 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
 
 
 class NotRendered(msgspec.Struct, frozen=True, tag="not_rendered"):
-    """The reason for no prompt: the template's own message, or its fault."""
+    """The reason for no prompt: the template's own message, its fault, or what it leaves out, and
+    then the `field` of the request that has it."""
 
     reason: str
+    field: str = ""
 
 
 Answer = Rendered | NotRendered

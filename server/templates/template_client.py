@@ -100,8 +100,7 @@ class TemplateClient:
             self._interrupt(pending)
             raise
         if isinstance(outcome, NotRendered):
-            message = f"messages: the model's chat template refuses them: {outcome.reason}"
-            raise APIError("invalid_request", message, "messages")
+            raise _refusal(outcome)
         return outcome.text
 
     def check(self) -> None:
@@ -229,6 +228,13 @@ class TemplateClient:
             current.fail(error)
         while pending := self._queue.take():
             pending.fail(error)
+
+
+def _refusal(answer: NotRendered) -> APIError:
+    if answer.field:
+        return APIError("invalid_request", f"{answer.field}: {answer.reason}", answer.field)
+    message = f"messages: the model's chat template refuses them: {answer.reason}"
+    return APIError("invalid_request", message, "messages")
 
 
 async def _compiled(process: ProcessHandle, template: ChatTemplate) -> Answer:

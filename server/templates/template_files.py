@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from server.templates.protocol import ChatTemplate
 from workers.contract.model_config import ModelConfigError, read_json
 
@@ -17,10 +18,6 @@ _DEFAULT = "default"
 class _NamedTemplate(msgspec.Struct):
     name: str
     template: str
-
-
-class _AddedToken(msgspec.Struct):
-    content: str
 
 
 _Written = str | list[_NamedTemplate] | dict[str, str] | None
@@ -47,8 +44,8 @@ def _read(folder: Path) -> ChatTemplate:
     for file, found in _candidates(folder):
         templates = _by_name(found)
         if _DEFAULT in templates:
-            source = templates[_DEFAULT]
-            return ChatTemplate(source=source, file=file, tokens=_special_tokens(folder))
+            source, tokens = templates[_DEFAULT], TokenizerSettings(folder).template_tokens
+            return ChatTemplate(source=source, file=file, tokens=tokens)
         names += templates
     if names:
         known = ", ".join(names)
@@ -76,22 +73,6 @@ def _by_name(found: object) -> dict[str, str]:
     elif isinstance(written, list):
         written = {entry.name: entry.template for entry in written}
     return {name: source for name, source in (written or {}).items() if source}
-
-
-def _special_tokens(folder: Path) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like, as templates write them."""
-    raw = _json(folder / "special_tokens_map.json") | _json(folder / _CONFIG)
-    named = {key: value for key, value in raw.items() if key.endswith("_token")}
-    texts = {key: _text(value) for key, value in named.items()}
-    return {key: text for key, text in texts.items() if text is not None}
-
-
-def _text(token: object) -> str | None:
-    try:
-        known = msgspec.convert(token, str | _AddedToken)
-    except msgspec.ValidationError:
-        return None
-    return known if isinstance(known, str) else known.content
 
 
 def _json(path: Path) -> dict[str, Any]:

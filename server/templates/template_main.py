@@ -16,11 +16,11 @@ from functools import partial
 from typing import BinaryIO
 
 import msgspec
-from jinja2 import Template
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from server.templates.interruption import Interruptible, RenderInterrupted
-from server.templates.jinja import compile_template, render
+from server.templates.loaded_template import LoadedTemplate
+from server.templates.messages.shaping import LeftOutError
 from server.templates.parent_death import die_with_parent
 from server.templates.protocol import (
     CPU_SECONDS,
@@ -60,19 +60,19 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     if not (first := _read(source)):
         return
     template = msgspec.json.decode(first, type=ChatTemplate)
-    compiled: list[Template] = []
+    loaded: list[LoadedTemplate] = []
     interruptible = Interruptible()
 
-    def compiles() -> str:
-        compiled.append(compile_template(template.source))
+    def loads() -> str:
+        loaded.append(LoadedTemplate(template))
         return ""
 
-    _answer(sink, interruptible, compiles)
+    _answer(sink, interruptible, loads)
     decoder = msgspec.json.Decoder(Question)
 
     def rendered(body: bytes) -> str:
         question = decoder.decode(body)
-        return "" if isinstance(question, Ping) else render(compiled[0], template, question)
+        return "" if isinstance(question, Ping) else loaded[0].prompt(question)
 
     while body := _read(source):
         _answer(sink, interruptible, partial(rendered, body))
@@ -93,12 +93,14 @@ def _set_timers(*, cpu: float, wall: float) -> None:
 
 
 def _outcome(interruptible: Interruptible, work: Callable[[], str]) -> Answer:
+    field = ""
     try:
         with interruptible:
             text = work()
-            text.encode()
     except RenderInterrupted:
         reason = "nobody waits for it any more"
+    except LeftOutError as error:
+        field, reason = error.field, str(error)
     except TemplateSyntaxError as error:
         reason = f"line {error.lineno}: {error.message}"
     except TemplateError as error:
@@ -109,7 +111,7 @@ def _outcome(interruptible: Interruptible, work: Callable[[], str]) -> Answer:
         reason = f"{type(error).__name__}: {error}"
     else:
         return Rendered(text)
-    return NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode())
+    return NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode(), field)
 
 
 def _read(source: BinaryIO) -> bytes:

@@ -55,7 +55,7 @@ def matches(grammar: Grammar, text: str) -> bool:
             return text in json.loads(grammar.source)
         case "regex":
             return re.fullmatch(grammar.source, text) is not None
-        case "json_schema":
+        case "json_schema" | "loose_json_schema":
             value = json.loads(text)
             items = all(item in ("b", "cc", True) for item in value["a"])
             return set(value) == {"a", "x"} and items and 0 <= value["x"] <= 99

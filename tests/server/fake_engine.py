@@ -95,6 +95,7 @@ class Script:
     every job fails once a row has said `fail_after` tokens. While `held` accepted jobs do not
     move; while `deaf` jobs are not even answered. `chances` are the log-probabilities of the tokens
     of a job's rows, over and over; `cached` of every row's prompt tokens were known.
+    `ignored` is left out of every schema.
     """
 
     tokens: list[int] = field(default_factory=lambda: [40, 41])
@@ -106,6 +107,7 @@ class Script:
     fail_after: int | None = None
     chances: list[float] = field(default_factory=lambda: [-0.5])
     cached: int = 0
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass
@@ -265,7 +267,10 @@ class FakeEngine:
             return
         rows = set(range(len(ids) * message.n))
         self._jobs[client, message.id] = _Job(client, message, ids, rows)
-        self._send(client, Outputs(accepted=[Accepted(message.id, lengths, ids)]))
+        self._send(
+            client,
+            Outputs(accepted=[Accepted(message.id, lengths, ids, ignored=self.script.ignored)]),
+        )
 
     def _ids(self, message: GenerateJob | EncodeJob) -> list[bytes]:
         options = message.tokenization

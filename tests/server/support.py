@@ -90,7 +90,7 @@ def _engine(
 ) -> EngineConfig:
     execution = ExecutionConfig(
         name=name,
-        model=_model(folder, vocab_size, labels),
+        model=_model(folder, task, vocab_size, labels),
         task=task,
         devices=("cpu",),
         stage_layers=(),
@@ -117,7 +117,8 @@ def _engine(
     )
 
 
-def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfig:
+def _model(folder: Path, task: Task, vocab_size: int, labels: tuple[str, ...]) -> ModelConfig:
+    """A causal one, unless it classifies."""
     return ModelConfig(
         path=str(folder),
         architecture="LlamaForCausalLM",
@@ -132,7 +133,7 @@ def _model(folder: Path, vocab_size: int, labels: tuple[str, ...]) -> ModelConfi
         max_model_len=2048,
         checkpoint_dtype="float32",
         tie_word_embeddings=True,
-        attention=(AttentionKind(causal=True, scale=1.0),),
+        attention=(AttentionKind(causal=task != "classify", scale=1.0),),
         layer_kinds=(0,) * 1,
         family=DecoderConfig(hidden_act="silu", norm_eps=1e-5),
         num_labels=len(labels),

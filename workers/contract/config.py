@@ -90,7 +90,13 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     @property
     def scores_pairs(self) -> bool:
         """Whether a query and a text are scored together."""
-        return self.task in ("classify", "rerank")
+        return self.task in ("classify", "rerank") and self.model.reads_pairs
+
+    @property
+    def scores_relevance(self) -> bool:
+        """Whether a score is the relevance of a text to a query. A classifier's is if it has a
+        single label, and if it scores pairs at all."""
+        return self.task != "classify" or (self.scores_pairs and self.model.num_labels == 1)
 
     @property
     def num_stages(self) -> int:

@@ -1,14 +1,13 @@
 """What sentence-transformers assumes about a checkpoint that is used for a task."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from workers.contract.config import Task
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import UnsupportedKeyError
 
 Neutral = Mapping[str, tuple[Any, ...]]
 """Keys that are not implemented though they can change a model's numbers -> the values with which
@@ -85,21 +84,22 @@ CONVENTIONS: Mapping[Task, Conventions] = {
 
 
 def check_neutral(file: Path, values: Mapping[str, Any], neutral: Neutral) -> None:
-    """Raises ModelConfigError, naming file and key, for one of `values` that is not neutral."""
+    """Raises UnsupportedKeyError for one of `values` that is not neutral."""
     for error in not_neutral(file, values, neutral):
         raise error
 
 
 def not_neutral(
     file: Path, values: Mapping[str, Any], neutral: Neutral
-) -> Iterator[ModelConfigError]:
+) -> Iterator[UnsupportedKeyError]:
     """The error of each of `values` that is not neutral."""
     for key, allowed in neutral.items():
         if key in values and values[key] not in allowed:
-            yield ModelConfigError(f"{file}: {key} {shown_value(values[key])} is not supported")
+            reason = f"{shown_value(values[key])} is not supported"
+            yield UnsupportedKeyError(file, key, reason)
 
 
 def shown_value(value: Any) -> str:
     """A value of a JSON file as a message shows it: cut if it is long."""
-    shown = msgspec.json.encode(value).decode()
+    shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."

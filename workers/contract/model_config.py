@@ -1,5 +1,6 @@
 """The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,16 @@ ValueT = TypeVar("ValueT")
 
 class ModelConfigError(ValueError):
     """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
+
+
+class UnsupportedKeyError(ModelConfigError):
+    """A key of a JSON file that is not known, or whose value is not supported."""
+
+    def __init__(self, file: Path, key: str, reason: str) -> None:
+        """`reason` follows the key in the sentence."""
+        super().__init__(f"{file}: {key} {reason}")
+        self.file = file
+        self.key = key
 
 
 class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +69,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
     follow an embedder's `pooling`, in order; if the last one normalises, the server does that,
-    because a request may leave it out. `reranking` is given for a causal model that scores pairs.
+    because a request may leave it out. `reranking` is given for a causal model that scores pairs,
+    and for a causal classifier whose template is known.
     """
 
     path: str
@@ -75,6 +87,12 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     embedding: EmbeddingConfig = EmbeddingConfig()
     reranking: RerankConfig | None = None
     tokenizer_file: str | None = None
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it is known how the model is given a query with a text. An encoder's tokenizer
+        says so; a causal model needs a template."""
+        return self.reranking is not None or not self.has_kv_cache
 
     @property
     def normalized(self) -> bool:
@@ -100,8 +118,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def decoded(path: Path, kind: type[ValueT]) -> ValueT:
     """The value in `path`. Raises ModelConfigError, naming the file, unless it is a `kind`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        # Python's own reader: it knows Infinity and NaN, which Python also writes.
+        return msgspec.convert(json.loads(path.read_bytes()), kind)
     except FileNotFoundError:
         raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
-    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise ModelConfigError(f"{path} cannot be read: {error}") from None

@@ -1,5 +1,5 @@
-"""How a causal model scores pairs: the prompt that it gets, and the tokens whose logits are the
-score (no torch)."""
+"""How a causal model scores pairs: the prompt that it gets, and for one without a classifier the
+tokens whose logits are the score (no torch)."""
 
 import re
 from collections.abc import Mapping
@@ -11,17 +11,18 @@ _PLACES = re.compile("|".join(map(re.escape, (QUERY, DOCUMENT, INSTRUCTION))))
 
 
 class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The prompt of a pair, and the answer whose likelihood is its score.
+    """The prompt of a pair, and for a generator the answer whose likelihood is its score.
 
     Each of the `pieces` is tokenized alone, without added special tokens (those that it spells are
     tokens), and the prompt is their concatenation. One piece ends with `{document}`: a document
     that is too long is cut at its end. `{query}` and `{instruction}` may be anywhere;
-    `instruction` is the default of the latter. The score is the logit of the token `positive`, less
-    that of `negative` if there is one.
+    `instruction` is the default of the latter. A generator's score is the logit of the token
+    `positive`, less that of `negative` if there is one. A classifier has a head for it, and no use
+    for the two.
     """
 
     pieces: tuple[str, ...]
-    positive: str
+    positive: str | None = None
     negative: str | None = None
     instruction: str | None = None
 
@@ -51,6 +52,11 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return next(i for i, piece in enumerate(self.pieces) if DOCUMENT in piece)
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """The texts of the tokens whose logits make a generator's score."""
+        return tuple(text for text in (self.positive, self.negative) if text is not None)
+
+    @property
     def takes_instruction(self) -> bool:
         """Whether a request may have an instruction of its own."""
         return self.instruction is not None
@@ -59,9 +65,9 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RerankConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a causal model that reranks was declared and set up.
 
-    `token_ids` are those of the template's positive and negative token; until the template is known
-    they are what the checkpoint's LogitScore module says, if it has one. `instruction` is the
-    checkpoint's own default.
+    `token_ids` are those of the template's positive and negative token, none for a classifier;
+    until the template is known they are what the checkpoint's LogitScore module says, if it has
+    one. `instruction` is the checkpoint's own default.
     """
 
     template: RerankTemplate | None = None
@@ -75,6 +81,12 @@ class RerankConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a reranker without a template was not set up")
         return self.template
 
+
+UNKNOWN_TEMPLATE = (
+    "how it is given a query with a text is not known by its name; give its template as rerank in "
+    "the configuration file: pieces and, if there is one, instruction"
+)
+"""Why a causal classifier scores no pairs."""
 
 _QWEN3_TASK = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct "

@@ -93,13 +93,27 @@ class Checkpoint:
         Opens only the files that hold one of them. `read_one` is called with each filled target.
         Raises CheckpointError if a tensor is missing or does not fit.
         """
+        for name, stored in self._fitting(targets, rows):
+            some = rows.get(name)
+            targets[name].copy_(stored if some is None else stored[list(some.kept)])
+            read_one(targets[name])
+
+    def check_fit(self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]) -> None:
+        """Raises CheckpointError if a tensor is missing or does not fit. Targets may have no
+        memory."""
+        for _ in self._fitting(targets, rows):
+            pass
+
+    def _fitting(
+        self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each target's name, and what the file holds for it: mapped into memory, not yet read."""
         for file, names in self._by_file(targets).items():
             with self._open(file) as tensors:
                 for name, stored_name in names:
-                    stored, some = tensors.get_tensor(stored_name), rows.get(name)
-                    _check_fit(file, stored_name, stored, targets[name], some)
-                    targets[name].copy_(stored if some is None else stored[list(some.kept)])
-                    read_one(targets[name])
+                    stored = tensors.get_tensor(stored_name)
+                    _check_fit(file, stored_name, stored, targets[name], rows.get(name))
+                    yield name, stored
 
     def _names_of_single_file(self) -> dict[str, Path]:
         (file,) = self._weights.files

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
+from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
 from workers.heads.vector_modules import VectorModules
 from workers.layers.placement import Placement
@@ -62,13 +63,11 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         fill_randomly(weights)
         fill_randomly(module_weights)
     else:
-        checkpoint = Checkpoint(Path(config.model.path), model.canonical_name, config.model.wrapper)
+        checkpoint = open_checkpoint(config)
         if worker.stage == 0:
             for note in checkpoint.notes():
                 _logger.info(note)
-        (all_layers,) = shares_of([config.model.num_layers])
-        whole = outline(config, all_layers)
-        checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), model.unused)
+        check_names(config, checkpoint)
         checkpoint.check_copies(model.copies())
         checkpoint.read(weights, model.rows(), WeightProgress(worker.stage, weight_bytes).add)
         read_modules(modules, Path(config.model.path))
@@ -76,6 +75,19 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     model.pack()
     modules.pack()
     return LoadedModel(model, modules, weight_bytes, time.monotonic() - start)
+
+
+def open_checkpoint(config: ExecutionConfig) -> Checkpoint:
+    """The weights of the model, with its own names of them. Raises CheckpointError."""
+    canonical_name = family_of(config.model.architecture).canonical_name
+    return Checkpoint(Path(config.model.path), canonical_name, config.model.wrapper)
+
+
+def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError for a tensor that no stage reads."""
+    (all_layers,) = shares_of([config.model.num_layers])
+    whole = outline(config, all_layers)
+    checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), whole.unused)
 
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:

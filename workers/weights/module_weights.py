@@ -35,5 +35,13 @@ def read_modules(modules: VectorModules, path: Path) -> None:
         checkpoint.read(weights, {}, _ignore)
 
 
+def check_modules(modules: VectorModules, path: Path) -> None:
+    """Raises CheckpointError where `read_modules` would."""
+    for folder, weights in modules.weights_by_folder().items():
+        checkpoint = Checkpoint(path / folder, str)
+        checkpoint.check_unread(weights.keys(), _NOTHING)
+        checkpoint.check_fit(weights, {})
+
+
 def _ignore(weight: torch.Tensor) -> None:
     """They are too small to report progress."""

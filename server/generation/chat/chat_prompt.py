@@ -1,11 +1,6 @@
 """A conversation's prompt: checked, admitted, rendered by the model's template."""
 
-from server.generation.chat.conversation import (
-    ChatOptions,
-    conversation,
-    num_characters,
-    unusual_roles,
-)
+from server.generation.chat.conversation import ChatOptions, conversation, num_characters
 from server.metrics.request_record import RequestRecord
 from server.schemas.chat import ChatMessage
 from server.service.registry import Model
@@ -30,13 +25,11 @@ async def chat_prompt(
     model.text_bound.check_length(num_characters(messages), "messages")
     # What waits is the frame alone: messages without any text are many times its size in memory.
     parsed = await conversation(messages, options, model.chat.template)
-    question, unusual = frame(parsed), unusual_roles(parsed)
+    question = frame(parsed)
     del parsed
     key = record.client.share
     with service.admission.of(model.name).admit(rows=1, tokens=len(question), key=key.number):
         rendering = model.chat.prompt_of(question, key)
         prompt = await within_limit(service.limits, record, rendering)
     model.text_bound.check(prompt, "messages")
-    for message in unusual:
-        message.check(prompt)
     return prompt

@@ -1,14 +1,16 @@
 """From a request's messages to the conversation that a template renders."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from server.echoed import quoted
 from server.errors import APIError
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
+from server.schemas.field_names import name_and_value
+from server.templates.messages.kinds import has_text, text_part
 from server.templates.protocol import ChatTemplate, Conversation
 
 _OWN_NAMES = {
@@ -19,7 +21,6 @@ _OWN_NAMES = {
     "add_generation_prompt",
     "continue_final_message",
 }
-_USUAL_ROLES = {"system", "developer", "user", "assistant", "tool"}
 _AT_ONCE = 1024
 """Messages to parse, of hundreds of thousands that a body may hold, in half a millisecond."""
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
@@ -43,7 +44,7 @@ async def conversation(
     for number, message in enumerate(messages):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        parsed.append(_template_message(message, f"messages[{number}]", template))
+        parsed.append(_template_message(message, f"messages[{number}]"))
     continues = bool(options.continue_final_message)
     if continues:
         _check_continued(options, parsed)
@@ -76,30 +77,6 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
     return joined_text(last.content, f"messages[{len(others)}].content", refuses=True)
 
 
-class UnusualRole(NamedTuple):
-    """A message of a role that not every template knows."""
-
-    field: str
-    role: str
-    text: str
-
-    def check(self, prompt: str) -> None:
-        """Raises APIError if the text is not in the prompt: a template leaves out what it does not
-        know."""
-        if self.text not in prompt:
-            message = f"{self.field}: this model's chat template has no role {quoted(self.role)}"
-            raise APIError("invalid_request", message, self.field)
-
-
-def unusual_roles(conversation: Conversation) -> list[UnusualRole]:
-    """The messages whose role is the template's to know."""
-    return [
-        UnusualRole(f"messages[{index}].role", message["role"], message["content"].strip())
-        for index, message in enumerate(conversation.messages)
-        if message["role"] not in _USUAL_ROLES
-    ]
-
-
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
     for name in variables:
         if name in _OWN_NAMES or name in template.tokens:
@@ -112,37 +89,61 @@ def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> No
     if options.add_generation_prompt:
         message = f"{field}: not together with add_generation_prompt"
         raise APIError("invalid_request", message, field)
-    if not messages[-1].get("content"):
+    if not has_text(messages[-1]):
         raise APIError("invalid_request", f"{field}: the final message has no text", field)
 
 
-def _template_message(message: ChatMessage, field: str, template: ChatTemplate) -> dict[str, Any]:
-    """One message as a template sees it: text in one piece, nothing that is null."""
-    role = message.role
-    if role == "developer" and role not in template.source:
-        role = "system"
-    found: dict[str, Any] = {"role": role}
+def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
+    """One message as its client wrote it, without what is null."""
+    is_assistant = message.role == "assistant"
+    found: dict[str, Any] = {"role": message.role}
     if message.content is not None:
-        found["content"] = joined_text(
-            message.content, f"{field}.content", refuses=role == "assistant"
-        )
-    elif role != "assistant":
+        found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
+    elif not is_assistant:
         raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
     if message.refusal is not None:
-        if role != "assistant":
+        if not is_assistant:
             raise _only_an_assistant(f"{field}.refusal", "refuses")
-        said = [text for text in (found.get("content"), message.refusal) if text]
-        found["content"] = "\n".join(said)
+        found["content"] = _with_refusal(found.get("content"), message.refusal)
     if message.tool_calls:
-        if role != "assistant":
+        if not is_assistant:
             raise _only_an_assistant(f"{field}.tool_calls", "calls tools")
         found["tool_calls"] = [
             _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
-    for name in ("name", "reasoning_content", "tool_call_id"):
+    for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
+    if message.reasoning_content is not None or message.reasoning is not None:
+        found |= _reasoning(message, field)
     return found
+
+
+def _content(
+    content: str | list[ContentPart], field: str, *, refuses: bool
+) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return content
+    return [text_part(text) for text in _texts(content, field, refuses=refuses)]
+
+
+def _with_refusal(
+    content: str | list[dict[str, str]] | None, refusal: str
+) -> str | list[dict[str, str]]:
+    if isinstance(content, list):
+        return [*content, text_part(refusal)]
+    return "\n".join(text for text in (content, refusal) if text)
+
+
+def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
+    """What led to an answer, by the name that the request has for it. Raises APIError."""
+    name, value = name_and_value(
+        (f"{field}.reasoning_content", message.reasoning_content),
+        (f"{field}.reasoning", message.reasoning),
+    )
+    if message.role != "assistant":
+        raise _only_an_assistant(name, "reasons")
+    return {name.rpartition(".")[2]: value or ""}
 
 
 def joined_text(content: str | list[ContentPart], field: str, *, refuses: bool = False) -> str:
@@ -150,8 +151,12 @@ def joined_text(content: str | list[ContentPart], field: str, *, refuses: bool =
     text, and no refusal of somebody who `refuses`."""
     if isinstance(content, str):
         return content
-    parts = enumerate(content)
-    return "\n".join(_part(part, f"{field}[{i}]", refuses=refuses) for i, part in parts)
+    return "\n".join(_texts(content, field, refuses=refuses))
+
+
+def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
+    for number, part in enumerate(content):
+        yield _part(part, f"{field}[{number}]", refuses=refuses)
 
 
 def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
@@ -170,10 +175,10 @@ def _only_an_assistant(field: str, does: str) -> APIError:
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """A tool call with its arguments as an object, as templates take them."""
-    name = f"{field}.function.arguments"
+    """A tool call. Raises APIError for arguments that are no object."""
+    name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
     try:
-        arguments = _ARGUMENTS.decode(call.function.arguments or "{}")
+        _ARGUMENTS.decode(arguments)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise APIError("invalid_request", f"{name}: is not a JSON object: {error}", name) from None
     function = {"name": call.function.name, "arguments": arguments}

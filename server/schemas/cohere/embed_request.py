@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from server.schemas.chat import ContentPart
 from server.schemas.common import Count, Int64
 from server.schemas.embeddings import InputType, Vector
 from server.schemas.rerank import APIVersion, InputTokens
@@ -13,10 +12,17 @@ from server.schemas.rerank import APIVersion, InputTokens
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """One input in parts, of which only texts are served."""
+class EmbedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an input."""
 
-    content: Annotated[list[ContentPart], Meta(min_length=1)]
+    type: Literal["text"]
+    text: str
+
+
+class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One input: its parts, joined by line breaks."""
+
+    content: Annotated[list[EmbedPart], Meta(min_length=1)]
 
 
 class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.schemas.known_options import Treatment, known_options
+from server.schemas.known_options import KnownOption, Treatment, known_options
 from tests.e2e.daemon import running
 from tests.workers.checkpoints import save_bert, save_masked_lm
 from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
@@ -23,7 +23,9 @@ VOCABULARY = 30_522
 LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(40))
 # Whatever a template can be told shows in its prompt.
 TEMPLATE = """\
-{{ bos_token }}{% for message in messages %}{{ message.name or '' }}: {{ message.content }}
+{{ bos_token }}{% for message in messages %}{{ message.role }} {{ message.name }}: \
+{{ message.reasoning_content }} {{ message.content }} \
+{{ message.tool_calls }} {{ message.tool_call_id }}
 {% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
 {% if add_generation_prompt %} >{% endif %}"""
 
@@ -149,6 +151,13 @@ def placed(body: JSON, path: str, *value: object) -> JSON:
     return body | {name: placed(inner or {}, rest, *value)} if inner or value else body
 
 
+def is_in(body: Any, path: str) -> bool:
+    """Whether there is something at a dotted path; of a list, in its first entry."""
+    name, _, rest = path.partition(".")
+    body = body[0] if isinstance(body, list) else body
+    return isinstance(body, dict) and name in body and (not rest or is_in(body[name], rest))
+
+
 def cases(treatment: Treatment) -> list[tuple[str, str, str]]:
     """Endpoint, type of request, path of the option."""
     return [
@@ -161,6 +170,15 @@ def cases(treatment: Treatment) -> list[tuple[str, str, str]]:
 
 def base_of(endpoint: str, request: str) -> JSON:
     return TEI_FORMS.get(request) or BASES[endpoint]
+
+
+def base_beside(endpoint: str, request: str, path: str, option: KnownOption) -> JSON:
+    """A request in which the option at `path` matters."""
+    base = base_of(endpoint, request)
+    own = [] if path.partition(".")[0] in option.beside else [path]
+    for name in (*own, *option.beside):
+        base = placed(placed(base, name), INSTEAD_OF.get(name, name))
+    return base | option.beside
 
 
 class Client:
@@ -198,14 +216,11 @@ def told(response: httpx.Response) -> object:
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("obeyed"))
 def test_what_is_obeyed_shows_in_the_answer(http, endpoint, request_type, path) -> None:
     option = TABLE.of(request_type, "obeyed")[path]
-    base = base_of(endpoint, request_type)
-    for name in (path, *option.beside):
-        base = placed(placed(base, name), INSTEAD_OF.get(name, name))
-    client = Client(http, endpoint, base | option.beside)
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
     client.post()  # what can be cached is cached from here on
     before = client.post()
     assert client.answer(path, option.example) != told(before)
-    if before.status_code == 200 and path not in option.beside:
+    if before.status_code == 200 and not is_in(option.beside, path):
         for neutral in (None, *option.neutral):
             assert client.answer(path, neutral) == told(before), neutral
 
@@ -213,17 +228,18 @@ def test_what_is_obeyed_shows_in_the_answer(http, endpoint, request_type, path) 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("accepted"))
 def test_what_is_accepted_changes_nothing(http, endpoint, request_type, path) -> None:
     option = TABLE.of(request_type, "accepted")[path]
-    client = Client(http, endpoint, base_of(endpoint, request_type) | option.beside)
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
     client.post()
     before = client.answer()
-    for value in (None, *option.neutral, option.example):
+    absent = [] if is_in(option.beside, path) else [None]
+    for value in (*absent, *option.neutral, option.example):
         assert client.answer(path, value) == before, value
 
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("refused"))
 def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
     option = TABLE.of(request_type, "refused")[path]
-    client = Client(http, endpoint, base_of(endpoint, request_type) | option.beside)
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
     response = client.post(path, option.example)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"].replace("[0]", "") == path

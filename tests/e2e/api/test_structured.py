@@ -24,6 +24,7 @@ SCHEMA = {
     "required": ["name", "port", "mode", "tags"],
     "additionalProperties": False,
 }
+SILENT = {keyword: SCHEMA[keyword] for keyword in ("type", "properties", "required")}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "server", "schema": SCHEMA}}
 VERSION = r"v[0-9]{1,3}\.[0-9]{1,3}(-(alpha|beta))?"
 COLOURS = ["red", "dark green", "blue"]
@@ -148,6 +149,8 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
     [
         ({"regex": "a("}, "regex", "unclosed group"),
         ({"regex": "(a{1000}){1000}"}, "regex", "too many"),
+        ({"regex": "((a{1,1000}){1,1000})"}, "regex", "too many"),
+        ({"json_schema": {"const": -(2**63)}}, "json_schema", "$.const: "),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
          "response_format.json_schema.schema", "strin"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
@@ -171,6 +174,49 @@ def test_a_bad_grammar_is_named_before_the_status(
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("invalid_request", param)
     assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json", "value": SCHEMA},
+        {"type": "json_object", "value": SILENT},
+        {"type": "json_schema", "value": {"name": "server", "schema": SCHEMA}},
+    ],
+)
+def test_the_forms_of_tgi(demo: Daemon, form: dict[str, Any]) -> None:
+    """A schema that says nothing of other properties ends like one that forbids them."""
+    (choice,) = complete(demo, response_format=form, temperature=0)["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert_valid(choice["text"])
+
+
+def test_a_regular_expression_of_tgi(demo: Daemon) -> None:
+    (choice,) = complete(demo, response_format={"type": "regex", "value": VERSION})["choices"]
+    assert re.fullmatch(VERSION, choice["text"])
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_a_loose_schema_cannot_hold_is_told(demo: Daemon, path: str, streamed: bool) -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "name": {
+        "type": "string", "maxLength": 12, "pattern": "(?!x)", "not": {"const": "a"}}}}  # fmt: skip
+    named = {"name": "server", "schema": schema, "strict": False}
+    body: dict[str, Any] = {"model": GENERATOR_NAME, "max_tokens": 200, "stream": streamed}
+    body |= {"response_format": {"type": "json_schema", "json_schema": named}}
+    body |= {"prompt": PROMPT} if path == "completions" else {
+        "messages": [{"role": "user", "content": PROMPT}]}  # fmt: skip
+    answer = httpx.post(f"{demo.url}/v1/{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    paths = answer.headers["x-penstock-ignored"].split(",")
+    assert paths == ["$.properties.name.not", "$.properties.name.pattern"]
+    if not streamed:
+        (choice,) = answer.json()["choices"]
+        assert_valid(choice["text"] if path == "completions" else choice["message"]["content"])
+    named["strict"] = True
+    refused = httpx.post(f"{demo.url}/v1/{path}", json=body)
+    assert refused.status_code == 400
+    assert "$.properties.name." in refused.json()["error"]["message"]
 
 
 def test_an_embedder_has_no_text_to_constrain(demo: Daemon) -> None:

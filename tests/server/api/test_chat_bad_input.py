@@ -106,7 +106,7 @@ def test_arguments_of_tool_calls(deployment, arguments):
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs.bos_token"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
-        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         (
             {"continue_final_message": True, "messages": [{"role": "assistant"}]},

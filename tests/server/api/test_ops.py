@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterator
+from urllib.parse import urljoin
 
 import msgspec
 import openai
@@ -89,15 +90,45 @@ def test_models_that_are_not_here(deep_deployment, name):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/v1/models", "/v1/models/writer", "/v1/models/org/deep/model", "/version", "/v1/completions"],
+    ("path", "bare"),
+    [
+        ("/v1/models/", "/v1/models"),
+        ("/v1/models//", "/v1/models"),
+        ("/v1/models/writer/", "/v1/models/writer"),
+        ("/v1/models/org%2Fdeep%2fmodel/", "/v1/models/org%2Fdeep%2fmodel"),
+        ("/v1/models/org/deep/model%2F", "/v1/models/org/deep/model"),
+        ("/version/", "/version"),
+        ("/v1/completions///", "/v1/completions"),
+        ("/docs/", "/docs"),
+    ],
 )
-def test_an_extra_slash_leads_to_the_path_without_it(deep_deployment, path):
-    response = deep_deployment.http.get(f"{path}/", params={"a": "b"})
+@pytest.mark.parametrize("query", ["", "?a=b%20c"])
+def test_an_extra_slash_leads_to_the_path_without_it_wherever_a_proxy_serves_it(
+    deep_deployment, path, bare, query
+):
+    response = deep_deployment.http.get(f"{path}{query}", headers={"host": "inner.example:8000"})
     assert response.status_code == 307
-    assert response.headers["location"] == f"{deep_deployment.api.url}{path}?a=b"
+    location = response.headers["location"]
+    proxy = "https://api.example" if path.endswith("//") else "https://api.example/prefix"
+    assert urljoin(f"{proxy}{path}{query}", location) == f"{proxy}{bare}{query}"
     assert response.headers["x-request-id"]
     assert not response.content
+
+
+def test_no_slash_leads_to_what_is_not_there(deep_deployment):
+    for path in ("/nothing/", "/v1/"):
+        assert deep_deployment.http.get(path).status_code == 404
+
+
+def test_no_answer_names_the_scheme_the_host_or_the_port(deployment):
+    routes = list(deployment.http.get("/openapi.json").json()["paths"])
+    paths = [*routes, "/docs", "/openapi.json", "/v1/models/", "/nothing", "/status-page/page.html"]
+    for path in paths:
+        for method in ("GET", "POST"):
+            answer = deployment.http.request(method, path, headers={"host": "inner.example:8123"})
+            told = f"{answer.headers} {answer.text}"
+            for name in ("inner.example", "8123", f":{deployment.http.base_url.port}"):
+                assert name not in told, (method, path, name)
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])

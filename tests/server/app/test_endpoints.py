@@ -39,9 +39,9 @@ def test_what_a_model_is_said_to_serve(task: Task, labels: int, paths: list[str]
 
 
 def test_a_variant_is_served_by_the_same_models() -> None:
-    original = Endpoint("POST", "/a", Operation(arguments={}), tasks=("classify",), num_labels=1)
+    original = Endpoint("POST", "/a", Operation(arguments={}), tasks=("classify",), relevance=True)
     variant = Endpoint("POST", "/b", Operation(arguments={}), variant_of=original)
-    assert (variant.tasks, variant.num_labels) == (("classify",), 1)
+    assert (variant.tasks, variant.relevance) == (("classify",), True)
 
 
 def test_an_endpoint_without_a_handler_stops_the_start() -> None:

@@ -49,12 +49,9 @@ def test_what_is_no_request_is_explained(text: bytes, code: str, says: str) -> N
     assert says in error.message
 
 
-def test_a_batch_may_be_for_one_endpoint_and_one_model() -> None:
-    rules = LineRules(max_line_bytes=100, endpoint="/v1/completions", model="m")
+def test_a_batch_may_be_for_one_endpoint() -> None:
+    rules = LineRules(max_line_bytes=100, endpoint="/v1/completions")
     assert isinstance(read_line(0, 1, line("a", model="m", stream=False), rules), Line)
-    other = read_line(0, 1, line("a", model="n"), rules)
-    assert isinstance(other, LineError)
-    assert other.code == "mismatched_model"
     other = read_line(0, 1, line("a").replace(b"/v1/completions", b"/v1/rerank"), rules)
     assert isinstance(other, LineError)
     assert other.code == "invalid_url"

@@ -1,5 +1,6 @@
 import io
 import random
+from codecs import BOM_UTF8
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ MOST = 1 << 16
 
 
 def index_of(*lines: bytes, most: int = MOST) -> LineIndex:
-    return LineIndex(io.BytesIO(b"".join(lines)), most)
+    return LineIndex(io.BytesIO(b"".join(lines)), most, lambda line: b"GET" not in line.text)
 
 
 def test_lines_are_found_where_they_are() -> None:
@@ -48,6 +49,20 @@ def test_a_long_line_is_passed_over() -> None:
 def test_the_second_of_two_ids_is_a_repetition() -> None:
     index = index_of(line("a"), line("b"), line("a"), b"nonsense\n", b"nonsense\n", line("a"))
     assert index.repeated.tolist() == [False, False, True, False, False, True]
+
+
+def test_what_is_no_request_takes_no_id_from_another() -> None:
+    get = line("a").replace(b"POST", b"GET")
+    assert index_of(get, line("a"), get, line("a")).repeated.tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n", b" \r\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(blank: bytes) -> None:
+    index = index_of(BOM_UTF8 + blank, line("a"), line("b"))
+    assert index.numbers.tolist() == ([2, 3] if blank else [1, 2])
+    assert index.offsets.tolist() == [3 + len(blank), 3 + len(blank) + len(line("a"))]
+    assert index.sizes.tolist() == [len(line("a"))] * 2
+    assert len(index_of(BOM_UTF8)) == len(index_of(BOM_UTF8 + blank)) == 0
 
 
 def test_every_byte_counts_in_the_digest() -> None:

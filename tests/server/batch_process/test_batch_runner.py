@@ -101,16 +101,55 @@ async def test_answers_and_failures_come_in_order_in_their_files(state: StateFol
     async with running(state, Echo()):
         batch = await over(state, batch_id)
     assert (batch.status, batch.model) == ("completed", "m")
-    assert (batch.total, batch.completed, batch.failed) == (5, 2, 3)
-    assert [each["custom_id"] for each in results(state, batch.output_file_id)] == ["a", "b"]
+    assert (batch.total, batch.completed, batch.failed) == (5, 3, 2)
+    assert [each["custom_id"] for each in results(state, batch.output_file_id)] == ["a", "b", "c"]
     failed = results(state, batch.error_file_id)
-    assert [each["error"]["code"] for each in failed] == [
-        "invalid_json_line", "mismatched_model", "invalid_url",
-    ]  # fmt: skip
+    assert [each["error"]["code"] for each in failed] == ["invalid_json_line", "invalid_url"]
     assert batch.in_progress_at is not None
     assert batch.finalizing_at is not None
     assert batch.completed_at is not None
     assert list(state.jobs.iterdir()) == []
+
+
+ODD_LINES = {
+    "no JSON": b"nonsense\n",
+    "no UTF-8": line("odd").replace(b"odd", b"\xff"),
+    "NUL": b"\0" * 50 + b"\n",
+    "half a character": line("odd").replace(b'"a"', rb'"\ud800"'),
+    "nested": b'{"custom_id": "odd", "body": ' + b"[" * 5000 + b"\n",
+    "another model": line("odd", model="typo"),
+    "no model": line("odd"),
+    "a wrong model": line("odd", model=5),
+    "another endpoint": line("1", model="m").replace(b"/v1/completions", b"/v1/nothing"),
+    "another method": line("1", model="m").replace(b"POST", b"GET"),
+    "streamed": line("1", model="m", stream=True),
+    "the same id": line("0", model="m"),
+    "huge": line("odd", "x" * (1 << 18), model="m"),
+    "a byte order mark": b"\xef\xbb\xbf" + line("odd", model="m"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_LINES.values(), ids=ODD_LINES)
+@pytest.mark.parametrize("place", [0, 1, 3])
+async def test_an_odd_line_changes_nothing_for_others(
+    state: StateFolder, odd: bytes, place: int
+) -> None:
+    good = [line(str(number), "xyz"[number], model="m") for number in range(3)]
+    alone = begun(state, uploaded(state, *good))
+    # With the id of another the odd line comes behind that.
+    place = 3 if odd == ODD_LINES["the same id"] else place
+    batch_id = begun(state, uploaded(state, *good[:place], odd, *good[place:]))
+    async with running(state, Echo()):
+        expected = answers(results(state, (await over(state, alone)).output_file_id))
+        batch = await over(state, batch_id)
+    assert batch.total == 4
+    assert batch.model in ("m", "typo", None)
+    found = answers(results(state, batch.output_file_id))
+    assert [each for each in found if each[0] != "odd"] == expected
+
+
+def answers(lines: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [(each["custom_id"], each["response"]["body"]) for each in lines]
 
 
 async def test_there_is_no_empty_file(state: StateFolder) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from server.batches.base import all_of
-from server.batches.posting import Exchange, Reply, post
+from server.batches.posting import NOT_OURS, Exchange, Reply, in_one_line, post, settled
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import APIError
 
@@ -65,3 +65,24 @@ async def test_the_first_failure_ends_the_rest() -> None:
     with pytest.raises(JobStoppedError, match="gone"):
         await all_of([good, lost, good, good, good], at_once=2)
     assert not done
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (Reply(200, b'{\n "choices": [],\n "a": "b\\n"}\r\n', None), 200),
+        (Reply(200, b"<html>\nWelcome</html>", None), 500),
+        (Reply(500, b"<html>\nOh</html>", None), 500),
+        (Reply(404, b"\xff", None), 404),
+        (Reply(500, b"", None), 500),
+        (Reply(200, b"[" * 100_000, None), 500),
+    ],
+)
+async def test_whatever_a_gateway_answers_is_one_line_of_json(reply: Reply, status: int) -> None:
+    found = in_one_line(reply)
+    assert found.status == status
+    assert b"\n" not in found.body
+    assert isinstance(msgspec.json.decode(found.body), dict)
+    _, error = await settled(answering(found), "/x", b"")
+    assert (error is None) == (status == 200)
+    assert error is None or error.code == NOT_OURS

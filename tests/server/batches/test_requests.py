@@ -54,7 +54,9 @@ def test_what_is_no_json_is_refused(number: object) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"temperature": 3}, r"\$\.temperature"),
+        ({"temperature": 3}, "temperature: expected"),
+        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar is known but not"),
+        ({"response_format": {"type": "text", "shape": 1}}, "response_format.shape: is unknown"),
         ({"temprature": 1}, "temprature: there is no such option"),
         ({"stream": True}, "stream: there is no such option"),
         ({"model": "x"}, "model: there is no such option"),

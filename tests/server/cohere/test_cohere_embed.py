@@ -164,7 +164,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ({"inputs": []}, "inputs"),
         ({"inputs": [{"content": []}]}, "inputs[0].content"),
         ({"inputs": inputs_of(["a"], [""])}, "inputs[1]"),
-        ({"inputs": [*inputs_of(["a"]), {"content": [IMAGE]}]}, "inputs[1].content[0]"),
+        ({"inputs": [*inputs_of(["a"]), {"content": [IMAGE]}]}, "inputs[1].content[0].type"),
+        (
+            {"inputs": [{"content": [IMAGE | {"type": "text", "text": "a"}]}]},
+            "inputs[0].content[0].image_url",
+        ),
         ({"inputs": [{"content": [{"type": "text"}]}]}, "inputs[0].content[0].text"),
         ({"images": ["data:image/png;base64,AAAA"]}, "images"),
         ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),

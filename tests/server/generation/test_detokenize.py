@@ -1,6 +1,7 @@
 import codecs
 import functools
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -9,22 +10,20 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.generation.detokenize import Detokenizer
+from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
 from tests.server.support import WORDS
 
 
 @functools.cache
-def metaspace() -> RawTokenizer:
-    """As Llama 2's: a space is part of the token after it, rare characters are bytes."""
+def sentencepiece(family: str) -> Tokenizer:
+    """A space is part of the token after it, rare characters are bytes. Texts of `llama` begin with
+    a space that is not theirs, those of `gemma` do not."""
+    llama = family == "llama"
     raw = RawTokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first" if llama else "never")
+    own = [decoders.Strip(" ", 1, 0)] if llama else []
     raw.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *own]
     )
     every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(
@@ -34,17 +33,29 @@ def metaspace() -> RawTokenizer:
     # The trainer knows no other way to add bytes than as special tokens, which have no text.
     trained = json.loads(raw.to_str())
     trained["added_tokens"] = []
-    return RawTokenizer.from_str(json.dumps(trained))
+    return Tokenizer(RawTokenizer.from_str(json.dumps(trained)))
 
 
-@pytest.fixture(scope="module", params=["byte-level", "metaspace"])
+@pytest.fixture(scope="module", params=["byte-level", "llama", "gemma"])
 def any_tokenizer(request, tokenizer: Tokenizer) -> Tokenizer:
-    return tokenizer if request.param == "byte-level" else Tokenizer(metaspace())
+    return tokenizer if request.param == "byte-level" else sentencepiece(request.param)
 
 
 def detokenize(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> list[str]:
     detokenizer = Detokenizer(tokenizer, list(context))
-    return [*(detokenizer.step(token) for token in ids), detokenizer.flush()]
+    return [detokenizer.step(token) for token in ids]
+
+
+def spelled(tokenizer: Tokenizer, ids: list[int], family: str) -> bytes:
+    """What the vocabulary's entries say of the bytes of a sentencepiece text."""
+    entries = [tokenizer.id_to_token(token) for token in ids]
+    bytes_of = [
+        bytes([int(entry[3:5], 16)])
+        if re.fullmatch("<0x..>", entry)
+        else entry.replace("▁", " ").encode()
+        for entry in entries
+    ]
+    return b"".join(bytes_of).removeprefix(b" " if family == "llama" else b"")
 
 
 @functools.cache
@@ -70,11 +81,43 @@ def test_pieces_are_the_text_of_all_bytes_but_half_a_character_at_the_end(tokeni
     assert "".join(detokenize(tokenizer, [], ids)) == expected
 
 
-@given(noise=st.lists(st.integers(1, 256), max_size=12))
-def test_text_goes_on_after_bytes_that_are_no_text(noise):
-    tokenizer = Tokenizer(metaspace())
-    text = tokenizer.raw.encode("over the lazy dog.", add_special_tokens=False).ids
-    assert "".join(detokenize(tokenizer, [], [*noise, *text])).endswith("over the lazy dog.")
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+@given(data=st.data())
+def test_bytes_that_are_no_text_lose_nothing_beside_them(family, data):
+    tokenizer = sentencepiece(family)
+    byte, any_token = st.integers(1, 256), st.integers(0, tokenizer.raw.get_vocab_size() - 1)
+    ids = data.draw(st.lists(st.one_of(byte, any_token), max_size=20))
+    whole = spelled(tokenizer, ids, family)
+    assert tokenizer.decode(ids) == whole.decode(errors="replace")
+    certain, _ = codecs.utf_8_decode(whole, "replace", False)
+    assert finished_text(tokenizer, ids, skip_special_tokens=True) == certain
+    assert "".join(detokenize(tokenizer, [], ids)) == certain
+    cut = data.draw(st.integers(0, len(ids)))
+    context = ids[:cut][-CONTEXT_TOKENS:]
+    before, _ = codecs.utf_8_decode(spelled(tokenizer, ids[:cut], family), "replace", False)
+    assert before + "".join(detokenize(tokenizer, context, ids[cut:])) == certain
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        (b"\xe4", "�"),
+        (b"\xe4\xb8", "�"),
+        (b"\xe4\xff", "��"),
+        (b"\xe4\n", "�\n"),
+        (b"\xe4\xe4\xb8\xad", "�中"),
+        (b"\xf0\x9f\xf0\x9f\x98\x80\x80", "�😀�"),
+        ("中".encode() + b"\xe4", "中�"),
+    ],
+)
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_good_text_beside_bad_bytes(family, noise, told):
+    tokenizer = sentencepiece(family)
+    words = tokenizer.raw.encode("a lazy dog.", add_special_tokens=False).ids
+    ids = [*words, *(tokenizer.raw.token_to_id(f"<0x{byte:02X}>") for byte in noise), *words]
+    second = " a lazy dog." if family == "llama" else "a lazy dog."
+    assert "".join(detokenize(tokenizer, [], ids)) == f"a lazy dog.{told}{second}"
+    assert tokenizer.decode(ids) == f"a lazy dog.{told}{second}"
 
 
 @given(text=st.text(alphabet="aü漢🎉 \n", max_size=20))
@@ -113,3 +156,36 @@ def test_half_a_character_behind_a_space_in_one_token(tokenizer):
 
 def test_special_tokens_have_no_text(tokenizer):
     assert "".join(detokenize(tokenizer, [], [0, 1, 0])) == ""
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [None, decoders.WordPiece(), decoders.Metaspace(), decoders.ByteLevel(), decoders.Fuse()],
+    ids=lambda decoder: type(decoder).__name__,
+)
+@pytest.mark.parametrize("skips", [False, True])
+@given(data=st.data())
+def test_texts_are_those_of_every_other_decoder(decoder, skips, data):
+    entries = [
+        "a",
+        "▁a",
+        "##a",
+        "b",
+        "▁",
+        ".",
+        "don",
+        "'",
+        "t",
+        "Ġ",
+        "é",
+        "漢",
+        "\ufffd",
+        "▁\ufffd",
+    ]
+    raw = RawTokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, "a"))
+    raw.decoder = decoder
+    raw.add_special_tokens(["<s>", "b"])
+    # One id has no token. The last one ends any character.
+    ids = [*data.draw(st.lists(st.integers(0, len(entries) + 2), max_size=12)), entries.index(".")]
+    pieces = Detokenizer(Tokenizer(raw), [], skip_special_tokens=skips)
+    assert "".join(map(pieces.step, ids)) == raw.decode(ids, skip_special_tokens=skips)

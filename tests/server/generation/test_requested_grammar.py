@@ -8,6 +8,7 @@ import pytest
 from engine_core.messages import Failed, GenerateJob, Grammar
 from tests.server.conftest import Deployment
 
+VALUE = "response_format.value"
 SCHEMA_FIELD = "response_format.json_schema.schema"
 
 
@@ -36,6 +37,21 @@ def wrapped(schema: object) -> dict:
          Grammar("json_schema", '{"a": 1}', "response_format.schema")),
         ({"response_format": {"type": "json_object", "schema": None}},
          Grammar("json_schema", '{"type": "object"}', "response_format")),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"schema": {}, "strict": False}}},
+         Grammar("loose_json_schema", "{}", SCHEMA_FIELD)),
+        ({"response_format": {"type": "json_schema",
+                              "json_schema": {"schema": {}, "strict": None}}},
+         Grammar("json_schema", "{}", SCHEMA_FIELD)),
+        ({"response_format": {"type": "json_object", "value": {"a": 1}}},
+         Grammar("json_schema", '{"a": 1}', VALUE)),
+        ({"response_format": {"type": "json_object", "value": None}},
+         Grammar("json_schema", '{"type": "object"}', "response_format")),
+        ({"response_format": {"type": "json", "value": '{"a": 1}'}},
+         Grammar("json_schema", '{"a": 1}', VALUE)),
+        ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", VALUE)),
+        ({"response_format": {"type": "json_schema", "value": {"name": "n", "schema": {"a": 1}}}},
+         Grammar("json_schema", '{"a": 1}', f"{VALUE}.schema")),
         ({"json_schema": {"b": {}}}, Grammar("json_schema", '{"b": {}}', "json_schema")),
         ({"guided_json": ' {"b": "é"} '}, Grammar("json_schema", '{"b": "é"}', "guided_json")),
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
@@ -71,6 +87,11 @@ def test_the_engine_is_told_what_the_text_must_match(
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA_FIELD),
+        ({"response_format": {"type": "json"}}, VALUE),
+        ({"response_format": {"type": "json", "value": None}}, VALUE),
+        ({"response_format": {"type": "json_object", "value": []}}, VALUE),
+        ({"response_format": {"type": "json_object", "value": {}, "schema": {"a": 1}}}, VALUE),
+        ({"response_format": {"type": "regex", "value": ""}}, VALUE),
         (wrapped(None), SCHEMA_FIELD),
         (wrapped([]), SCHEMA_FIELD),
         (wrapped('{"type": "object"}'), SCHEMA_FIELD),
@@ -133,3 +154,13 @@ def test_what_the_engine_finds_in_a_grammar_comes_before_the_status(
     )
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "regex"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_header_has_the_paths_that_are_left_out(deployment: Deployment, streamed: bool) -> None:
+    body = {"prompt": "a", "stream": streamed, "max_tokens": 2}
+    assert "x-penstock-ignored" not in deployment.post("/v1/completions", body).headers
+    deployment.engines["writer"].script.ignored = ("$.a.pattern", '$["\\u00e9"].not')
+    response = deployment.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-penstock-ignored"] == '$.a.pattern,$["\\u00e9"].not'

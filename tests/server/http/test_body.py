@@ -1,5 +1,6 @@
 import importlib
 import pkgutil
+import time
 
 import msgspec
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 import server.api
 from server.errors import APIError
 from server.http.body import Body
+from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.rerank import RerankRequest
 
+CHAT = Body(ChatRequest)
 COMPLETION = Body(CompletionRequest)
 RERANK = Body(RerankRequest)
 
@@ -82,7 +85,8 @@ def test_the_ranges_of_sampling_fields(field, within, beyond):
         COMPLETION.decode(msgspec.json.encode({"prompt": "a", field: value}))
     for value in beyond:
         error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
-        assert error.param == field
+        assert error.param is not None
+        assert error.param.split(".")[0] == field
         assert field in error.message
     for value in ["1", True, [1]]:
         error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
@@ -99,8 +103,42 @@ def test_a_key_that_is_no_token_id_is_told_apart_from_a_value(key):
 @pytest.mark.parametrize("value", ["1", True, None, [], {}])
 def test_a_bias_that_is_no_number(value):
     error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", "logit_bias": {"1": value}}))
-    assert error.param == "logit_bias"
-    assert error.message.startswith("logit_bias: expected `float`")
+    assert error.param == "logit_bias.1"
+    assert error.message.startswith("logit_bias.1: expected `float`")
+
+
+def chat_fault(raw: bytes) -> str | None:
+    return fault(CHAT, b'{"messages": [{"role": "user", "content": "a"}], ' + raw).param
+
+
+def test_the_entry_at_fault_is_named_by_its_key():
+    assert chat_fault(b'"metadata": {"a": "b", "c.d": 1, "e": 2}}') == "metadata.c.d"
+    assert chat_fault(b'"metadata": {"%s": 1}}' % (b"k" * 10_000)) == f"metadata.{'k' * 99}…"
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b'}, "metadata": null}', b'}, "metadata": {}}', b'}, "x": ' + b"[" * 100_000]
+)
+def test_a_body_that_is_at_fault_elsewhere_too_names_the_field(rest):
+    assert chat_fault(b'"metadata": {"a": 1' + rest) == "metadata"
+
+
+def test_an_entry_among_very_many_is_not_searched_for():
+    entries = {str(number): "a" for number in range(100_000)} | {"last": 1}
+    begun = time.perf_counter()
+    assert chat_fault(b'"metadata": ' + msgspec.json.encode(entries) + b"}") == "metadata"
+    assert time.perf_counter() - begun < 1
+
+
+def test_what_is_for_another_struct_of_a_union_is_refused_by_name():
+    for form in ({"type": "json_object", "json_schema": {"schema": {}}},
+                 {"type": "text", "schema": {"type": "integer"}}):  # fmt: skip
+        (lost,) = form.keys() - {"type"}
+        body = {"messages": [{"role": "user", "content": "a"}], "response_format": form}
+        error = fault(CHAT, msgspec.json.encode(body))
+        assert error.param == f"response_format.{lost}"
+        assert error.message == f"{error.param}: is for another type of this object: leave it out"
+        CHAT.decode(msgspec.json.encode(body | {"response_format": form | {lost: None}}))
 
 
 def test_a_missing_field_in_a_list_is_named_with_its_index():

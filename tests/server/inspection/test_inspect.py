@@ -10,6 +10,7 @@ import pytest
 
 from server import cli
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
+from tests.server.inspection.fitting_weights import write_model
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def config_alone(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def test_a_checkpoint_by_the_heads_of_its_files(tmp_path: Path, inspect: Any) -> None:
-    said = inspect(write_checkpoint(tmp_path / "llama", LLAMA))
+    said = inspect(write_model(tmp_path / "llama", LLAMA))
     model = said["model"]
     assert (said["folder"], said["refused"]) == (str(tmp_path / "llama"), [])
     assert (model["architecture"], model["family"], model["task"]) == (
         "LlamaForCausalLM", "Llama", "generate"
     )  # fmt: skip
-    assert (model["parameters"], model["parameters_from"]) == (64, "weight files")
+    assert (model["parameters"], model["parameters_from"]) == (22_688, "weight files")
     assert (model["dtype"], model["checkpoint_dtype"]) == ("bfloat16", "float32")
     (kind,) = model["attention"]
     assert kind["layers"] == [0, 1]
@@ -74,13 +75,13 @@ def test_stages_have_the_embedding_and_a_tied_head(tmp_path: Path, inspect: Any)
 
 
 def test_an_encoder_has_no_kv_cache(tmp_path: Path, inspect: Any) -> None:
-    model = inspect(write_checkpoint(tmp_path / "bert", BERT))["model"]
+    model = inspect(write_model(tmp_path / "bert", BERT))["model"]
     assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
 
 
 def test_keys_behind_a_window_are_kept_for_nothing(tmp_path: Path, inspect: Any) -> None:
     windows = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
-    model = inspect(write_checkpoint(tmp_path / "mistral", LLAMA | windows))["model"]
+    model = inspect(write_model(tmp_path / "mistral", LLAMA | windows))["model"]
     (kind,) = model["attention"]
     assert (kind["num_layers"], kind["attention"]["window"]) == (2, 48)
     assert (model["kv_bytes_full"], model["kv_bytes_unused"]) == (128 * 128, (128 - 48) * 128)
@@ -113,20 +114,20 @@ def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
 
 
 def test_another_task(tmp_path: Path, inspect: Any) -> None:
-    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    folder = write_model(tmp_path / "llama", LLAMA)
     said = inspect(folder, "--task", "embed")
     assert (said["refused"], said["model"]["task"]) == ([], "embed")
     assert said["model"]["architecture"] == "LlamaModel"
-    (reason,) = inspect(write_checkpoint(tmp_path / "bert", BERT), "--task", "generate")["refused"]
+    (reason,) = inspect(write_model(tmp_path / "bert", BERT), "--task", "generate")["refused"]
     assert "BertModel cannot generate" in reason
 
 
 def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
     """Known by its name, with an answer that is a token."""
-    unknown = write_checkpoint(tmp_path / "llama", LLAMA)
+    unknown = write_model(tmp_path / "llama", LLAMA)
     (reason,) = inspect(unknown, "--task", "rerank")["refused"]
     assert reason.startswith(f"--task: how {unknown} is asked to rerank is not known by its name")
-    known = write_checkpoint(tmp_path / "Qwen3-Reranker", LLAMA)
+    known = write_model(tmp_path / "Qwen3-Reranker", LLAMA)
     (reason,) = inspect(known, "--task", "rerank")["refused"]
     assert reason == "--task: 'yes' is not in this model's vocabulary"
     (known / "tokenizer.json").unlink()
@@ -135,14 +136,14 @@ def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
 
 
 def test_a_generation_file_that_is_refused(tmp_path: Path, inspect: Any) -> None:
-    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    folder = write_model(tmp_path / "llama", LLAMA)
     write_json(folder / "generation_config.json", {"num_beams": 4})
     (reason,) = inspect(folder)["refused"]
     assert reason == f"{folder}/generation_config.json: num_beams 4 is not supported"
 
 
 def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None:
-    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    folder = write_model(tmp_path / "llama", LLAMA)
     said = inspect(folder, "--max-model-len", 129)
     assert said["refused"] == [f"--max-model-len: 129 is more than the 128 tokens of {folder}"]
 
@@ -167,7 +168,7 @@ def test_what_is_no_model_at_all(
 
 
 def test_tokenizers_that_are_not_tokenizer_json(tmp_path: Path, inspect: Any) -> None:
-    folder = write_checkpoint(tmp_path / "bert", BERT)
+    folder = write_model(tmp_path / "bert", BERT)
     (folder / "tokenizer.json").rename(folder / "tekken.json")
     (reason,) = inspect(folder)["refused"]
     assert "tekken.json (Tekken), which is not supported" in reason
@@ -175,6 +176,17 @@ def test_tokenizers_that_are_not_tokenizer_json(tmp_path: Path, inspect: Any) ->
     said = inspect(folder)
     assert said["refused"] == []
     assert "slow form (vocab.txt)" in said["notes"][0]
+
+
+def test_every_key_of_a_tokenizer_that_is_not_obeyed(tmp_path: Path, inspect: Any) -> None:
+    folder = write_checkpoint(tmp_path / "bert", BERT)
+    file = folder / "tokenizer_config.json"
+    write_json(file, {"fold_case": True, "split_special_tokens": True, "unk_token": "<none>"})
+    unknown = f"{file}: fold_case true is not known for a tokenizer"
+    split = f"{file}: split_special_tokens true is not supported"
+    assert {split, unknown} <= set(inspect(folder)["refused"])
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    assert {split, unknown} <= set(inspect(folder)["refused"])
 
 
 def test_a_hub_id_needs_no_weights(
@@ -230,7 +242,7 @@ refused     model.safetensors is missing from {folder}
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    folder = write_model(tmp_path / "llama", LLAMA)
     program = (
         "import sys; from server.cli import main; main(sys.argv[1:]); "
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
@@ -238,3 +250,25 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", program, "inspect", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_code_of_its_own_is_told(tmp_path: Path, inspect: Any) -> None:
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}}
+    said = inspect(config_alone(tmp_path / "llama", LLAMA | own))
+    assert said["notes"] == ["auto_map names code that is never run: modeling_x.LlamaForCausalLM"]
+    assert not any("auto_map" in reason for reason in said["refused"])
+    said = inspect(tmp_path / "llama", "--task", "embed")
+    assert "auto_map names modeling_x.LlamaForCausalLM: code" in said["refused"][0]
+
+
+def test_a_causal_classifier_scores_no_pairs(tmp_path: Path, inspect: Any) -> None:
+    classifier = LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    said = inspect(config_alone(tmp_path / "llama", classifier))
+    assert said["notes"][0].startswith("it scores no pairs of texts: how it is given a query")
+    said = inspect(tmp_path / "llama", "--task", "rerank")
+    assert any("is asked to rerank is not known by its name" in line for line in said["refused"])
+
+
+def test_folders_of_other_formats(tmp_path: Path, inspect: Any) -> None:
+    write_json(tmp_path / "adapter_config.json", {"base_model_name_or_path": "a/b"})
+    assert inspect(tmp_path)["refused"][0].startswith(f"{tmp_path} is an adapter of a/b, not a")

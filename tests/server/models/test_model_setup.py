@@ -286,7 +286,9 @@ def test_gpus_pass_on_activations_in_two_ways(
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownArchitectureError, match=r"MambaForCausalLM.*LlamaForCausalLM"):
+    with pytest.raises(
+        UnknownArchitectureError, match=r"MambaForCausalLM.*a state-space model.*docs/models.md"
+    ):
         set_up(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
 
 

@@ -10,6 +10,7 @@ from server.models.reranker import with_template
 from server.models.setup_error import SetupError
 from tests.workers.checkpoints import save_bert
 from tests.workers.heads import reranking_gemma
+from tests.workers.heads.reranking_classifier import save_reranking_classifier
 from tests.workers.heads.reranking_qwen3 import (
     INSTRUCTION,
     PREFIX,
@@ -118,6 +119,33 @@ def test_templates_that_are_refused(folder: Path, changes: dict[str, Any], messa
 def test_a_template_that_nobody_knows(folder: Path) -> None:
     with pytest.raises(SetupError, match="--task: how a is asked to rerank is not known by its"):
         complete(read_model_config(folder, "rerank"), None)
+
+
+def test_a_classifier_has_the_pieces_and_no_answers(tmp_path: Path) -> None:
+    save_reranking_classifier(tmp_path)
+    model = read_model_config(tmp_path)
+    template, ids = complete(model, None, "tomaarsen/Qwen3-Reranker-0.6B-seq-cls")
+    assert (template.pieces, ids) == (KNOWN_TEMPLATES["Qwen3-Reranker"].pieces, ())
+    own = RerankTemplate(pieces=("question:{query} \n \n passage:{document}",))
+    assert complete(model, own, *NAMED) == (own, ())
+    assert task_of(with_template(model, NAMED, None, "auto")) == "classify"
+    with pytest.raises(SetupError, match="--rerank: positive and negative are for generators"):
+        complete(model, GIVEN)
+
+
+def test_a_classifier_that_is_asked_to_rerank(tmp_path: Path) -> None:
+    """Without a template it still classifies, if nobody asks for more."""
+    save_reranking_classifier(tmp_path)
+    model = read_model_config(tmp_path)
+    assert with_template(model, ("a",), None, "auto") == model
+    assert not model.reads_pairs
+    with pytest.raises(SetupError, match=r"--task: how a is asked to .*: pieces, instruction$"):
+        with_template(model, ("a",), None, "auto", "rerank")
+
+
+def test_a_generator_needs_an_answer(folder: Path) -> None:
+    with pytest.raises(SetupError, match="--rerank: positive is missing"):
+        complete(read_model_config(folder, "rerank"), msgspec.structs.replace(GIVEN, positive=None))
 
 
 def test_models_that_need_no_template(tmp_path: Path) -> None:

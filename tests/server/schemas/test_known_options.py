@@ -2,8 +2,9 @@
 
 import importlib
 import pkgutil
+import re
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -46,12 +47,44 @@ def test_the_table_is_about_every_type_of_request():
     assert {name for group in TABLE.groups for name in group.requests} == set(BODIES)
 
 
+def structs_in(kind: Any) -> list[type[msgspec.Struct]]:
+    """The structs that values of a type are made of, but for those within these."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return [kind]
+    return [struct for part in get_args(kind) for struct in structs_in(part)]
+
+
+def fields_of(
+    struct: type[msgspec.Struct], prefix: str = ""
+) -> dict[str, msgspec.structs.FieldInfo | None]:
+    """Every field at any depth by its dotted path, through lists; None for the tag of a union."""
+    found: dict[str, msgspec.structs.FieldInfo | None] = {}
+    if struct.__struct_config__.tag is not None:
+        found[f"{prefix}{struct.__struct_config__.tag_field}"] = None
+    for field in msgspec.structs.fields(struct):
+        found[f"{prefix}{field.encode_name}"] = field
+        for inner in structs_in(field.type):
+            found |= fields_of(inner, f"{prefix}{field.encode_name}.")
+    return found
+
+
 @pytest.mark.parametrize("request_type", BODIES)
-def test_every_field_is_a_row_and_every_served_row_a_field(request_type):
-    fields = set(BODIES[request_type]._struct.__struct_fields__) - {"model"}
+def test_every_field_at_any_depth_is_a_row_and_every_served_row_a_field(request_type):
+    fields = {*fields_of(BODIES[request_type]._struct)} - {"model"}
     served = {*TABLE.of(request_type, "obeyed"), *TABLE.of(request_type, "accepted")}
-    assert {path.split(".")[0] for path in served} == fields
+    above = {path.rpartition(".")[0] for path in fields if "." in path}
+    assert served <= fields
+    # A field that holds an object has the rows of the object's fields at least.
+    assert fields - above <= served
     assert not fields & set(TABLE.of(request_type, "refused"))
+
+
+@pytest.mark.parametrize("request_type", BODIES)
+def test_objects_whose_entries_have_a_type_are_fields_of_the_body_itself(request_type):
+    """Only there a fault of an entry is named by its key."""
+    for path, field in fields_of(BODIES[request_type]._struct).items():
+        if "." in path and field is not None:
+            assert not re.search(r"dict\[(?!str, typing.Any\])", str(field.type)), path
 
 
 @pytest.mark.parametrize("request_type", BODIES)
@@ -64,18 +97,18 @@ def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
         assert option.example not in option.neutral, name
 
 
-def placed(path: str, value: object) -> dict:
-    """A body that has nothing but `value` at a dotted path, in the first of the messages."""
-    for name in reversed(path.split(".")):
-        value = {name: [value] if name == "messages" and "." in path else value}
-    assert isinstance(value, dict)
-    return value
-
-
-def nested(body: dict, other: dict) -> dict:
-    """Both, and both of what has one name."""
-    both = {name: {**body[name], **value} for name, value in other.items() if name in body}
-    return {**body, **other, **both}
+def placed(body: dict, path: str, value: object) -> tuple[dict, str]:
+    """`body` with `value` at a dotted path, and that path with its indices; of a list, in its first
+    entry."""
+    name, _, rest = path.partition(".")
+    if not rest:
+        return body | {name: value}, name
+    inner = body.get(name, {})
+    if isinstance(inner, list):
+        changed, within = placed(inner[0], rest, value)
+        return body | {name: [changed, *inner[1:]]}, f"{name}[0].{within}"
+    changed, within = placed(inner, rest, value)
+    return body | {name: changed}, f"{name}.{within}"
 
 
 def complaint(request_type: str, body: dict, *, strictly: bool) -> tuple[str | None, str]:
@@ -92,12 +125,40 @@ def complaint(request_type: str, body: dict, *, strictly: bool) -> tuple[str | N
 @pytest.mark.parametrize("strictly", [False, True])
 def test_what_is_refused_is_named_and_what_is_neutral_is_not(request_type, path, strictly):
     option = TABLE.of(request_type, "refused")[path]
-    named = path.replace("messages.", "messages[0].")
     for value in (option.example, msgspec.Raw(b"1e400"), {"a": [1]}):
-        body = nested(option.beside, placed(path, value))
+        body, named = placed(option.beside, path, value)
         param, message = complaint(request_type, body, strictly=strictly)
         assert (param, message[: len(named) + 9]) == (named, f"{named} is known"), message
     for value in (None, *option.neutral):
-        body = nested(option.beside, placed(path, value))
+        body, named = placed(option.beside, path, value)
         param, _ = complaint(request_type, body, strictly=strictly)
         assert param != named
+
+
+NESTED = [
+    (name, path)
+    for name, body in BODIES.items()
+    for path, field in fields_of(body._struct).items()
+    if field is not None and structs_in(field.type)
+]
+
+
+@pytest.mark.parametrize(("request_type", "path"), NESTED)
+def test_unknown_keys_of_every_nested_object_are_ignored_or_refused_with_their_path(
+    request_type, path
+):
+    served = TABLE.of(request_type, "obeyed") | TABLE.of(request_type, "accepted")
+    examples = (option.beside for option in served.values() if holds_object(option.beside, path))
+    body, named = placed(next(examples, {}), f"{path}.no such field", {"a": [1]})
+    param, message = complaint(request_type, body, strictly=True)
+    assert (param, message) == (named, f"{named}: is unknown")
+    param, _ = complaint(request_type, body, strictly=False)
+    assert param != named
+
+
+def holds_object(body: Any, path: str) -> bool:
+    """Whether there is an object at a dotted path."""
+    for name in path.split("."):
+        body = body.get(name) if isinstance(body, dict) else None
+        body = body[0] if isinstance(body, list) else body
+    return isinstance(body, dict)

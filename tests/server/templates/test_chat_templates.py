@@ -128,13 +128,16 @@ def test_every_place_where_checkpoints_keep_their_template(tmp_path):
 
 def test_special_tokens_in_either_spelling(tmp_path):
     (tmp_path / "special_tokens_map.json").write_text('{"unk_token": "<u>", "pad_token": "<p>"}')
-    write_template(tmp_path, "x", pad_token=None, sep_token={"content": "<sep>"}, mask_token=3)
-    assert read_chat_template(tmp_path).tokens == {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<u>",
-        "sep_token": "<sep>",
-    }
+    others = {"pad_token": None, "sep_token": {"content": "<sep>"}}
+    write_template(tmp_path, "x", **others)
+    named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "<sep>"}
+    older = {"unk_token": "<u>", "pad_token": "<p>"}
+    assert read_chat_template(tmp_path).tokens == named | older
+    write_template(tmp_path, "x", **others, added_tokens_decoder={})
+    assert read_chat_template(tmp_path).tokens == named
+    write_template(tmp_path, "x", mask_token=3)
+    with pytest.raises(NoChatTemplateError, match=r"tokenizer_config\.json: mask_token is not"):
+        read_chat_template(tmp_path)
 
 
 @pytest.mark.parametrize(

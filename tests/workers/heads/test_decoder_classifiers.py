@@ -1,4 +1,5 @@
-"""A causal model with a classifier gives transformers' logits of texts and of pairs."""
+"""A causal model with a classifier gives transformers' logits of texts, and of pairs in its
+template."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 from engine_core.messages import EncodeJob
+from server.models.reranker import with_template
 from tests.workers.checkpoints import LLAMA, save_randomly
 from tests.workers.stage.embedding_llama import random_texts, write_tokenizer
-from tests.workers.stage.encoding_engine import answers, start_engine
+from tests.workers.stage.encoding_engine import answers, refusal, start_engine
 from tests.workers.stages import Stages
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.reranking import RerankTemplate
 
 TEXTS = random_texts(9, 50)
 
@@ -38,10 +42,26 @@ def test_logits_are_those_of_transformers(
     folder: Path, reference: LlamaForSequenceClassification, num_stages: int, query: str | None
 ) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    inputs = [tokenizer(text) if query is None else tokenizer(query, text) for text in TEXTS]
-    expected = [reference(torch.tensor([own["input_ids"]])).logits[0].numpy() for own in inputs]
-    stages = Stages(folder, task="classify", num_stages=num_stages)
+    inputs = [
+        tokenizer(text)["input_ids"]
+        if query is None
+        else tokenizer(f"w7 {query} w8 {text}", add_special_tokens=False)["input_ids"]
+        for text in TEXTS
+    ]
+    expected = [reference(torch.tensor([own])).logits[0].numpy() for own in inputs]
+    template = RerankTemplate(pieces=("w7 {query}", "w8 {document}"))
+    model = with_template(read_model_config(folder), ("a",), template, "auto")
+    stages = Stages(folder, task="classify", num_stages=num_stages, model=model)
     engine = start_engine(folder, stages, max_step_tokens=33)
     (found,) = answers(engine, [EncodeJob(1, texts=TEXTS, query=query)]).values()
     assert found.shape == (len(TEXTS), 3)
     assert np.abs(found - np.stack(expected)).max() < 1e-4
+
+
+def test_a_pair_without_a_template_is_refused(
+    folder: Path, reference: LlamaForSequenceClassification
+) -> None:
+    del reference
+    engine = start_engine(folder, Stages(folder, task="classify"))
+    message = refusal(engine, EncodeJob(1, texts=TEXTS, query="w3 w1"))
+    assert "give its template as rerank in the configuration file" in message

@@ -1,13 +1,17 @@
 """Reads the configuration of a model from the files beside its weights."""
 
+import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
 from workers.contract.checkpoint.logit_score import LOGIT_SCORE, read_reranking
+from workers.contract.checkpoint.other_formats import check_adapter, read_config
+from workers.contract.checkpoint.own_code import check_own_code
+from workers.contract.checkpoint.quantization import check_quantization
 from workers.contract.checkpoint.sentence_transformers_checks import (
     check_sentence_transformers_files,
 )
@@ -26,11 +30,13 @@ from workers.contract.checkpoint.sentence_transformers_modules import (
     read_vector_modules,
 )
 from workers.contract.config import AskedTask, Task
-from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
+from workers.contract.families.base import Family
+from workers.contract.families.kinds import kind_of
 from workers.contract.families.table import (
+    FAMILIES,
     UnknownArchitectureError,
     architecture_for,
     family_of,
@@ -59,14 +65,14 @@ def read_model_config(
     a file or a required key is missing or of the wrong type. A key that is not known might change
     what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
-    keys = ConfigKeys(path / "config.json", read_json(path / "config.json"), refuse=refuse)
+    keys = ConfigKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
     own = family_of(declared).base if _has("Pooling", modules) else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    _check_others(keys, path, refuse)
+    _check_others(keys, path, family, task, refuse)
     heeded = architecture == own and (task == "rerank" or not _has(LOGIT_SCORE, modules))
     modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
@@ -120,26 +126,19 @@ def _architecture(keys: ConfigKeys) -> str:
     names = keys.read("architectures", list[str], [])
     if not names:
         raise keys.error("it names no architecture")
-    try:
-        family_of(names[0])
-    except UnknownArchitectureError as error:
-        own_code = keys.optional("auto_map", dict[str, Any]) is not None
-        note = "; code that comes with a checkpoint (auto_map) is never run" if own_code else ""
-        raise UnknownArchitectureError(f"{keys.file}: {error}{note}") from None
+    if names[0] not in FAMILIES:
+        kind = kind_of(names[0], read_json(keys.file))
+        raise UnknownArchitectureError(names[0], f"{keys.file}: ", kind)
     return names[0]
 
 
-def _check_others(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
+def _check_others(
+    keys: ConfigKeys, folder: Path, family: Family, task: Task, refuse: Refuse
+) -> None:
     """Refuse what no family can do."""
-    quantization = keys.read("quantization_config", dict[str, Any], {})
-    others = dict(NOT_SUPPORTED)
-    if method := quantization.get("quant_method"):
-        refuse(keys.error(f"quantization_config with the method {method!r} is not supported"))
-        del others["quantization_config"]
-    keys.neutral(others)
-    if (adapter := folder / "adapter_config.json").exists():
-        merge = f"{adapter}: adapters are not supported; merge it into the weights"
-        refuse(ModelConfigError(merge))
+    check_quantization(keys, folder, refuse)
+    check_own_code(keys, family, task, refuse)
+    check_adapter(folder, refuse)
 
 
 def _checked_modules(
@@ -192,7 +191,7 @@ def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | No
         return transformer.max_seq_length
     file = path / "tokenizer_config.json"
     limit = decoded(file, _TokenizerFile).model_max_length if file.exists() else None
-    return int(limit) if limit else None
+    return int(limit) if limit and math.isfinite(limit) else None
 
 
 class _TokenizerFile(msgspec.Struct):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from workers.contract.checkpoint.other_formats import other_format
 from workers.contract.model_config import ModelConfigError, read_json
 
 WeightFormat = Literal["safetensors", "pytorch"]
@@ -48,7 +49,9 @@ def find_weights(folder: Path) -> WeightFiles:
         if weights.missing is None:
             return weights
     (name, *_) = _SINGLE_FILES.values()
-    raise ModelConfigError(sets[0].missing if sets else f"{name} is missing from {folder}")
+    if sets:
+        raise ModelConfigError(sets[0].missing)
+    raise ModelConfigError(other_format(folder) or f"{name} is missing from {folder}")
 
 
 def _sets(folder: Path) -> Generator[WeightFiles]:

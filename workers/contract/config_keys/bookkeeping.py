@@ -38,9 +38,17 @@ _GENERATION = """
 """
 _LABELS = "id2label label2id num_labels problem_type _num_labels"
 
-BOOKKEEPING = frozenset(
+_NAMES = frozenset(
     " ".join((_ORIGIN, _EXECUTION, _TRAINING, _TOKENS, _GENERATION, _LABELS)).split()
 )
+_PREFIXES = ("uniem_",)
+"""Of keys in which a library of training keeps its own settings."""
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Whether key `name` changes no model's numbers."""
+    return name in _NAMES or name.startswith(_PREFIXES)
+
 
 NOT_SUPPORTED: Neutral = {
     "add_cross_attention": (False, None),

@@ -1,14 +1,15 @@
 """Reads the keys of `config.json`, and notices those that nothing has read."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from workers.contract.config_keys.bookkeeping import BOOKKEEPING, NOT_SUPPORTED
+from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED, is_bookkeeping
 from workers.contract.conventions import Neutral, not_neutral, shown_value
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
 ValueT = TypeVar("ValueT")
 Refuse = Callable[[ModelConfigError], None]
@@ -45,6 +46,11 @@ class ConfigKeys:
         """What keys that are not there stand for."""
         self._values = {**defaults, **self._values}
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All keys as the file has them; none is read by that."""
+        return self._values
+
     def has(self, name: str) -> bool:
         """Whether key `name` is there, null or not."""
         return self._own_name(name) in self._values
@@ -54,10 +60,12 @@ class ConfigKeys:
         own = self._own_name(name)
         self._read.update((own, name))
         value = self._values.get(own)
-        if (other := self._values.get(name, value)) != value:
+        if own != name and (other := self._values.get(name, value)) != value:
             raise self.error(f"{self._within}{own} {value} and {name} {other} differ")
         if value is None:
             return None
+        if not _is_finite(value):
+            raise self.error(f"{self._within}{own} {shown_value(value)} is not a finite number")
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
@@ -107,14 +115,22 @@ class ConfigKeys:
         """Keys that do not change the numbers of this family's models."""
         self._read.update(names)
 
-    def check_all_read(self) -> None:
-        """Refuse keys that nothing has read."""
+    def check_all_read(
+        self,
+        is_bookkeeping: Callable[[str], bool] = is_bookkeeping,
+        reader: str = "this architecture",
+    ) -> None:
+        """Refuse keys that nothing has read, bookkeeping excepted."""
         for name, value in self._values.items():
-            if value is not None and name not in self._read and name not in BOOKKEEPING:
-                shown = f"{self._within}{name} {shown_value(value)}"
-                self._refuse(self.error(f"{shown} is not known for this architecture"))
+            if value is not None and name not in self._read and not is_bookkeeping(name):
+                reason = f"{shown_value(value)} is not known for {reader}"
+                self._refuse(self.refusal(name, reason))
         for keys in self._nested:
-            keys.check_all_read()
+            keys.check_all_read(is_bookkeeping, reader)
+
+    def refusal(self, name: str, reason: str) -> UnsupportedKeyError:
+        """An error about key `name`, without which the reading can go on."""
+        return UnsupportedKeyError(self.file, self._within + name, reason)
 
     def error(self, text: str) -> ModelConfigError:
         """An error that names the file."""
@@ -123,3 +139,9 @@ class ConfigKeys:
     def _own_name(self, name: str) -> str:
         own = self._spelling.get(name, name)
         return name if own not in self._values and name in self._values else own
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a number is, or each in a list. The keys of an object are read one by one."""
+    numbers = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return all(math.isfinite(number) for number in numbers if isinstance(number, float))

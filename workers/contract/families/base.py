@@ -31,6 +31,7 @@ class Family:
     read_shape   reads the family's keys of `config.json`
     renames      see `Renames`
     base         the architecture that a checkpoint with this one has if its states are pooled
+    known_code   modules of checkpoints' own code (`auto_map`) that compute what the family does
     """
 
     name: str
@@ -39,6 +40,7 @@ class Family:
     read_shape: ReadShape
     renames: Renames
     base: str
+    known_code: tuple[str, ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """A checkpoint's own name for a tensor -> the name that the stage model uses."""
@@ -96,6 +98,7 @@ def encoder(
     read_shape: ReadShape,
     renames: Renames = (),
     module: str = "workers.models.encoder:Encoder",
+    known_code: tuple[str, ...] = (),
 ) -> dict[str, Family]:
     """The architectures of encoder `name`: alone, as a masked language model, as a classifier."""
     tasks: dict[str, Task] = {
@@ -111,6 +114,7 @@ def encoder(
             read_shape=read_shape,
             renames=renames,
             base=f"{name}Model",
+            known_code=known_code,
         )
         for head, task in tasks.items()
     }

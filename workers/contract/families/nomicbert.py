@@ -117,4 +117,5 @@ NOMICBERT = encoder(
         (r"\.transform\.layer_norm\.", ".transform.LayerNorm."),
         (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),
     ),
+    known_code=("modeling_hf_nomic_bert",),
 )

@@ -1,5 +1,6 @@
 """The table of the architectures that are served, by their names in `config.json`."""
 
+from collections import Counter
 from collections.abc import Mapping
 from difflib import get_close_matches
 
@@ -44,19 +45,36 @@ _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
 
 
 class UnknownArchitectureError(ValueError):
-    """A checkpoint's architecture is not implemented; the message lists those that are."""
+    """A checkpoint's architecture is not implemented; one line says what kind of model it is."""
+
+    def __init__(self, architecture: str, where: str = "", kind: str | None = None) -> None:
+        """`where` begins the line, `kind` is what is known of the model."""
+        near = _mistyped(architecture)
+        about = f"the nearest name is {near}" if near else kind
+        shown = f" ({about})" if about else ""
+        super().__init__(
+            f"{where}architecture {architecture!r}{shown} is not supported; docs/models.md lists "
+            "those that are"
+        )
+
+
+def _mistyped(architecture: str) -> str | None:
+    """The supported name that was meant, if a letter is missing or one too many, two are swapped,
+    or the case is wrong. Other digits are another model."""
+    letters = Counter(architecture.lower())
+    for near in get_close_matches(architecture, FAMILIES, n=3, cutoff=0.8):
+        known = Counter(near.lower())
+        others = list(((letters - known) + (known - letters)).elements())
+        if len(others) <= 1 and not any(map(str.isdigit, others)):
+            return near
+    return None
 
 
 def family_of(architecture: str) -> Family:
     """The row of `architecture`. Raises UnknownArchitectureError."""
     family = FAMILIES.get(architecture)
     if family is None:
-        near = get_close_matches(architecture, FAMILIES, n=1)
-        nearest = f" (the nearest name is {near[0]})" if near else ""
-        raise UnknownArchitectureError(
-            f"architecture {architecture!r} is not supported{nearest}; supported are "
-            f"{', '.join(FAMILIES)}"
-        )
+        raise UnknownArchitectureError(architecture)
     return family
 
 
@@ -80,4 +98,5 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 def task_of(model: ModelConfig) -> Task:
     """What a model does."""
-    return "rerank" if model.reranking is not None else family_of(model.architecture).task
+    own = family_of(model.architecture).task
+    return "rerank" if own == "generate" and model.reranking is not None else own

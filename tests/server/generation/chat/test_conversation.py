@@ -8,19 +8,31 @@ import pytest
 from server.generation.chat.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
 from server.templates.protocol import ChatTemplate
-from tests.server.chat_client import HELLO, chat, error, job_of, say_little
+from tests.server.chat_client import HELLO, PATH, chat, error, job_of, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
 
 REFUSAL = {"type": "refusal", "refusal": "I cannot."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 TWO_ROLES = """\
 {% for message in messages %}{% if message.role in ("user", "assistant") %}
 {{ message.role }}: {{ message.content }}{% endif %}{% endfor %}"""
 
+PARTS_ONLY = """\
+{# a developer may follow #}{% set developer_preamble = "" %}
+{% for message in messages %}{% if message.role in ("system", "user") %}
+{{ message.role }}:{% for part in message.content %} {{ part.text | upper | e }}{% endfor %}
+{% endif %}{% endfor %}"""
+
 
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer) -> Iterator[Deployment]:
-    templates: dict[str, object] = {"writer": LLAMA3, "chatml": CHATML, "two roles": TWO_ROLES}
+    templates: dict[str, object] = {
+        "writer": LLAMA3,
+        "chatml": CHATML,
+        "two roles": TWO_ROLES,
+        "parts only": PARTS_ONLY,
+    }
     with chat_deployment(tokenizer, templates) as deployment:
         yield deployment
 
@@ -44,7 +56,6 @@ def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
 
 def test_what_an_sdk_sends_back(deployment):
     """An answer as the SDK dumps it, with tool calls of some other server."""
-    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     talk = [
         *HELLO,
         {
@@ -54,7 +65,7 @@ def test_what_an_sdk_sends_back(deployment):
             "annotations": [],
             "audio": None,
             "function_call": None,
-            "tool_calls": [call],
+            "tool_calls": [CALL],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ]
@@ -87,7 +98,39 @@ def test_a_role_that_the_template_leaves_out(deployment):
     talk = [*HELLO, {"role": "critic", "content": "Too long."}]
     refused = error(deployment, model="two roles", messages=talk)
     assert refused["param"] == "messages[1].role"
-    assert "has no role 'critic'" in refused["message"]
+    assert "leaves out a later message of role 'critic'" in refused["message"]
+
+
+def test_a_string_is_not_lost_where_the_template_takes_parts(deployment):
+    talk = [{"role": "developer", "content": "Be <brief>."}, *HELLO]
+    chat(deployment, model="parts only", messages=talk)
+    (text,) = job_of(deployment, "parts only").texts
+    assert "system: BE &lt;BRIEF&gt;." in text
+    assert "user: HELLO" in text
+
+
+@pytest.mark.parametrize("path", [PATH, "/tokenize"])
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "content": "Hi"}, "messages[1].role"),
+        ({"role": "critic", "content": "Hi"}, "messages[1].role"),
+        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].tool_calls"),
+        ({"role": "user", "content": "Hi", "name": "Ada"}, "messages[1].name"),
+        ({"role": "user", "content": "Hi", "reasoning": "Hm"}, "messages[1].reasoning"),
+    ],
+)
+def test_what_a_template_leaves_out_is_refused_by_name(deployment, message, param, path):
+    body = {"model": "parts only", "messages": [*HELLO, message]}
+    response = deployment.post(path, body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_reasoning_by_two_names_that_differ(deployment):
+    answer = {"role": "assistant", "content": "Hi", "reasoning": "a", "reasoning_content": "b"}
+    refused = error(deployment, messages=[*HELLO, answer, *HELLO])
+    assert refused["param"] == "messages[1].reasoning"
 
 
 async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:

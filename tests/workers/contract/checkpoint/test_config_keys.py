@@ -116,6 +116,9 @@ def test_values_that_change_nothing(tmp_path: Path, architecture: str) -> None:
         "chunk_size_feed_forward": 64,
         "_name_or_path": "somewhere",
         "auto_map": {"AutoConfig": "configuration.Config"},
+        "uniem_pooling_strategy": "last_mean",
+        "uniem_version": "0.2",
+        "initializer_range": float("inf"),
     }
     own: dict[str, Any] = {"position_embedding_type": "absolute"}
     if architecture == "LlamaForCausalLM":
@@ -198,21 +201,45 @@ def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
         assert workflow_for(family.task, has_kv_cache=cached).task == family.task
 
 
-def test_an_unknown_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("declared", "keys", "about"),
+    [
+        ("LlamaForCausalLm", {}, "the nearest name is LlamaForCausalLM"),
+        ("LlmaForCausalLM", {}, "the nearest name is LlamaForCausalLM"),
+        ("Qwne3ForCausalLM", {}, "the nearest name is Qwen3ForCausalLM"),
+        ("BertForSequenceClasification", {}, "the nearest name is BertForSequenceClassification"),
+        ("Phi4ForCausalLM", {}, None),
+        ("PhiForCausalLM", {}, None),
+        ("Gemma4ForCausalLM", {}, None),
+        ("MinistralForCausalLM", {}, None),
+        ("OlmoForCausalLM", {}, None),
+        ("MixtralForCausalLM", {}, "a mixture of experts"),
+        ("Qwen3MoeForCausalLM", {}, "a mixture of experts"),
+        ("SomeForCausalLM", {"n_routed_experts": 64}, "a mixture of experts"),
+        ("SomeForCausalLM", {"num_experts": 0}, None),
+        ("LlavaForConditionalGeneration", {}, "a vision-language model"),
+        ("SomeForConditionalGeneration", {"vision_config": {"a": 1}}, "a vision-language model"),
+        ("T5ForConditionalGeneration", {}, "an encoder-decoder"),
+        ("MambaForCausalLM", {}, "a state-space model"),
+        ("Qwen2ForRewardModel", {}, "a reward model"),
+        ("LlamaBidirectionalModel", {}, "a decoder that attends in both directions"),
+        ("X", {"auto_map": {"AutoModel": "a.b"}}, "a model by code of its own, which is never run"),
+        ("X", {}, None),
+    ],
+)
+def test_an_unknown_architecture_is_told_in_a_line(
+    tmp_path: Path, declared: str, keys: dict[str, Any], about: str | None
+) -> None:
     """Before anything else is read: the rest of such a file may have any form."""
     file = tmp_path / "config.json"
-    names = ", ".join(FAMILIES)
-    for declared, nearest in (
-        ("LlamaForCausalLm", " (the nearest name is LlamaForCausalLM)"),
-        ("X", ""),
-    ):
-        file.write_text(json.dumps({"architectures": [declared], "auto_map": {"AutoModel": "a.b"}}))
-        with pytest.raises(UnknownArchitectureError) as error:
-            read_model_config(tmp_path)
-        assert str(error.value) == (
-            f"{file}: architecture {declared!r} is not supported{nearest}; supported are {names}; "
-            "code that comes with a checkpoint (auto_map) is never run"
-        )
+    file.write_text(json.dumps({"architectures": [declared], **keys}))
+    with pytest.raises(UnknownArchitectureError) as error:
+        read_model_config(tmp_path)
+    shown = f" ({about})" if about else ""
+    assert str(error.value) == (
+        f"{file}: architecture {declared!r}{shown} is not supported; docs/models.md lists those "
+        "that are"
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,3 +264,24 @@ def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(ModelConfigError, match=r"adapter_config\.json: adapters are not supported"):
         read_model_config(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_numbers_that_are_not_finite(tmp_path: Path, value: float) -> None:
+    """Python's JSON has them. They do no harm where nothing reads them."""
+    plain = read(tmp_path, "LlamaForCausalLM")
+    assert read(tmp_path, "LlamaForCausalLM", attention_dropout=value) == plain
+    shown = json.dumps(value)
+    for key in ("rms_norm_eps", "hidden_size"):
+        message = refusal(tmp_path, "LlamaForCausalLM", **{key: value})
+        assert message == f"{key} {shown} is not a finite number"
+    message = refusal(tmp_path, "LlamaForCausalLM", logit_scale=value)
+    assert message == f"logit_scale {shown} is not supported"
+    message = refusal(tmp_path, "LlamaForCausalLM", time_step_limit=[0.0, value])
+    assert message == f"time_step_limit [0.0,{shown}] is not known for this architecture"
+
+
+def test_an_unlimited_tokenizer(tmp_path: Path) -> None:
+    plain = read(tmp_path, "BertModel")
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": Infinity}')
+    assert read(tmp_path, "BertModel") == plain

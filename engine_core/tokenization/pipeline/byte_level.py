@@ -1,12 +1,10 @@
 """Byte-level byte-pair encoding: every byte of a text is in exactly one token."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+
+from engine_core.tokenization.pipeline.rules import PipelineRules
 
 
 def longest_token(tokenizer: Tokenizer) -> int | None:
@@ -30,21 +28,10 @@ def longest_token(tokenizer: Tokenizer) -> int | None:
 
 def _keeps_all(tokenizer: Tokenizer) -> bool:
     """Whether texts are turned into bytes, and nothing before that drops a part."""
-    if tokenizer.pre_tokenizer is None:
-        return False
-    rules = list(_rules(json.loads(tokenizer.pre_tokenizer.__getstate__())))
+    rules = list(PipelineRules.of(tokenizer).single())
     if not rules or rules[-1]["type"] != "ByteLevel":
         return False
     return all(
         rule["type"] == "Digits" or (rule["type"] == "Split" and rule["behavior"] != "Removed")
         for rule in rules[:-1]
     )
-
-
-def _rules(rule: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A rule, or those of which it consists, in order."""
-    if rule["type"] == "Sequence":
-        for part in rule["pretokenizers"]:
-            yield from _rules(part)
-    else:
-        yield rule

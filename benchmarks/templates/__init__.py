@@ -1,0 +1,1 @@
+"""Prompts of published chat templates beside those of transformers."""

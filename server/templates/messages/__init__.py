@@ -1,0 +1,1 @@
+"""The forms in which a template takes messages, found by probing it."""

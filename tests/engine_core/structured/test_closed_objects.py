@@ -1,0 +1,154 @@
+"""Objects that list properties have no others, wherever in a schema they stand."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tests.engine_core.structured.schemas import allows, compiled, fits
+
+A, B, C = ({"properties": {name: {"type": "integer"}}} for name in "abc")
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+OWN, OTHER = {"a": 1}, {"a": 1, "z": 1}
+
+
+class Point(BaseModel):
+    x: int
+    label: str | None = None
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"]
+    center: Point
+
+
+class Group(BaseModel):
+    kind: Literal["group"]
+    parts: list["Circle | Group"]
+    top: Annotated[Circle | Point, Field(union_mode="left_to_right")]
+    by_name: dict[str, Point] = {}
+
+
+def placed(where: str) -> Any:
+    """OBJECT somewhere in a schema, to be filled with its value."""
+    reference = {"$ref": "#/$defs/object"}
+    places: dict[str, Any] = {
+        "property": {"type": "object", "properties": {"o": OBJECT}, "required": ["o"]},
+        "item": {"type": "array", "items": OBJECT},
+        "first item": {"type": "array", "prefixItems": [OBJECT]},
+        "definition": {"$defs": {"object": OBJECT}, **reference},
+        "described reference": {"$defs": {"object": OBJECT}, "title": "T", **reference},
+        "older definition": {"definitions": {"o": OBJECT}, "$ref": "#/definitions/o"},
+        "anyOf": {"anyOf": [OBJECT, {"type": "null"}]},
+        "oneOf": {"oneOf": [{"type": "null"}, OBJECT]},
+        "anyOf in anyOf": {"anyOf": [{"type": "null"}, {"anyOf": [OBJECT, {"type": "string"}]}]},
+        "allOf": {"allOf": [OBJECT], "title": "T"},
+        "reference in allOf": {"$defs": {"object": OBJECT}, "allOf": [reference]},
+        "additional": {"type": "object", "additionalProperties": OBJECT},
+        "by pattern": {"type": "object", "patternProperties": {"^o": OBJECT}},
+        "by id": {"$defs": {"o": {"$id": "https://e.com/o", **OBJECT}}, "$ref": "https://e.com/o"},
+        "by anchor": {"$defs": {"o": {"$anchor": "here", **OBJECT}}, "$ref": "#here"},
+    }
+    return places[where]
+
+
+@pytest.mark.parametrize(
+    ("where", "wrap"),
+    [
+        ("property", {"o": ...}), ("item", [...]), ("first item", [...]), ("definition", ...),
+        ("described reference", ...), ("older definition", ...), ("anyOf", ...), ("oneOf", ...),
+        ("anyOf in anyOf", ...), ("allOf", ...), ("reference in allOf", ...),
+        ("additional", {"o": ...}), ("by pattern", {"o": ...}), ("by id", ...), ("by anchor", ...),
+    ],
+)  # fmt: skip
+def test_it_is_closed_under_every_name(where: str, wrap: Any) -> None:
+    def value(inner: Any) -> Any:
+        if wrap is ...:
+            return inner
+        return [inner] if isinstance(wrap, list) else {"o": inner}
+
+    assert fits(placed(where), value(OWN))
+    assert not fits(placed(where), value(OTHER))
+    loose = compiled(placed(where), "loose_json_schema")
+    assert allows(loose, str(value(OTHER)).replace("'", '"'))
+    assert loose.ignored == ()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"additionalProperties": True}, {"additionalProperties": {"type": "integer"}},
+        {"unevaluatedProperties": True}, {"unevaluatedProperties": {"type": "integer"}},
+        {"patternProperties": {"^z$": {"type": "integer"}}},
+    ],
+)  # fmt: skip
+def test_what_is_said_of_others_is_obeyed(says: dict[str, Any]) -> None:
+    for schema in (OBJECT | says, {"allOf": [OBJECT, says | C]}, {"anyOf": [OBJECT | says]}):
+        assert fits(schema, OTHER), schema
+    assert not fits(OBJECT | {"additionalProperties": {"type": "string"}}, OTHER)
+
+
+def test_an_object_that_lists_nothing_is_open() -> None:
+    for schema in ({"type": "object"}, {}, {"type": "object", "required": ["a"]}):
+        assert fits(schema, OTHER)
+    assert not fits({"type": "object", "properties": {}}, OTHER)
+    assert fits({"anyOf": [{"type": "object"}, B]}, OTHER)
+
+
+def test_unevaluated_properties_of_a_plain_object() -> None:
+    for kind in ("json_schema", "loose_json_schema"):
+        plain = compiled(OBJECT | {"unevaluatedProperties": False}, kind)
+        assert allows(plain, '{"a": 1}')
+        assert not allows(plain, '{"a": 1, "z": 1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"allOf": [A, B]}, {"a": 1, "b": 1}, {"a": 1, "c": 1}),
+        ({"allOf": [A, B], **C}, {"a": 1, "b": 1, "c": 1}, {"a": 1, "z": 1}),
+        ({"$defs": {"A": A}, "allOf": [{"$ref": "#/$defs/A"}, B]}, {"a": 1, "b": 1}, {"z": 1}),
+        ({"$defs": {"A": A}, "$ref": "#/$defs/A", **B}, {"a": 1, "b": 1}, {"a": 1, "z": 1}),
+        ({"$defs": {"A": {"allOf": [A, B]}}, "allOf": [{"$ref": "#/$defs/A"}, C]},
+         {"a": 1, "b": 1, "c": 1}, {"a": 1, "z": 1}),
+        ({**A, "anyOf": [B, C]}, {"a": 1, "b": 1}, {"a": 1, "z": 1}),
+        ({**A, "anyOf": [B, C]}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 1}),
+        ({**A, "oneOf": [{**B, "required": ["b"], "type": "object"}, {"type": "null"}]},
+         {"a": 1, "b": 1}, {"a": 1, "b": 1, "z": 1}),
+        ({"allOf": [{"anyOf": [B, C]}, A]}, {"a": 1, "c": 1}, {"a": 1, "z": 1}),
+        ({**A, "anyOf": [{"$ref": "#/$defs/B"}, {"required": ["a"]}], "$defs": {"B": B}},
+         {"a": 1, "b": 1}, {"a": 1, "z": 1}),
+        ({**A, "required": ["a", "x"]}, {"a": 1, "x": "any"}, {"a": 1, "x": 1, "z": 1}),
+        ({"required": ["x"], "anyOf": [A, B]}, {"a": 1, "x": 2}, {"a": 1, "x": 2, "z": 1}),
+        ({"allOf": [{"$ref": "#/$defs/N"}, B], "$defs": {"N": {"properties": {
+            "a": {}, "next": {"$ref": "#/$defs/N"}}}}},
+         {"a": 1, "next": {"a": 2}, "b": 1}, {"a": 1, "next": {"b": 2}}),
+    ],
+)  # fmt: skip
+def test_parts_are_closed_together(schema: Any, good: Any, bad: Any) -> None:
+    assert fits(schema, good)
+    assert not fits(schema, bad)
+
+
+def test_branches_by_the_dozen_do_not_multiply() -> None:
+    """Each level's branches are closed once."""
+    schema: dict[str, Any] = {"type": "null"}
+    for depth in range(40):
+        schema = {"anyOf": [schema, {"properties": {f"p{depth}": {}}, "type": "object"}]}
+    assert fits(schema, {"p7": 1})
+    assert not fits(schema, {"p7": 1, "p8": 1})
+
+
+def test_models_of_pydantic_end() -> None:
+    schema = Group.model_json_schema()
+    circle = {"kind": "circle", "center": {"x": 1, "label": None}}
+    inner = {"kind": "group", "parts": [], "top": {"x": 1}}
+    group = {"kind": "group", "parts": [circle, inner], "top": circle, "by_name": {"p": {"x": 1}}}
+    assert fits(schema, group)
+    for path in ("group", "circle", "center"):
+        other = {"kind": "group", "parts": [circle], "top": {"x": 1}}
+        where = {"group": other, "circle": circle, "center": circle["center"]}[path]
+        where |= {"another": 1}
+        assert not fits(schema, other), path
+        del where["another"]
+        assert fits(schema, other)

@@ -1,0 +1,122 @@
+"""Numbers that a schema allows, against exact arithmetic: all and no others, or the schema is
+refused."""
+
+import random
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from engine_core.structured.grammar import GrammarError
+from tests.engine_core.structured.schemas import allows, compiled, fits
+
+LARGE = [2**53 + d for d in (-1, 0, 1, 2)] + [2**63 + d for d in (-1, 0, 1)]
+LARGE += [2**60 + 1, 2**64 - 1, 10**17, 10**18, 10**19, 1e16, 1e19, 1e22, 9007199254740993.0]
+SMALL = [5, 2.5, 100, 999, 10**9, 10**15, 2**40 + 0.5] * 2
+BOUNDS = {
+    "minimum": lambda x, b: x >= b,
+    "maximum": lambda x, b: x <= b,
+    "exclusiveMinimum": lambda x, b: x > b,
+    "exclusiveMaximum": lambda x, b: x < b,
+    "multipleOf": lambda x, b: x % b == 0,
+}
+
+
+def exact(number: float) -> Fraction:
+    return Fraction(Decimal(str(number)))
+
+
+def oracle(schema: dict[str, Any], value: Fraction) -> bool:
+    if schema["type"] == "integer" and value.denominator != 1:
+        return False
+    return all(
+        holds(value, exact(schema[keyword]))
+        for keyword, holds in BOUNDS.items()
+        if keyword in schema
+    )
+
+
+def texts_around(schema: dict[str, Any]) -> list[str]:
+    """Integers beside each bound, their negatives, and some fractions."""
+    around = {0, 1, -1, 10**25}
+    for keyword in BOUNDS.keys() & schema.keys():
+        whole = int(exact(schema[keyword]))
+        around |= {sign * (whole * times + d) for d in range(-3, 4) for sign in (1, -1)
+                   for times in (1, 2, 10)}  # fmt: skip
+    texts = [str(number) for number in sorted(around)]
+    return texts + [f"{text}.5" for text in texts if text != "-0"]
+
+
+def follows_exactly(schema: dict[str, Any]) -> bool:
+    """False if the schema is refused. Raises AssertionError for a text that is wrongly allowed or
+    wrongly forbidden."""
+    try:
+        grammar = compiled(schema)
+    except GrammarError as error:
+        assert str(error).startswith("$."), error
+        return False
+    for text in texts_around(schema):
+        assert allows(grammar, text) == oracle(schema, Fraction(text)), (schema, text)
+    return True
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("keyword", list(BOUNDS)[:4])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_large_bounds_are_exact_or_refused(kind: str, keyword: str, sign: int) -> None:
+    followed = [large for large in LARGE if follows_exactly({"type": kind, keyword: sign * large})]
+    assert 2**53 - 1 in followed
+    if "x" not in keyword[:2]:
+        assert 2**53 in followed
+
+
+def test_two_bounds_are_exact_or_refused() -> None:
+    draw = random.Random(3)
+    followed = 0
+    for _ in range(60):
+        low, high = sorted(draw.choice([1, -1]) * draw.choice([*LARGE, *SMALL]) for _ in range(2))
+        keys = (
+            draw.choice(["minimum", "exclusiveMinimum"]),
+            draw.choice(["maximum", "exclusiveMaximum"]),
+        )
+        schema = {"type": draw.choice(["integer", "number"]), keys[0]: low, keys[1]: high}
+        followed += follows_exactly(schema)
+    assert followed > 10
+
+
+@pytest.mark.parametrize(
+    "divisor", [3, 7, 10**6, 2**20, 9973, 2**20 + 1, 2**32 - 1, 2**53 + 1, 1e19]
+)
+def test_divisors_are_exact_or_refused(divisor: float) -> None:
+    followed = follows_exactly({"type": "integer", "multipleOf": divisor})
+    assert followed == (divisor in (3, 7, 10**6, 2**20, 9973))
+
+
+@pytest.mark.parametrize("low", [2**63, 2**62])
+def test_the_bounds_of_64_bits(low: int) -> None:
+    """int64's own lower bound is beyond what llguidance reads."""
+    assert fits({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, 2**63 - 1)
+    assert not fits({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, 2**63)
+    with pytest.raises(GrammarError, match=r"\$\.minimum: -\d+ cannot be followed exactly"):
+        compiled({"type": "integer", "minimum": -low})
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**63), 2**63, 1e19, 10**18])
+def test_large_values_are_exact_or_refused(value: float) -> None:
+    """A lower bound of int64 among them made llguidance overflow its stack."""
+    for schema, path in (
+        ({"const": value}, "const"),
+        ({"enum": [1, value]}, "enum"),
+        ({"enum": ["a", {"b": [value]}]}, "enum"),
+        ({"$ref": "#/elsewhere", "elsewhere": {"const": value}}, "const"),
+        ({"$id": "a:b", "$ref": "a:b#/elsewhere", "elsewhere": {"const": value}}, "const"),
+    ):
+        with pytest.raises(GrammarError, match=rf"\.{path}: .* cannot be followed exactly"):
+            compiled(schema)
+
+
+@pytest.mark.parametrize("value", [2**53 - 1, 2**53, 2**53 + 2, 10**16, -(10**16)])
+def test_values_that_are_exact_are_followed(value: int) -> None:
+    assert fits({"const": value}, value)
+    assert not any(fits({"const": value}, value + d) for d in (-1, 1))

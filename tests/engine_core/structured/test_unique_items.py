@@ -1,0 +1,72 @@
+"""Lists of different values of an enum."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from engine_core.structured.grammar import GrammarError
+from engine_core.structured.schema_tree import Schema
+from engine_core.structured.unique_items import unique_lists
+from tests.engine_core.structured.schemas import allows, compiled, fits
+
+
+def lists(values: list[Any], least: int = 0, most: int | None = None) -> set[tuple[Any, ...]]:
+    """All that the schema allows."""
+    found: set[tuple[Any, ...]] = set()
+    for each in unique_lists(values, least, most, lambda choices: {"enum": choices})["anyOf"]:
+        places = [place["enum"] for place in each["prefixItems"]]
+        for length in range(each["minItems"], len(places) + 1):
+            found |= set(itertools.product(*places[:length]))
+    return found
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_each_set_has_an_order_and_no_list_has_a_value_twice(count: int) -> None:
+    values = list(range(count))
+    found = lists(values)
+    assert all(len(set(each)) == len(each) for each in found)
+    assert {frozenset(each) for each in found} == {
+        frozenset(some)
+        for size in range(count + 1)
+        for some in itertools.combinations(values, size)
+    }
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 2), (2, 3), (3, 3), (1, 9), (6, None)])
+def test_the_number_of_items_is_bounded(least: int, most: int | None) -> None:
+    found = {frozenset(each) for each in lists([*"abcdef"], least, most)}
+    assert {len(each) for each in found} == set(range(least, min(6, most or 6) + 1))
+    assert len(found) == sum(
+        len(list(itertools.combinations("abcdef", size))) for size in {len(each) for each in found}
+    )
+
+
+def test_a_set_of_an_enum_compiles_and_others_are_refused() -> None:
+    tags: Schema = {"$ref": "#/$defs/Tag"}
+    schema = {
+        "$defs": {"Tag": {"type": "string", "enum": [f"tag-{i}" for i in range(16)]}},
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": tags, "uniqueItems": True, "minItems": 1}
+        },
+        "required": ["tags"],
+    }
+    grammar = compiled(schema)
+    for numbers in ([0], [15], [0, 5, 10], [3, 4, 12, 13, 14, 15], [*range(16)]):
+        assert allows(grammar, json.dumps({"tags": [f"tag-{i}" for i in numbers]})), numbers
+    for numbers in ([], [0, 0], [0, 5, 5], [16]):
+        assert not allows(grammar, json.dumps({"tags": [f"tag-{i}" for i in numbers]})), numbers
+    schema["$defs"]["Tag"]["enum"].append("tag-16")
+    with pytest.raises(GrammarError, match=r"\$\.properties\.tags\.uniqueItems: "):
+        compiled(schema)
+
+
+def test_a_list_of_one_or_no_value() -> None:
+    one = {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": True}
+    assert fits(one, ["a"])
+    assert fits(one, [])
+    assert not fits(one, ["a", "a"])
+    with pytest.raises(GrammarError, match="Unsatisfiable"):
+        compiled(one | {"minItems": 2})

@@ -1,0 +1,346 @@
+"""Folders whose files disagree in one key each are read as AutoTokenizer reads them, or refused."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tokenizers import Regex
+from tokenizers import Tokenizer as RawTokenizer
+from transformers import AutoTokenizer
+
+from engine_core.tokenization.checkpoint.class_rules import MISTRAL_WORDS
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.templates.jinja import compile_template, render
+from server.templates.protocol import Conversation
+from server.templates.template_files import read_chat_template
+from tests.engine_core.configs import MODEL
+from tests.engine_core.tokenization.checkpoint import tokenizer_folders as kinds
+from tests.engine_core.tokenization.checkpoint.tokenizer_folders import TokenizerFolder
+from workers.contract.model_config import ModelConfigError
+
+TEXTS = [
+    "Hello HILL, the Äpfel fälls 中文 é!",
+    "hello there,  water falls\n\nquick ",
+    "water <|im_start|> hello <|im_end|>  hill <|x|> fox <|y|>jumps",
+    "a[MASK] b <mask> c</s> d <s>e [PAD]<pad> <tool> there",
+    "hello",
+    "",
+]
+MESSAGES = [{"role": "user", "content": "hello <|x|> hill"}]
+
+
+def added(content: str, **properties: bool) -> dict[str, Any]:
+    token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"content": content, **token, "special": True, **properties}
+
+
+def keys(**config: Any) -> Callable[[TokenizerFolder], None]:
+    return lambda folder: folder.config.update(config)
+
+
+def without(*names: str, **config: Any) -> Callable[[TokenizerFolder], None]:
+    def change(folder: TokenizerFolder) -> None:
+        folder.config = {k: v for k, v in folder.config.items() if k not in names} | config
+
+    return change
+
+
+def older(
+    special: dict[str, Any] | None = None, added: str | None = None, ahead: int = 0, **config: Any
+) -> Callable[[TokenizerFolder], None]:
+    """Without `added_tokens_decoder`, and with the files that count then."""
+
+    def change(folder: TokenizerFolder) -> None:
+        without("added_tokens_decoder", **config)(folder)
+        folder.special = special
+        if added is not None:
+            known, size = folder.tokenizer.token_to_id(added), folder.tokenizer.get_vocab_size()
+            folder.added = {added: (size if known is None else known) + ahead}
+
+    return change
+
+
+def next_token(content: str, ahead: int = 0, **properties: bool) -> Callable[..., None]:
+    """A token that only `added_tokens_decoder` has, behind the vocabulary."""
+
+    def change(folder: TokenizerFolder) -> None:
+        index = folder.tokenizer.get_vocab_size() + ahead
+        folder.config["added_tokens_decoder"][str(index)] = added(content, **properties)
+
+    return change
+
+
+def property_of(content: str, **properties: bool) -> Callable[[TokenizerFolder], None]:
+    """Another property of a token than in tokenizer.json."""
+
+    def change(folder: TokenizerFolder) -> None:
+        for token in folder.config["added_tokens_decoder"].values():
+            if token["content"] == content:
+                token.update(properties)
+
+    return change
+
+
+def model(**config: Any) -> Callable[[TokenizerFolder], None]:
+    return lambda folder: folder.model.update(config)
+
+
+def both(*changes: Callable[[TokenizerFolder], None]) -> Callable[[TokenizerFolder], None]:
+    def change(folder: TokenizerFolder) -> None:
+        for each in changes:
+            each(folder)
+
+    return change
+
+
+PLAIN = [
+    kinds.bert,
+    kinds.mpnet,
+    kinds.roberta,
+    kinds.xlm_roberta,
+    kinds.camembert,
+    kinds.gpt2,
+    kinds.qwen2,
+    kinds.llama3,
+    kinds.gemma,
+    lambda: kinds.qwen2("qwen3"),
+    lambda: kinds.gpt2("phi3"),
+    lambda: kinds.gpt2("modernbert"),
+    lambda: kinds.llama3("mistral"),
+    lambda: kinds.llama2(metaspace=True),
+]
+
+OBEYED = {
+    "bert case": (kinds.bert, keys(do_lower_case=False)),
+    "bert accents": (kinds.bert, keys(strip_accents=False)),
+    "bert accents in case": (kinds.bert, keys(strip_accents=True, do_lower_case=False)),
+    "bert chinese": (kinds.bert, keys(tokenize_chinese_chars=False)),
+    "bert by model": (kinds.bert, without("tokenizer_class", do_lower_case=False)),
+    "bert named in config": (
+        kinds.bert,
+        both(without("tokenizer_class"), model(tokenizer_class="BertTokenizerFast")),
+    ),
+    "bert generic": (
+        kinds.bert,
+        keys(tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False),
+    ),
+    "distilbert case": (
+        kinds.bert,
+        keys(tokenizer_class="DistilBertTokenizer", do_lower_case=False),
+    ),
+    "mpnet case": (kinds.mpnet, keys(do_lower_case=False)),
+    "mpnet chinese": (kinds.mpnet, keys(tokenize_chinese_chars=False)),
+    "roberta space": (kinds.roberta, keys(add_prefix_space=True)),
+    "gpt2 space": (kinds.gpt2, keys(add_prefix_space=True)),
+    "qwen2 space": (kinds.qwen2, keys(add_prefix_space=True)),
+    "qwen2 whatever is named": (
+        kinds.qwen2,
+        keys(tokenizer_class="LlamaTokenizerFast", legacy=True, add_prefix_space=True),
+    ),
+    "llama3 ignores space": (kinds.llama3, keys(add_prefix_space=True)),
+    "llama3 adds no end": (kinds.llama3, keys(add_eos_token=True, add_bos_token=False)),
+    "gemma adds no end": (kinds.gemma, keys(add_eos_token=True, add_bos_token=False)),
+    "new token": (kinds.llama3, next_token("<|x|>")),
+    "new token of qwen2": (kinds.qwen2, next_token("<|x|>", special=False)),
+    "new token of bert": (kinds.bert, next_token("<|x|>", normalized=True)),
+    "new token of gemma": (kinds.gemma, next_token("<|x|>", rstrip=True)),
+    "new token of xlm-roberta": (kinds.xlm_roberta, next_token("<|x|>")),
+    "two new tokens": (kinds.gpt2, both(next_token("<|y|>", 1), next_token("<|x|>"))),
+    "lstrip": (kinds.llama3, property_of("<|im_end|>", lstrip=True)),
+    "rstrip": (kinds.llama3, property_of("<|im_end|>", rstrip=True)),
+    "rstrip of mistral": (lambda: kinds.llama3("mistral"), property_of("<|im_end|>", rstrip=True)),
+    "lstrip of roberta": (kinds.roberta, property_of("</s>", lstrip=True)),
+    "no lstrip of roberta": (kinds.roberta, property_of("<mask>", lstrip=False)),
+    "single word": (kinds.bert, property_of("[MASK]", single_word=True)),
+    "not special": (kinds.llama3, property_of("<|im_start|>", special=False)),
+    "map has bos": (kinds.llama3, older({"bos_token": "<|begin|>"}, bos_token=None)),
+    "map has another bos": (kinds.llama3, older({"bos_token": {"content": "<|im_start|>"}})),
+    "map has no bos": (kinds.llama3, older({"bos_token": None})),
+    "map beside a decoder": (
+        kinds.llama3,
+        lambda folder: setattr(folder, "special", {"bos_token": "<|end|>"}),
+    ),
+    "map has a new token": (kinds.llama3, older({"pad_token": "<|x|>"})),
+    "map has additional": (kinds.llama3, older({"additional_special_tokens": ["<|x|>"]})),
+    "map has extra": (
+        kinds.gpt2,
+        older({"extra_special_tokens": [{"content": "<|x|>", "lstrip": True}]}),
+    ),
+    "added_tokens.json": (kinds.gpt2, older(added="<|x|>")),
+    "added_tokens.json of a special token": (
+        kinds.gpt2,
+        older({"pad_token": "<|x|>"}, "<|x|>"),
+    ),
+    "added_tokens.json of known tokens": (
+        kinds.roberta,
+        older(added="<mask>"),
+    ),
+    "extra by name": (kinds.llama3, keys(extra_special_tokens={"image_token": "<|x|>"})),
+    "extra by name, qwen2": (kinds.qwen2, keys(extra_special_tokens={"image_token": "<|x|>"})),
+    "extra listed": (kinds.llama3, keys(extra_special_tokens=["<|x|>"])),
+    "additional": (kinds.llama3, keys(additional_special_tokens=["<|x|>"])),
+    "extra before additional": (
+        kinds.llama3,
+        keys(additional_special_tokens=["<|y|>"], extra_special_tokens=["<|x|>"]),
+    ),
+    "a token of its own name": (kinds.llama3, keys(image_token="<|x|>")),
+    "model specific": (kinds.llama3, keys(model_specific_special_tokens={"image_token": "<|x|>"})),
+    "new pad": (kinds.qwen2, keys(pad_token="<|x|>")),
+    "tokens of the class": (kinds.gpt2, without("bos_token", "unk_token")),
+    "tokens of the class, gemma": (kinds.gemma, without("bos_token", "eos_token")),
+    "null is no token": (kinds.gpt2, keys(bos_token=None)),
+    "typed token": (kinds.llama3, keys(bos_token={"__type": "AddedToken", **added("<|begin|>")})),
+    "no config": (kinds.bert, lambda folder: folder.config.clear()),
+    "fix_mistral_regex": (
+        lambda: kinds.mistral(Regex(MISTRAL_WORDS)),
+        keys(fix_mistral_regex=True),
+    ),
+    "fix_mistral_regex of a newer version": (
+        kinds.mistral,
+        both(keys(fix_mistral_regex=True), model(transformers_version="5.2.0")),
+    ),
+    "fix_mistral_regex elsewhere": (kinds.llama3, keys(fix_mistral_regex=True)),
+    "bookkeeping": (
+        kinds.qwen2,
+        keys(
+            response_schema={"type": "object"},
+            response_template={},
+            model_input_names=["input_ids"],
+            processor_class="Qwen2VLProcessor",
+            name_or_path="somewhere/else",
+            tokenizer_file="other.json",
+            clean_up_tokenization_spaces=True,
+            padding_side="left",
+            do_lower_case=True,
+            backend="tokenizers",
+            is_local=True,
+            max_length=4,
+            chat_control_tokens=["<|im_end|>"],
+        ),
+    ),
+}
+
+REFUSED = {
+    "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
+    "unknown in the map": (
+        kinds.gpt2,
+        older({"fold_case": 1}),
+        "special_tokens_map.json: fold_case 1 is not known",
+    ),
+    "split_special_tokens": (kinds.qwen2, keys(split_special_tokens=True), "split_special_tokens"),
+    "init_inputs": (kinds.bert, keys(init_inputs=[{"a": 1}]), "init_inputs"),
+    "other files": (
+        kinds.bert,
+        keys(fast_tokenizer_files=["tokenizer.4.json"]),
+        "fast_tokenizer_files",
+    ),
+    "unknown class": (kinds.bert, keys(tokenizer_class="AlbertTokenizer"), "'AlbertTokenizer'"),
+    "bert's cls": (
+        kinds.bert,
+        keys(cls_token="[MASK]"),
+        r'cls_token "\[MASK\]" .* tokenizer.json puts \[CLS\] \[SEP\] around texts',
+    ),
+    "mpnet's sep": (kinds.mpnet, keys(sep_token="<mask>"), "sep_token"),
+    "roberta's cls": (kinds.roberta, keys(cls_token="<mask>"), "cls_token"),
+    "xlm-roberta's end": (kinds.xlm_roberta, keys(eos_token="<mask>"), "eos_token"),
+    "bert's unknown": (kinds.bert, keys(unk_token="[MASK]"), 'unk_token "'),
+    "gemma's unknown": (kinds.gemma, keys(unk_token="<mask>"), 'unk_token "<mask>"'),
+    "xlm-roberta's space": (kinds.xlm_roberta, keys(add_prefix_space=False), "add_prefix_space"),
+    "camembert's space": (kinds.camembert, keys(add_prefix_space=False), "add_prefix_space"),
+    "llama's space": (kinds.llama2, keys(add_prefix_space=False), "add_prefix_space false"),
+    "llama's legacy": (
+        lambda: kinds.llama2(metaspace=True),
+        keys(legacy=True),
+        "legacy true .* prepend_scheme of tokenizer.json is first",
+    ),
+    "no rule to set": (
+        lambda: kinds.llama2(metaspace=True),
+        keys(tokenizer_class="BertTokenizer", do_lower_case=False),
+        "do_lower_case false .* no BertNormalizer",
+    ),
+    "mistral's regex": (
+        kinds.mistral,
+        keys(fix_mistral_regex=True),
+        "fix_mistral_regex true .* has another regex",
+    ),
+    "another id": (
+        kinds.llama3,
+        next_token("<|x|>", ahead=5),
+        r"<\|x\|> is \d+, and by .* \d+",
+    ),
+    "another id in added_tokens.json": (
+        kinds.gpt2,
+        older(added="<|im_end|>", ahead=1),
+        "added_tokens.json: ",
+    ),
+    "rstrip of qwen2": (kinds.qwen2, property_of("<|im_end|>", rstrip=True), "rstrip"),
+    "not a token": (kinds.bert, keys(mask_token=3), "mask_token is not a token"),
+    "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "'a' is not an id"),
+    "not a boolean": (kinds.bert, keys(do_lower_case="yes"), "do_lower_case is not valid"),
+}
+
+
+def changed(tmp_path: Path, kind: Callable[[], TokenizerFolder], change: Any) -> Path:
+    folder = kind()
+    change(folder)
+    return folder.write(tmp_path)
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """As a model that is set up has it."""
+    TokenizerSettings(folder).check_keys()
+    return Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
+
+
+def check_as_auto_tokenizer(folder: Path) -> None:
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
+    ours = tokenizer_of(folder)
+    for special in (True, False):
+        expected = theirs(TEXTS, add_special_tokens=special)["input_ids"]
+        found = ours.raw.encode_batch_fast(TEXTS, add_special_tokens=special)
+        assert [encoding.ids for encoding in found] == expected
+    copied = RawTokenizer.from_str(ours.raw.to_str())
+    ids = copied.encode(TEXTS[2]).ids
+    assert ours.raw.encode(TEXTS[2]).ids == ids
+    for skip in (True, False):
+        spelled = theirs.decode(ids, skip_special_tokens=skip)
+        assert ours.decode(ids, skip_special_tokens=skip) == spelled
+    if theirs.chat_template:
+        template = read_chat_template(folder)
+        assert template.tokens == theirs.special_tokens_map
+        conversation = Conversation(messages=MESSAGES)
+        prompt = render(compile_template(template.source), template, conversation)
+        assert prompt == theirs.apply_chat_template(MESSAGES, tokenize=False)
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_files_that_agree(tmp_path, kind):
+    check_as_auto_tokenizer(kind().write(tmp_path))
+
+
+@pytest.mark.parametrize(("kind", "change"), OBEYED.values(), ids=OBEYED)
+def test_a_key_is_obeyed(tmp_path, kind, change):
+    check_as_auto_tokenizer(changed(tmp_path, kind, change))
+
+
+def test_llamas_class_with_rules_of_bytes(tmp_path):
+    """As newer versions of transformers read it; in 5.17 the spaces are lost."""
+    change = keys(tokenizer_class="LlamaTokenizer", legacy=True, add_prefix_space=True)
+    folder = changed(tmp_path, kinds.llama3, change)
+    ours = tokenizer_of(folder)
+    published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in TEXTS:
+        assert ours.raw.encode(text).ids == published.encode(text).ids
+
+
+@pytest.mark.parametrize(("kind", "change", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_key_is_refused_by_name(tmp_path, kind, change, reason):
+    folder = changed(tmp_path, kind, change)
+    named = rf"^{re.escape(str(folder))}.*{reason}"
+    with pytest.raises((ModelConfigError, TokenizerError), match=named) as error:
+        tokenizer_of(folder)
+    assert "\n" not in str(error.value)

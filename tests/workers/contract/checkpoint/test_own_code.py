@@ -1,0 +1,76 @@
+"""Code that comes with a checkpoint: refused where it may compute another model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.config import AskedTask
+from workers.contract.model_config import UnsupportedKeyError
+
+GTE_QWEN2 = {
+    "AutoModel": "modeling_qwen.Qwen2Model",
+    "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM",
+}
+NOMIC = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert"
+NOMICBERT: dict[str, Any] = {
+    "architectures": ["NomicBertModel"],
+    "n_embd": 32,
+    "n_inner": 64,
+    "n_head": 4,
+    "n_layer": 2,
+    "n_positions": 64,
+    "vocab_size": 64,
+    "activation_function": "swiglu",
+}
+
+
+def read(folder: Path, config: dict[str, Any], asked: AskedTask | None = None) -> None:
+    write_json(folder / "config.json", config)
+    read_model_config(folder, asked)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        (LLAMA, "embed"),
+        (LLAMA, "rerank"),
+        (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, None),
+        (LLAMA | {"architectures": ["LlamaModel"]}, None),
+        (BERT, None),
+        (BERT | {"architectures": ["BertForMaskedLM"]}, None),
+        (BERT | {"architectures": ["BertForSequenceClassification"]}, None),
+    ],
+)
+def test_embedders_and_rerankers_are_refused(
+    tmp_path: Path, config: dict[str, Any], asked: AskedTask | None
+) -> None:
+    with pytest.raises(UnsupportedKeyError) as error:
+        read(tmp_path, config | {"auto_map": GTE_QWEN2}, asked)
+    assert error.value.key == "auto_map"
+    assert "auto_map names modeling_qwen.Qwen2Model: code" in str(error.value)
+    assert "ignore_config_keys" in str(error.value)
+
+
+def test_a_generator_is_served(tmp_path: Path) -> None:
+    read(tmp_path, LLAMA | {"auto_map": GTE_QWEN2})
+
+
+@pytest.mark.parametrize(
+    "auto_map",
+    [
+        {"AutoConfig": "configuration_x.Config", "AutoTokenizer": ["tokenization_x.Slow", None]},
+        {},
+    ],
+)
+def test_no_model_of_its_own(tmp_path: Path, auto_map: dict[str, Any]) -> None:
+    read(tmp_path, BERT | {"auto_map": auto_map})
+
+
+def test_code_that_the_family_is(tmp_path: Path) -> None:
+    known = {"AutoModel": f"{NOMIC}.NomicBertModel", "AutoConfig": "configuration_x.Config"}
+    read(tmp_path, NOMICBERT | {"auto_map": known})
+    with pytest.raises(UnsupportedKeyError, match="auto_map names modeling_other"):
+        read(tmp_path, NOMICBERT | {"auto_map": {"AutoModel": "modeling_other.NomicBertModel"}})

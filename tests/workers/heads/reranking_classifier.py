@@ -1,0 +1,49 @@
+"""A tiny Qwen3 with a classifier of one label, as the seq-cls form of Qwen3-Reranker is, and its
+scores as the model card computes them: the tokenizer gets both halves of the prompt as a pair."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
+
+from tests.workers.checkpoints import LLAMA, save_randomly
+from tests.workers.heads.reranking_qwen3 import INSTRUCTION, PREFIX, SUFFIX, write_tokenizer
+
+
+def save_reranking_classifier(
+    folder: Path, **changes: Any
+) -> tuple[Qwen3ForSequenceClassification, PreTrainedTokenizerFast]:
+    """Write the model and its tokenizer."""
+    tokenizer = write_tokenizer(folder)
+    torch.manual_seed(13)
+    sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}
+    tokens = {"pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
+    shape: dict[str, Any] = {**LLAMA, **sizes, **tokens, **changes}
+    model = Qwen3ForSequenceClassification(Qwen3Config(**shape)).eval()
+    return save_randomly(model, folder), tokenizer
+
+
+@torch.inference_mode()
+def logits(
+    model: Qwen3ForSequenceClassification,
+    tokenizer: PreTrainedTokenizerFast,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    instruction: str = INSTRUCTION,
+) -> np.ndarray:
+    """float32[N], by the card's two functions, `format_queries` and `format_document`."""
+    found: list[float] = []
+    for query, document in pairs:
+        first = f"{PREFIX}<Instruct>: {instruction}\n<Query>: {query}\n"
+        second = f"<Document>: {document}{SUFFIX}"
+        ids = tokenizer(first, second, add_special_tokens=False)["input_ids"]
+        found.append(model(torch.tensor([ids])).logits[0, 0].item())
+    return np.array(found, np.float32)
+
+
+def probabilities(found: np.ndarray) -> np.ndarray:
+    """The activation of a cross-encoder with one label."""
+    return torch.sigmoid(torch.tensor(found)).numpy()
