@@ -16,7 +16,7 @@ from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import Limits, State
-from server.state.state_folder import StateLock
+from tests.server.state.opened import prepared
 from tests.server.support import api_keys, server_config
 
 LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
@@ -39,14 +39,18 @@ async def served(state: State, *keys: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    StateLock(tmp_path).release()
-    return tmp_path
+def state(tmp_path: Path) -> State:
+    return prepared(tmp_path)
+
+
+@pytest.fixture
+def folder(state: State) -> Path:
+    return Path(state.folder or "")
 
 
 @pytest_asyncio.fixture
-async def http(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(State(folder=str(folder)), "mine", "yours") as client:
+async def http(state: State) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(state, "mine", "yours") as client:
         yield client
 
 
