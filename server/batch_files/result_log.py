@@ -100,8 +100,12 @@ class ResultLog:
             raise _unwritten(path, error, identity.input_bytes) from None
         log = cls(path, identity, file)
         log._append(_encode(identity) + b"\n")
-        log.sync()
-        sync_folder(path.parent)
+        try:
+            log.sync()
+            sync_folder(path.parent)
+        except BaseException:
+            log.close()
+            raise
         return log
 
     @classmethod

@@ -146,7 +146,7 @@ def write_server_config(config: ServerConfig, directory: Path) -> str:
     config = msgspec.structs.replace(
         config,
         process_file=str(directory / PROCESS_FILE),
-        batch_file=str(directory / _BATCH_FILE) if config.state.is_wanted else None,
+        batch_file=None if config.state.switched_off else str(directory / _BATCH_FILE),
     )
     if config.api_workers > 1:
         files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))

@@ -9,7 +9,7 @@ from server.settings.api_keys import APIKey
 from server.settings.server_config import State, state_folder
 from server.settings.storage_settings import NO_STATE
 from server.state.database_file import StateFolderError
-from server.state.state_lock import StateLock
+from server.state.state_lock import NoStateFolderError, StateLock
 
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
@@ -24,14 +24,15 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
     What one of `keys` stored before it had a name becomes its name's.
     """
     if setting == NO_STATE:
-        yield State(fault=_SWITCHED_OFF, is_wanted=False)
+        yield State(fault=_SWITCHED_OFF, switched_off=True)
         return
     folder = Path(setting).expanduser().absolute() if setting else state_folder()
     try:
         lock = StateLock(folder, [(key.digest, key.owner) for key in keys if key.is_named])
     except StateFolderError as error:
         # Nobody has asked for the default folder; a second daemon of a user has none.
-        level = logging.INFO if setting is None else logging.WARNING
+        is_missed = setting is not None or not isinstance(error, NoStateFolderError)
+        level = logging.WARNING if is_missed else logging.INFO
         _log.log(level, "no files and batches (--state-dir): %s", error)
         yield State(fault=_UNUSABLE)
         return

@@ -37,7 +37,7 @@ class APIKey(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """Of what it stores: all keys that were given one name are one. No digest has a colon."""
+        """The owner of what it stores: one for all keys of a name. No digest has a colon."""
         return f"name:{self.name}" if self.is_named else self.digest
 
 

@@ -53,12 +53,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of what clients store, whose database is marked with `token`; or (None) why they
-    can store nothing, and whether they were meant to."""
+    can store nothing, and whether somebody has switched it off."""
 
     folder: str | None = None
     token: int = 0
     fault: str = ""
-    is_wanted: bool = True
+    switched_off: bool = False
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,10 @@ from server.state.state_folder import DATABASE, StateFolder
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 
 
+class NoStateFolderError(StateFolderError):
+    """There is no such folder for this daemon: it cannot be written, or another one has it."""
+
+
 class StateLock:
     """Holds the folder for one daemon, for as long as its process lives. Its processes open the
     database with `token`."""
@@ -26,12 +30,12 @@ class StateLock:
             _make_private(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
         except OSError as error:
-            raise StateFolderError(f"{folder} cannot be written: {error.strerror}") from None
+            raise NoStateFolderError(f"{folder} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise StateFolderError(f"{folder} is another daemon's, which runs") from None
+            raise NoStateFolderError(f"{folder} is another daemon's, which runs") from None
         try:
             self._open(folder, owners)
         except (StateFolderError, sqlite3.Error, OSError) as error:
