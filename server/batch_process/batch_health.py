@@ -28,7 +28,7 @@ class BatchHealth:
         """They run."""
         if self._reason:
             self._reason = ""
-            _log.warning("files and batches go on")
+            _log.info("files and batches go on")
         self._set(runs=True)
 
     def _set(self, *, runs: bool) -> None:

@@ -97,7 +97,7 @@ class _Expiry:
         self._due = 0.0
 
     async def drop_if_due(self) -> None:
-        """Called often. Raises sqlite3.Error or OSError if the disk fails."""
+        """Called often. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _EXPIRY_S
             await asyncio.to_thread(self._state.files.drop_expired)
@@ -154,8 +154,9 @@ class _BatchRun:
             ended = await self._watch(work)
         finally:
             work.cancel()
-            # Another failure of the same disk would be of no interest.
-            await asyncio.gather(work, return_exceptions=True)
+            (failure,) = await asyncio.gather(work, return_exceptions=True)
+        if isinstance(failure, Exception):  # its last results could not be written
+            raise failure
         await asyncio.to_thread(self._finish, ended)
 
     async def _watch(self, work: asyncio.Task[None]) -> Status:

@@ -5,6 +5,8 @@ import errno
 import json
 import logging
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,45 +69,48 @@ async def more(turns: list[None]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """While it holds True, results cannot be written, and nothing can be reserved."""
-    said = [False]
-    write, reserve = result_log._write, os.posix_fallocate
+class Disk:
+    """Refuses results, or whatever wants room, while it `is_full`."""
 
-    def check() -> None:
-        if said[0]:
+    def __init__(self) -> None:
+        self.is_full = self.has_reserve = False
+
+    def write(self, do: Callable[..., None], *arguments: object) -> None:
+        if self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        do(*arguments)
 
-    def written(*arguments: object) -> None:
-        check()
-        write(*arguments)  # pyright: ignore[reportArgumentType]
+    def reserve(self, do: Callable[..., None], *arguments: object) -> None:
+        if self.has_reserve:
+            do(*arguments)
+        else:
+            self.write(do, *arguments)
 
-    def reserved(*arguments: int) -> None:
-        check()
-        reserve(*arguments)
 
-    monkeypatch.setattr(result_log, "_write", written)
-    monkeypatch.setattr(os, "posix_fallocate", reserved)
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(result_log, "_write", partial(made.write, result_log._write))
+    monkeypatch.setattr(os, "posix_fallocate", partial(made.reserve, os.posix_fallocate))
     monkeypatch.setattr("server.batch_files.file_job.SYNC_SECONDS", 0.02)
-    return said
+    return made
 
 
 async def test_a_full_disk_is_waited_for(
-    tmp_path: Path, full: list[bool], turns: list[None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
     state = opened(tmp_path / "state")
     batch_id = begun(state, uploaded(state, *LINES))
     waiting = Waiting(state, tmp_path / "said", caplog)
     task = asyncio.create_task(waiting.runner.run())
     await asked(waiting.backend, 20)
-    full[0] = True
+    disk.is_full = True
     await waiting.until(runs=False)
     await more(turns)
     assert got(state, batch_id).status == "in_progress"
     (line,) = waiting.lines()
     assert "No space left on device: about" in line
-    full[0] = False
+    disk.is_full = False
     batch = await over(state, batch_id)
     assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
     assert waiting.runs()
@@ -118,14 +123,14 @@ async def test_a_full_disk_is_waited_for(
 
 
 async def test_a_batch_that_is_cancelled_gives_room(
-    tmp_path: Path, full: list[bool], turns: list[None], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
     state = opened(tmp_path / "state")
     batch_id = begun(state, uploaded(state, *LINES))
     waiting = Waiting(state, tmp_path / "said", caplog)
     task = asyncio.create_task(waiting.runner.run())
     await asked(waiting.backend, 20)
-    full[0] = True
+    disk.is_full = True
     await waiting.until(runs=False)
     assert (state.jobs / batch_id).exists()
     state.batches.cancel(batch_id, ME)
@@ -134,6 +139,38 @@ async def test_a_batch_that_is_cancelled_gives_room(
     assert not (state.jobs / batch_id).exists()
     await more(turns)
     assert len(waiting.lines()) == 1
+    task.cancel()
+
+
+async def test_results_that_cannot_be_begun_are_no_fault_of_the_input(
+    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    state = opened(tmp_path / "state")
+    batch_id = begun(state, uploaded(state, *LINES))
+    disk.is_full = disk.has_reserve = True
+    task = asyncio.create_task(Waiting(state, tmp_path / "said", caplog).runner.run())
+    await more(turns)
+    assert got(state, batch_id).status == "validating"
+    disk.is_full = False
+    assert (await over(state, batch_id)).completed == len(LINES)
+    task.cancel()
+
+
+async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last results are nowhere, and its files would lack them."""
+    monkeypatch.setattr("server.batch_files.file_job.SYNC_SECONDS", 60)
+    state = opened(tmp_path)
+    batch_id = begun(state, uploaded(state, *LINES))
+    backend = Echo(pause=0.01)
+    task = asyncio.create_task(BatchRunner(state, backend, 1 << 16).run())
+    await asked(backend, 20)
+    disk.is_full = True
+    state.batches.cancel(batch_id, ME)
+    batch = await over(state, batch_id)
+    assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
+    assert not task.done()
     task.cancel()
 
 
