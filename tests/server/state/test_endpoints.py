@@ -334,7 +334,7 @@ async def test_contents_that_are_lost_are_gone(http: httpx.AsyncClient, folder: 
 async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, folder: Path) -> None:
     file = (await upload(http)).json()["id"]
     (folder / "penstock.db").unlink()
-    for method, path, body in (
+    requests: list[tuple[str, str, Any]] = [
         ("POST", "files", {"data": {"purpose": "batch"}, "files": FORM}),
         ("GET", "files", {}),
         ("GET", f"files/{file}", {}),
@@ -344,7 +344,8 @@ async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, folde
         ("GET", "batches", {}),
         ("GET", "batches/batch-1", {}),
         ("POST", "batches/batch-1/cancel", {}),
-    ):
+    ]
+    for method, path, body in requests:
         answer = await http.request(method, f"/v1/{path}", headers=MINE, **body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (
             501, "state_unavailable",
