@@ -1,6 +1,5 @@
 """`/v1/batches`: uploaded files of requests, answered when there is room."""
 
-import asyncio
 import time
 
 import msgspec
@@ -21,7 +20,7 @@ from server.schemas.stored.batch_objects import (
 from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import listed, stored_of
+from server.service.stored import in_state, listed, stored_of
 from server.state.database import Page
 from server.state.stored_batches import BatchError, StoredBatch
 from server.state.stored_files import new_id
@@ -46,7 +45,7 @@ async def create_batch(request: Request) -> Response:
     """Answer every line of an uploaded file, below the priority of all other requests."""
     state, owner = stored_of(request)
     body = await _body.read(request, service_of(request).limits.max_body_bytes)
-    file = await asyncio.to_thread(state.files.get, body.input_file_id, owner)
+    file = await in_state(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
         message = f"input_file_id: no file {quoted(body.input_file_id)} for batches"
         raise APIError("invalid_request", message, "input_file_id")
@@ -62,7 +61,7 @@ async def create_batch(request: Request) -> Response:
         created_at=now,
         expires_at=now + _WINDOW_SECONDS,
     )
-    await asyncio.to_thread(state.batches.add, batch)
+    await in_state(state.batches.add, batch)
     return json_answer(_shown(batch))
 
 
@@ -89,7 +88,7 @@ async def get_batch(request: Request) -> Response:
     """How far a batch is."""
     state, owner = stored_of(request)
     batch_id: str = request.path_params["batch"]
-    return _answer(batch_id, await asyncio.to_thread(state.batches.get, batch_id, owner))
+    return _answer(batch_id, await in_state(state.batches.get, batch_id, owner))
 
 
 @CANCEL_BATCH.answered_by
@@ -97,7 +96,7 @@ async def cancel_batch(request: Request) -> Response:
     """End a batch: what is done of it will be in its files. One that is over stays as it is."""
     state, owner = stored_of(request)
     batch_id: str = request.path_params["batch"]
-    return _answer(batch_id, await asyncio.to_thread(state.batches.cancel, batch_id, owner))
+    return _answer(batch_id, await in_state(state.batches.cancel, batch_id, owner))
 
 
 def _answer(batch_id: str, batch: StoredBatch | None) -> Response:

@@ -1,6 +1,7 @@
 """`/v1/files`: files of requests that clients upload, and those with the answers."""
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -28,7 +29,7 @@ from server.schemas.stored.file_objects import (
 from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import Stored, listed, stored_of
+from server.service.stored import Stored, in_state, listed, stored_of, storing
 from server.settings.server_config import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
@@ -98,7 +99,12 @@ async def get_file(request: Request) -> Response:
 async def get_content(request: Request) -> Response:
     """What is in a file."""
     path, file = await _found(request)
-    return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
+    status = await in_state(_status, path)
+    if status is None:
+        raise APIError("gone", f"the contents of {quoted(file.id)} are gone", "file")
+    return FileResponse(
+        path, media_type="application/octet-stream", filename=file.filename, stat_result=status
+    )
 
 
 @DELETE_FILE.answered_by
@@ -106,7 +112,7 @@ async def delete_file(request: Request) -> Response:
     """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
     state, owner = stored_of(request)
     file_id: str = request.path_params["file"]
-    if not await asyncio.to_thread(state.files.delete, file_id, owner):
+    if not await in_state(state.files.delete, file_id, owner):
         raise _not_found(file_id)
     return json_answer(DeletedFile(id=file_id))
 
@@ -115,24 +121,23 @@ async def delete_file(request: Request) -> Response:
 async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
     """Where the contents go; nothing is left of them if the block fails. Raises APIError."""
     try:
-        used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
-        bounds = UploadBounds(
-            max_bytes=limits.max_file_bytes,
-            max_lines=limits.max_file_lines,
-            left_bytes=max(0, limits.max_stored_bytes - used),
-        )
-        upload = await asyncio.to_thread(Upload, path, bounds)
-        try:
-            yield upload
-        except BaseException:
-            await asyncio.shield(asyncio.to_thread(upload.discard))
-            raise
+        with storing():
+            used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
+            bounds = UploadBounds(
+                max_bytes=limits.max_file_bytes,
+                max_lines=limits.max_file_lines,
+                left_bytes=max(0, limits.max_stored_bytes - used),
+            )
+            upload = await asyncio.to_thread(Upload, path, bounds)
+            try:
+                yield upload
+            except BaseException:
+                await asyncio.shield(asyncio.to_thread(upload.discard))
+                raise
     except UploadRefusedError as refusal:
         raise APIError(
             _REFUSALS[refusal.kind], f"file: {refusal}", "file", {"connection": "close"}
         ) from None
-    except OSError as error:
-        raise APIError("storage_full", f"the file cannot be stored: {error.strerror}") from None
 
 
 def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
@@ -174,10 +179,17 @@ async def _found(request: Request) -> tuple[Path, StoredFile]:
     """The file that the path names, and where it is. Raises APIError."""
     state, owner = stored_of(request)
     file_id: str = request.path_params["file"]
-    file = await asyncio.to_thread(state.files.get, file_id, owner)
+    file = await in_state(state.files.get, file_id, owner)
     if file is None:
         raise _not_found(file_id)
     return state.files.path(file_id), file
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _not_found(file_id: str) -> APIError:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from server.batch_files.batch_lines import Answer, read_output
 from server.batch_files.result_log import ResultLog, explained
-from server.sync_folder import sync_folder
+from server.sync_folder import draft_of, sync_folder
 
 _BUFFER = 1 << 20
 
@@ -25,7 +25,7 @@ def write_results(
     The files get their names when all is written. Raises JobFileError.
     """
     paths = [output] if errors is None else [output, errors]
-    drafts = [path.with_name(f"{path.name}.new") for path in paths]
+    drafts = [draft_of(path) for path in paths]
     try:
         with explained(drafts[0], log.num_bytes), ExitStack() as opened:
             files = [opened.enter_context(draft.open("wb", _BUFFER)) for draft in drafts]

@@ -1,6 +1,5 @@
 """The results of a job as they come, in a file that a killed job goes on from."""
 
-import errno
 import hashlib
 import os
 import threading
@@ -14,14 +13,22 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from server.disk_room import NO_ROOM
 from server.sync_folder import sync_folder
 
 _NONE = -1
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class JobFileError(Exception):
     """A file of the job cannot be used; one line says which, and why."""
+
+
+class NoRoomError(JobFileError):
+    """A file of the job needs `num_bytes` more, about, and there is no room for them."""
+
+    def __init__(self, message: str, num_bytes: int) -> None:
+        super().__init__(message)
+        self.num_bytes = num_bytes
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +88,8 @@ class ResultLog:
 
     @classmethod
     def begun(cls, path: Path, identity: JobIdentity) -> Self:
-        """A new file. Raises JobFileError if there is one, or it cannot be written."""
+        """A new file. Raises JobFileError if there is one, or it cannot be written; where there is
+        no room NoRoomError, as everything here that writes."""
         try:
             file = FileIO(path, "x+")
         except FileExistsError:
@@ -89,11 +97,15 @@ class ResultLog:
                 f"{path} has results of an earlier run: --resume goes on from there, or delete it"
             ) from None
         except OSError as error:
-            raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
+            raise _unwritten(path, error, identity.input_bytes) from None
         log = cls(path, identity, file)
         log._append(_encode(identity) + b"\n")
-        log.sync()
-        sync_folder(path.parent)
+        try:
+            log.sync()
+            sync_folder(path.parent)
+        except BaseException:
+            log.close()
+            raise
         return log
 
     @classmethod
@@ -227,16 +239,18 @@ class ResultLog:
 
 @contextmanager
 def explained(path: Path, num_bytes: int) -> Generator[None]:
-    """Failures to write so many bytes to `path` become JobFileError."""
+    """Failures to write so many bytes to `path` become JobFileError, or NoRoomError of these."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
-        raise JobFileError(
-            f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed; what is done is "
-            "kept, and --resume goes on from there"
-        ) from None
+        raise _unwritten(path, error, num_bytes) from None
+
+
+def _unwritten(path: Path, error: OSError, num_bytes: int) -> JobFileError:
+    if error.errno not in NO_ROOM:
+        return JobFileError(f"{path} cannot be written: {error.strerror}")
+    needed = f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed"
+    return NoRoomError(needed, num_bytes)
 
 
 def _write(file: FileIO, data: bytes) -> None:

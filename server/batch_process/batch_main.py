@@ -6,6 +6,7 @@ number. SIGTERM ends it; what it was doing goes on at the next start.
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -16,10 +17,12 @@ import uvloop
 
 from engine_core.client.pending_jobs import EngineError
 from server.batch_files.answering.grouped_lines import grouped_lines
-from server.batch_process.batch_runner import BatchRunner
+from server.batch_process.batch_health import BatchHealth
+from server.batch_process.batch_runner import RETRY_S, BatchRunner
 from server.batches.results import JobStoppedError
 from server.keys.client_keys import ClientKeys
 from server.settings.server_config import ServerConfig, State
+from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from workers.contract.supervision import exit_with_parent
 
@@ -28,13 +31,13 @@ _SHARE = 0.5
 
 
 async def run_batches(config: ServerConfig) -> None:
-    """Until SIGTERM, which also comes when an engine is lost. Raises sqlite3.Error or OSError if
-    the disk fails."""
+    """Until SIGTERM, which also comes when an engine is lost."""
     running = asyncio.current_task()
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     assert config.state.folder is not None, "only then is there a batch process"
-    state = StateFolder(Path(config.state.folder))
+    health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
+    state = await _opened(Path(config.state.folder), config.state.token, health)
     # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
     # metrics, logs and traces of requests are not those of the API processes.
     own = msgspec.structs.replace(
@@ -43,6 +46,7 @@ async def run_batches(config: ServerConfig) -> None:
         api_keys=(),
         count_files=(),
         process_file=None,
+        batch_file=None,
         access_log=None,
         otlp_traces_endpoint=None,
         metrics_alias=None,
@@ -55,6 +59,7 @@ async def run_batches(config: ServerConfig) -> None:
                 backend,
                 config.limits.max_body_bytes,
                 on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
+                health=health,
             ).run()
     except (EngineError, JobStoppedError):
         await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
@@ -62,8 +67,19 @@ async def run_batches(config: ServerConfig) -> None:
         state.close()
 
 
+async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
+    """The state folder, as soon as it can be used."""
+    while True:
+        try:
+            return StateFolder(folder, token)
+        except StateFolderError as error:
+            health.wait(error)
+        await asyncio.sleep(RETRY_S)
+
+
 def main() -> None:
     """The process."""
+    os.umask(0o077)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     exit_with_parent()

@@ -1,7 +1,9 @@
 """Runs the batches of the state folder, one after another, with the engines of the daemon."""
 
 import asyncio
+import hashlib
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 
@@ -10,16 +12,25 @@ import msgspec
 from server.batch_files.base import LineBackend
 from server.batch_files.batch_lines import LineError, LineRules
 from server.batch_files.file_job import FileJob
-from server.batch_files.result_log import JobFileError
+from server.batch_files.result_log import JobFileError, NoRoomError
+from server.batch_process.batch_health import BatchHealth
+from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from server.state.stored_batches import BatchError, Status, StoredBatch
-from server.state.stored_files import StoredFile, new_id
+from server.state.stored_files import StoredFile
 
 _POLL_S = 0.2
 _EXPIRY_S = 60.0
 _EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
 _BESIDE_BODY = 1 << 16
 """Bytes of a line that are not its body."""
+
+_MOST_ROOM = 16 << 20
+"""Bytes that a batch waits for at most: what there is room for is done, and kept."""
+RETRY_S = 5.0
+
+STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
+"""What makes batches wait: the disk is full, or fails; the database is gone, or another one."""
 
 _log = logging.getLogger("penstock")
 
@@ -34,26 +45,42 @@ class BatchRunner:
         backend: LineBackend,
         max_body_bytes: int,
         on_owner: Callable[[str], None] = lambda _: None,
+        health: BatchHealth | None = None,
     ) -> None:
         """`on_owner` hears whose batch comes next."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
         self._max_line_bytes = max_body_bytes + _BESIDE_BODY
+        self._expiry = _Expiry(state)
+        self._health = health or BatchHealth()
+        self._needed = 0
 
     async def run(self) -> None:
-        """Until cancelled. Raises JobStoppedError if the engines are lost, sqlite3.Error or OSError
-        if the disk fails."""
-        expiry = _Expiry(self._state)
+        """Until cancelled. Raises JobStoppedError if the engines are lost."""
         while True:
-            await expiry.drop_if_due()
-            batch = await asyncio.to_thread(self._state.batches.next_open)
-            if batch is None:
-                await asyncio.sleep(_POLL_S)
-            else:
-                self._on_owner(batch.owner)
-                rules = LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint)
-                run = _BatchRun(self._state, batch, rules, expiry)
-                await run.run(self._backend)
+            try:
+                await self._turn()
+            except STORAGE_FAULTS as error:
+                self._health.wait(error)
+                if isinstance(error, NoRoomError):
+                    self._needed = min(error.num_bytes, _MOST_ROOM)
+                await asyncio.sleep(RETRY_S)
+
+    async def _turn(self) -> None:
+        """Run the next batch, if there is one and the disk is well. One that is to end may give
+        the disk what it lacks. Raises as `run` does, and one of STORAGE_FAULTS."""
+        await self._expiry.drop_if_due()
+        batch = await asyncio.to_thread(self._state.batches.next_open)
+        if not self._health.runs and not (batch is not None and is_to_end(batch)):
+            await asyncio.to_thread(self._state.probe, self._needed)
+            self._health.run()
+        if batch is None:
+            await asyncio.sleep(_POLL_S)
+        else:
+            self._on_owner(batch.owner)
+            rules = LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint)
+            run = _BatchRun(self._state, batch, rules, self._expiry)
+            await run.run(self._backend)
 
 
 class _Expiry:
@@ -64,7 +91,7 @@ class _Expiry:
         self._due = 0.0
 
     async def drop_if_due(self) -> None:
-        """Called often. Raises sqlite3.Error or OSError if the disk fails."""
+        """Called often. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _EXPIRY_S
             await asyncio.to_thread(self._state.files.drop_expired)
@@ -82,25 +109,36 @@ class _BatchRun:
         self._job = FileJob(source, self._log, rules=rules, options={})
 
     async def run(self, backend: LineBackend) -> None:
-        """Raises as `BatchRunner.run` does, and CancelledError: the batch goes on another time."""
+        """Raises as `BatchRunner.run` does, one of STORAGE_FAULTS where the batch is to wait, and
+        CancelledError: it goes on another time."""
         try:
             await self._job.open(resume=True)
+        except NoRoomError as error:
+            await self._wait_for_room(error)
+            return
         except JobFileError as error:
-            _log.warning("batch %s: %s", self._batch.id, error)
-            await self._fail("input_unreadable", "the input file is gone, or cannot be read")
+            await self._fail("input_unreadable", "the input file is gone, or cannot be read", error)
             return
         try:
             await self._answer(backend)
+        except (NoRoomError, sqlite3.OperationalError) as error:
+            await self._wait_for_room(error)
         except JobFileError as error:
-            _log.warning("batch %s: %s", self._batch.id, error)
-            await self._fail("storage_full", "the server could not store the results")
+            await self._fail("storage_full", "the server could not store the results", error)
         finally:
             self._job.close()
+
+    async def _wait_for_room(self, error: Exception) -> None:
+        """Raise `error`; but a batch that is to end fails of it, and frees what it has."""
+        batch = await asyncio.to_thread(self._state.batches.get, self._batch.id, self._batch.owner)
+        if batch is None or not is_to_end(batch):
+            raise error
+        await self._fail("storage_full", "the server had no room for the results", error)
 
     async def _answer(self, backend: LineBackend) -> None:
         batches, batch = self._state.batches, self._batch
         if not self._job.counts.total:
-            await self._fail("empty_file", "the input file has no lines")
+            await self._fail("empty_file", "the input file has no lines", "it has no lines")
             return
         await asyncio.to_thread(
             batches.enter, batch.id, "in_progress", "validating", model=self._job.model
@@ -110,7 +148,9 @@ class _BatchRun:
             ended = await self._watch(work)
         finally:
             work.cancel()
-            await asyncio.wait([work])
+            (failure,) = await asyncio.gather(work, return_exceptions=True)
+        if isinstance(failure, Exception):  # its last results could not be written
+            raise failure
         await asyncio.to_thread(self._finish, ended)
 
     async def _watch(self, work: asyncio.Task[None]) -> Status:
@@ -138,7 +178,7 @@ class _BatchRun:
         """Give the client what there is. Raises JobFileError."""
         batches, batch, files = self._state.batches, self._batch, self._state.files
         batches.enter(batch.id, "finalizing", "in_progress")
-        output, errors = new_id("file"), new_id("file")
+        output, errors = self._output_ids
         self._job.assemble(
             files.path(output),
             files.path(errors),
@@ -175,9 +215,26 @@ class _BatchRun:
             expires_at=None if kept is None else now + kept,
         )
 
-    async def _fail(self, code: str, message: str) -> None:
+    @property
+    def _output_ids(self) -> tuple[str, str]:
+        """Those of the output and of the errors. A second attempt writes the same files."""
+        output, errors = (
+            hashlib.blake2b(f"{self._batch.id} {what}".encode(), digest_size=12).hexdigest()
+            for what in ("output", "errors")
+        )
+        return f"file-{output}", f"file-{errors}"
+
+    async def _fail(self, code: str, message: str, reason: object) -> None:
+        """End the batch without results. What it takes of the disk goes first."""
+        _log.warning("batch %s: %s", self._batch.id, reason)
+        for path in (self._log, *map(self._state.files.path, self._output_ids)):
+            path.unlink(missing_ok=True)
         errors = msgspec.json.encode([BatchError(code, message)]).decode()
         await asyncio.to_thread(
             self._state.batches.end, self._batch.id, "failed", (), errors=errors
         )
-        self._log.unlink(missing_ok=True)
+
+
+def is_to_end(batch: StoredBatch) -> bool:
+    """Whether its client has cancelled it, or its time is over."""
+    return batch.status == "cancelling" or time.time() >= batch.expires_at

@@ -20,6 +20,8 @@ from workers.contract.multicast import NO_MULTICAST
 PROCESS_FILE = "processes.json"
 """In the private folder: which processes the daemon has, once all are started."""
 
+_BATCH_FILE = "batches.state"
+
 Role = Literal["engine", "worker", "api", "batch"]
 
 
@@ -141,7 +143,11 @@ def _batch_part(server_file: str) -> Part:
 def write_server_config(config: ServerConfig, directory: Path) -> str:
     """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
     Raises OSError."""
-    config = msgspec.structs.replace(config, process_file=str(directory / PROCESS_FILE))
+    config = msgspec.structs.replace(
+        config,
+        process_file=str(directory / PROCESS_FILE),
+        batch_file=None if config.state.switched_off else str(directory / _BATCH_FILE),
+    )
     if config.api_workers > 1:
         files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
         config = msgspec.structs.replace(config, count_files=files)

@@ -65,7 +65,7 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
     with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
         credentials = Credentials(command)
         port = listener.getsockname()[1]
-        state = stack.enter_context(held_state(settings.state_dir))
+        state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
         decided = build_config(command, credentials, port=port, folder=folder)
         config = msgspec.structs.replace(decided, state=state)
         for model in config.models:

@@ -1,9 +1,10 @@
 """Forms (multipart/form-data, RFC 7578) with one file, which is not held in memory."""
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
@@ -55,27 +56,31 @@ class FormReader:
         APIError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
         ClientLeftError, or what the sink raises."""
         check_encoding(request)
-        kind, options = parse_options_header(request.headers.get("content-type", ""))
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
-            raise _fault("the body is multipart/form-data with a boundary")
-        parser = MultipartParser(boundary, self._callbacks())
-        try:
-            async with incoming(request, length_of(request, max_bytes)) as held:
-                async for part in request.stream():
-                    unwritten = self._size
+        parser = self._parser(request)
+        async with incoming(request, length_of(request, max_bytes)) as held:
+            async for part in request.stream():
+                unwritten = self._size
+                with _parsing():
                     parser.write(part)
-                    held.add(self._size - unwritten)
-                    if self._size >= _WRITTEN_AT_ONCE:
-                        await self._flush()
-                        held.release()
+                held.add(self._size - unwritten)
+                if self._size >= _WRITTEN_AT_ONCE:
+                    await self._flush()
+                    held.release()
+        with _parsing():
             parser.finalize()
-        except FormParserError as error:
-            raise _fault(f"not a form: {error}") from None
         await self._flush()
         if not self._whole:
             raise _fault("the form ends before its last boundary")
         return self._form
+
+    def _parser(self, request: Request) -> MultipartParser:
+        """Raises APIError."""
+        with _parsing():
+            kind, options = parse_options_header(request.headers.get("content-type", ""))
+            boundary = options.get(b"boundary")
+            if kind != b"multipart/form-data" or not boundary:
+                raise _fault("the body is multipart/form-data with a boundary")
+            return MultipartParser(boundary, self._callbacks())
 
     async def _flush(self) -> None:
         data, self._unwritten, self._size = b"".join(self._unwritten), [], 0
@@ -137,6 +142,15 @@ class FormReader:
 
     def _finish(self) -> None:
         self._whole = True
+
+
+@contextmanager
+def _parsing() -> Generator[None]:
+    """Whatever the parser cannot read is the client's fault: APIError."""
+    try:
+        yield
+    except ValueError as error:  # FormParserError and UnicodeError are some
+        raise _fault(f"not a form: {error}") from None
 
 
 def _fault(message: str, param: str | None = None) -> APIError:

@@ -14,8 +14,8 @@ _NUMBER_BYTES = 6
 
 class ClientKey(NamedTuple):
     """A key by its `name` in metrics, with its `share` of an engine. What its requests store is the
-    `owner`'s, a digest of the key, which no other has. Only requests with the same `salt` share
-    cached prefixes, if what they name themselves is the same, too."""
+    `owner`'s: that of the name it was given, or else its own. Only requests with the same `salt`
+    share cached prefixes, if what they name themselves is the same, too."""
 
     name: str
     owner: str
@@ -77,7 +77,7 @@ class ClientKeys:
         salt = self._salt(ALL_KEYS if shares else key.digest)
         if ALL_KEYS in self._share_prefixes:
             salt = ""
-        return ClientKey(key.name, key.digest, share, salt)
+        return ClientKey(key.name, key.owner, share, salt)
 
     def _salt(self, of: str) -> str:
         return hmac.new(self._secret, of.encode(), hashlib.sha256).hexdigest()

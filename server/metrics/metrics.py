@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from server import __version__
+from server.metrics.batch_state import batches_run
 from server.metrics.engine_families import MeteredModel, engine_metrics
 from server.metrics.families import OTHER, Count, Distribution, place
 from server.metrics.key_families import KeyFamilies
@@ -37,16 +38,18 @@ class Metrics:
         index: int = 0,
         count_files: Sequence[Path] = (),
         process_file: Path | None = None,
+        batch_file: Path | None = None,
         alias: MetricsAlias | None = None,
     ) -> None:
         """`keys` are the names of API keys; one that comes later counts as another.
 
         `count_files` and `index` are those of `SharedCells`, `process_file` is that of
-        `ProcessMemory`. Raises OSError."""
+        `ProcessMemory`, `batch_file` that of `BatchState`. Raises OSError."""
         self.draining = False
         self._models = models
         self._alias = alias
         self._memory = ProcessMemory(process_file)
+        self._batch_file = batch_file
         self._families = RequestFamilies(
             endpoints, [model.name for model in models], KeyFamilies(keys)
         )
@@ -101,6 +104,10 @@ class Metrics:
         yield from engine_metrics(self._models)
         text = "1: running requests are finished, and new ones refused."
         yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))
+        if self._batch_file is not None:
+            text = "1: the batch process runs and can write; 0: batches wait."
+            running = float(batches_run(self._batch_file))
+            yield GaugeMetricFamily("penstock_batch_process_up", text, value=running)
         yield _build_info()
         yield self._memory.metric()
 

@@ -38,7 +38,7 @@ class SharedCells:
 
     def sums_alive(self) -> list[float]:
         """Of every cell, over the processes that run."""
-        return self._summed(_is_alive)
+        return self._summed(is_alive)
 
     def _summed(self, counts: Callable[[int], bool]) -> list[float]:
         found = [cells for cells in self._all() if counts(int(cells[_PID]))]
@@ -63,7 +63,8 @@ class SharedCells:
             os.close(descriptor)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

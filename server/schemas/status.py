@@ -71,7 +71,8 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon's state, with all its API processes. `clock_seconds` is a clock without an origin:
-    rates come from the differences between two answers."""
+    rates come from the differences between two answers. `batches` is null where there are to be
+    none; they wait where the batch process cannot run."""
 
     version: str
     clock_seconds: float
@@ -79,4 +80,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: InFlight
     answers: list[Answers]
     refusals: dict[str, int]
+    batches: Literal["running", "waiting"] | None
     models: list[ModelStatus]

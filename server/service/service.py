@@ -50,6 +50,7 @@ class Service:
             index=index,
             count_files=[Path(file) for file in config.count_files],
             process_file=Path(config.process_file) if config.process_file is not None else None,
+            batch_file=Path(config.batch_file) if config.batch_file is not None else None,
             alias=config.metrics_alias,
         )
         self.access_log = _access_log(config, self.metrics)
@@ -131,7 +132,7 @@ def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
 
 
 def _state_folder(state: State) -> StateFolder | None:
-    return None if state.folder is None else StateFolder(Path(state.folder))
+    return None if state.folder is None else StateFolder(Path(state.folder), state.token)
 
 
 def _request_tracer(endpoint: str | None) -> "RequestTracer | None":

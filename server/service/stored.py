@@ -1,8 +1,10 @@
-"""What a request has to do with the state folder: whose it is, and a part of a list there."""
+"""What a request has to do with the state folder: whose it is, what fails there, a list's part."""
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -11,9 +13,12 @@ from server.errors import APIError
 from server.metrics.request_record import record_of
 from server.service.service import service_of
 from server.state.database import Page, UnknownItemError
+from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 
 Item = TypeVar("Item")
+_P = ParamSpec("_P")
+_ResultT = TypeVar("_ResultT")
 
 
 class Stored(NamedTuple):
@@ -31,10 +36,32 @@ def stored_of(request: Request) -> Stored:
     return Stored(service.state, record_of(request).client.owner)
 
 
-async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
-    """What `find` finds, in a thread. Raises APIError for an `after` that is not there."""
+@contextmanager
+def storing() -> Generator[None]:
+    """What fails in the state folder becomes an APIError: `state_unavailable`, `storage_full`."""
     try:
-        return await asyncio.to_thread(find, page)
+        yield
+    except StateFolderError:
+        message = "the server's folder for files and batches is damaged: its log has the reason"
+        raise APIError("state_unavailable", message) from None
+    except sqlite3.OperationalError as error:
+        raise APIError("storage_full", f"nothing can be stored: {error}") from None
+    except OSError as error:
+        raise APIError("storage_full", f"nothing can be stored: {error.strerror}") from None
+
+
+async def in_state(
+    work: Callable[_P, _ResultT], *arguments: _P.args, **named: _P.kwargs
+) -> _ResultT:
+    """Do `work` on the state folder in a thread. Raises APIError as `storing` does."""
+    with storing():
+        return await asyncio.to_thread(work, *arguments, **named)
+
+
+async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
+    """What `find` finds, in a thread. Raises APIError, also for an `after` that is not there."""
+    try:
+        return await in_state(find, page)
     except UnknownItemError:
         message = f"after: there is no {quoted(page.after)}"
         raise APIError("invalid_request", message, "after") from None

@@ -27,11 +27,18 @@ class GivenKey(NamedTuple):
 
 
 class APIKey(msgspec.Struct, frozen=True):
-    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight."""
+    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight; and whether
+    somebody gave it that name."""
 
     digest: str
     name: str
     weight: float = 1.0
+    is_named: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The owner of what it stores: one for all keys of a name. No digest has a colon."""
+        return f"name:{self.name}" if self.is_named else self.digest
 
 
 class APIKeyError(ValueError):
@@ -76,7 +83,7 @@ def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
     for key in keys:
         digest = hashlib.sha256(key.text.encode()).hexdigest()
         name = key.name or f"key-{len(found) + 1}"
-        found.setdefault(digest, APIKey(digest, name, key.weight))
+        found.setdefault(digest, APIKey(digest, name, key.weight, key.name is not None))
     return tuple(found.values())
 
 

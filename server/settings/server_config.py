@@ -52,10 +52,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of what clients store, or (None) why they can store nothing."""
+    """The folder of what clients store, whose database is marked with `token`; or (None) why they
+    can store nothing, and whether somebody has switched it off."""
 
     folder: str | None = None
+    token: int = 0
     fault: str = ""
+    switched_off: bool = False
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +104,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `port` is the bound one, never 0 in a daemon that runs. `cache_secret` is what cache salts of
     keys are made with, and `share_prefixes` names those that have the same. With `metrics_key`
-    `/metrics` needs a key. Timeouts are in seconds. `/v1/models` lists the models in this order. Several API processes share their counts
-    in `count_files`, one for each of them; `process_file` names the daemon's processes.
+    `/metrics` needs a key. Timeouts are in seconds. `/v1/models` lists the models in this order.
+    Several API processes share their counts in `count_files`, one for each of them; `process_file`
+    names the daemon's processes, and in `batch_file` the batch process says whether it can run
+    (None: there are to be no batches).
     """
 
     host: str
@@ -124,6 +129,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     otlp_traces_endpoint: str | None = None
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
+    batch_file: str | None = None
     limits: Limits
     state: State = State()
     models: tuple[ServedModel, ...]

@@ -1,11 +1,16 @@
 """The database of the state folder: SQLite, used by all processes of one daemon."""
 
+import secrets
 import sqlite3
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from server.disk_room import Reserve
+from server.state.database_file import DatabaseFile, StateFolderError
 
 _BUSY_SECONDS = 30.0
 _VERSION = 1
@@ -28,54 +33,145 @@ CREATE TABLE batches (
 CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
 """
 
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
 Row = Sequence[Any]
+_ResultT = TypeVar("_ResultT")
+
+
+def prepare(file: Path, *, is_new: bool) -> int:
+    """Check a database, which gets its tables if it is a new one, and mark it: its token.
+
+    The reserve of a full disk is given up. Raises OSError, and StateFolderError, also for one
+    without tables that is not new.
+    """
+    token = 1 + secrets.randbelow(0x7FFF_FFFF)
+    _reserve_of(file).release()
+    try:
+        with closing(_connected(file)) as connection:
+            ((found,),) = connection.execute("PRAGMA quick_check(1)")
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"it is damaged: {found}")
+            _fill(connection, is_new=is_new)
+            connection.execute(f"PRAGMA application_id = {token}")
+            # The mark is looked for in the file itself, not in its log.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise StateFolderError(f"{file}: {error}") from None
+    return token
 
 
 class Database:
     """One connection, which threads take in turn; other processes have their own.
 
-    Its methods block, for as long as a disk takes: call them in threads.
+    Its methods block, for as long as a disk takes: call them in threads. They raise
+    StateFolderError once the file is damaged or another one, sqlite3.Error where the disk fails.
     """
 
-    def __init__(self, file: Path) -> None:
-        """Open it; a new file gets its tables. Raises sqlite3.Error."""
+    def __init__(self, file: Path, token: int) -> None:
+        """Open one that `prepare` has marked with `token`. Raises StateFolderError."""
+        self.reserve = _reserve_of(file)
         self._turn = threading.Lock()
-        # Autocommit: transactions begin where `changes` says so.
-        self._connection = sqlite3.connect(
-            file, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        with self.changes() as run:
-            ((version,),) = run("PRAGMA user_version")
-            if version > _VERSION:
-                raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
-            if version == 0:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    run(statement)
-                run(f"PRAGMA user_version = {_VERSION}")
+        self._path, self._file = file, DatabaseFile(file, token)
+        try:
+            self._connection = _connected(file)
+        except sqlite3.Error as error:
+            self._file.close()
+            raise StateFolderError(f"{file}: {error}") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
         """What a query finds."""
-        with self._turn:
+        with self._in_turn():
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def changes(self) -> Generator["Run"]:
         """A transaction: all of what is run in it happens, or nothing."""
-        with self._turn:
+        with self._in_turn():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield Run(self._connection)
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk may have ended it
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+
+    def freeing(self, work: Callable[["Run"], _ResultT]) -> _ResultT:
+        """Do `work` in a transaction that lets something be freed: a full disk's reserve is for it.
+
+        `work` may be done twice.
+        """
+        try:
+            with self.changes() as run:
+                return work(run)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _FULL:
+                raise
+        self.reserve.release()
+        try:
+            with self.changes() as run:
+                return work(run)
+        finally:
+            with suppress(OSError):  # until there is room for it
+                self.reserve.keep()
+
+    def probe(self) -> None:
+        """Write a page, which changes nothing."""
+        with self.changes() as run:
+            run(f"PRAGMA user_version = {_VERSION}")
 
     def close(self) -> None:
         """No thread may use it any more."""
         with self._turn:
             self._connection.close()
+            self._file.close()
+
+    @contextmanager
+    def _in_turn(self) -> Generator[None]:
+        with self._turn:
+            self._file.check()
+            try:
+                yield
+            except sqlite3.DatabaseError as error:
+                # Other failures have classes of their own.
+                if type(error) is sqlite3.DatabaseError:
+                    raise StateFolderError(f"{self._path}: {error}") from None
+                raise
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    """To a file that is there. Raises sqlite3.Error."""
+    # Autocommit: transactions begin where `changes` says so.
+    connection = sqlite3.connect(
+        f"file:{quote(str(file))}?mode=rw",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reserve_of(database: Path) -> Reserve:
+    return Reserve(database.with_name("reserve"))
+
+
+def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
+    """Give a new one its tables. Raises sqlite3.Error."""
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version > _VERSION:
+        raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
+    if version == 0:
+        if not is_new:
+            raise sqlite3.DatabaseError("it has no tables, and is not a new one")
+        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 class Run:

@@ -1,72 +1,63 @@
 """The state folder: what the daemon keeps for its clients from one start to the next."""
 
-import fcntl
-import sqlite3
+import logging
+from contextlib import suppress
 from pathlib import Path
 
 from server.state.database import Database
 from server.state.stored_batches import StoredBatches
 from server.state.stored_files import StoredFiles
 
+DATABASE = "penstock.db"
 
-class StateFolderError(Exception):
-    """The folder cannot be used; one line says why."""
+_log = logging.getLogger("penstock")
 
 
 class StateFolder:
     """An open state folder: `files` and `batches`, and the `jobs` in which a batch's results are
-    while it runs. Each process opens its own; the supervisor has prepared it."""
+    while it runs. Each process opens its own, and has one; the supervisor has prepared it."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises StateFolderError."""
-        try:
-            self._database = Database(folder / "penstock.db")
-        except sqlite3.Error as error:
-            raise StateFolderError(f"{folder / 'penstock.db'}: {error}") from None
+    def __init__(self, folder: Path, token: int) -> None:
+        """`token` is that of the `StateLock`. Raises StateFolderError."""
+        self._database = Database(folder / DATABASE, token)
         self.jobs = folder / "jobs"
         self.files = StoredFiles(self._database, folder / "files")
         self.batches = StoredBatches(self._database)
 
+    def probe(self, num_bytes: int) -> None:
+        """Find out whether so many bytes, and changes of the database, can be written.
+
+        Raises OSError, or what `Database` says.
+        """
+        self._database.reserve.keep(num_bytes)
+        self._database.probe()
+
+    def move(self, owner: str, other: str) -> None:
+        """What was the one owner's is the other's."""
+        with self._database.changes() as run:
+            for table in ("files", "batches"):
+                run(f"UPDATE {table} SET owner = ? WHERE owner = ?", other, owner)  # noqa: S608
+
+    def tidy(self) -> None:
+        """Remove what has expired, and what a killed daemon has left half done. Only while nobody
+        else uses the folder."""
+        self.files.drop_expired()
+        self.files.drop_drafts()
+        unknown = self.files.unknown()
+        for job in self.jobs.iterdir():
+            state = self.batches.state_of(job.name)
+            if state == "over":
+                job.unlink()
+            elif state == "unknown":
+                unknown.add(job)
+        if unknown:
+            _log.warning(
+                "%d files in %s and %s are not in the database, and are left alone: %s, for one",
+                *(len(unknown), self.files.folder, self.jobs, min(unknown).name),
+            )
+        with suppress(OSError):  # until there is room for it
+            self._database.reserve.keep()
+
     def close(self) -> None:
         """Nobody may use it any more."""
         self._database.close()
-
-
-class StateLock:
-    """Holds the folder for one daemon, for as long as its process lives."""
-
-    def __init__(self, folder: Path) -> None:
-        """Make what is missing of the folder, for this user only, and remove what a killed daemon
-        has left half done. Raises StateFolderError."""
-        try:
-            for each in (folder, folder / "files", folder / "jobs"):
-                each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = (folder / "lock").open("w")
-        except OSError as error:
-            raise StateFolderError(f"{folder} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise StateFolderError(f"{folder} is another daemon's, which runs") from None
-        try:
-            _tidy(folder)
-        except (StateFolderError, OSError) as error:
-            self._file.close()
-            raise StateFolderError(f"{folder} cannot be used: {error}") from None
-
-    def release(self) -> None:
-        """Another daemon may have it."""
-        self._file.close()
-
-
-def _tidy(folder: Path) -> None:
-    state = StateFolder(folder)
-    try:
-        state.files.drop_expired()
-        state.files.drop_unknown()
-        for job in state.jobs.iterdir():
-            if not state.batches.is_open(job.name):
-                job.unlink()
-    finally:
-        state.close()

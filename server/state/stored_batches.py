@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.state.database import Database, Page
+from server.state.database import Database, Page, Run
 from server.state.stored_files import StoredFile, insert_files
 
 Status = Literal[
@@ -31,7 +31,7 @@ class BatchError(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch of `owner` (a digest of its API key). Times are in seconds since 1970, `NAME_at` when
+    """A batch of `owner` (that of an API key). Times are in seconds since 1970, `NAME_at` when
     it took that status; `expires_at` is when what is not done will not be. `output_seconds` is how
     long its output is kept (None: until deleted). `metadata` and `errors` are JSON. The fields are
     the columns of its table."""
@@ -66,7 +66,7 @@ _FIELDS = StoredBatch.__struct_fields__
 
 
 class StoredBatches:
-    """The batches of the database. Methods block; they raise sqlite3.Error where the disk fails."""
+    """The batches of the database. Methods block, and raise what `Database` says."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -93,9 +93,12 @@ class StoredBatches:
         """The oldest that is not over."""
         return self._found(f"{_OPEN} ORDER BY created_at, rowid LIMIT 1")
 
-    def is_open(self, batch_id: str) -> bool:
-        """Whether there is such a batch, and it is not over."""
-        return self._found(f"id = ? AND {_OPEN}", batch_id) is not None
+    def state_of(self, batch_id: str) -> Literal["open", "over", "unknown"]:
+        """Whether there is such a batch, and how it stands."""
+        found = self._database.rows(f"SELECT {_OPEN} FROM batches WHERE id = ?", batch_id)  # noqa: S608
+        if not found:
+            return "unknown"
+        return "open" if found[0][0] else "over"
 
     def status(self, batch_id: str) -> Status:
         """That of a batch which is there."""
@@ -104,12 +107,14 @@ class StoredBatches:
 
     def cancel(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner, which the batch process ends soon if it was not over."""
-        with self._database.changes() as run:
-            run(
+        now = int(time.time())
+        self._database.freeing(
+            lambda run: run(
                 "UPDATE batches SET status = 'cancelling', cancelling_at = ? WHERE id = ? "
                 "AND owner = ? AND status IN ('validating', 'in_progress')",
-                *(int(time.time()), batch_id, owner),
+                *(now, batch_id, owner),
             )
+        )
         return self.get(batch_id, owner)
 
     def count(self, batch_id: str, *, total: int, completed: int, failed: int) -> None:
@@ -124,11 +129,16 @@ class StoredBatches:
     def end(
         self, batch_id: str, status: Status, files: tuple[StoredFile, ...], **fields: object
     ) -> None:
-        """It is over: at once with this status, and with `files` for its owner."""
+        """It is over: at once with this status, and with `files` for its owner. What it has in
+        `jobs` may be deleted then."""
         fields = {"status": status, f"{status}_at": int(time.time()), **fields}
-        with self._database.changes() as run:
+        update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?"  # noqa: S608
+
+        def work(run: Run) -> None:
             insert_files(run, files)
-            run(f"UPDATE batches SET {_assigned(fields)} WHERE id = ?", *fields.values(), batch_id)  # noqa: S608
+            run(update, *fields.values(), batch_id)
+
+        self._database.freeing(work)
 
     def _set(self, batch_id: str, *before: Status, **fields: object) -> bool:
         where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from server.state.database import Database, Page, Run
-from server.sync_folder import sync_folder
+from server.sync_folder import DRAFT, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
 """What a file is for: the requests of a batch, or what came of them."""
@@ -18,7 +18,7 @@ _ID_BYTES = 12
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file of `owner` (a digest of its API key). Times are in seconds since 1970; without
+    """A file of `owner` (that of an API key). Times are in seconds since 1970; without
     `expires_at` it stays until it is deleted. The fields are the columns of its table."""
 
     id: str
@@ -37,19 +37,19 @@ def new_id(kind: str) -> str:
 
 class StoredFiles:
     """Their contents are in a folder, all else in the database. A file is there once it has its
-    row. Methods block; they raise OSError or sqlite3.Error where the disk fails."""
+    row. Methods block; they raise OSError, or what `Database` says, where the disk fails."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database
-        self._folder = folder
+        self.folder = folder
 
     def path(self, file_id: str) -> Path:
         """Where its contents are."""
-        return self._folder / file_id
+        return self.folder / file_id
 
     def add(self, *files: StoredFile) -> None:
         """Files whose contents are at their paths, and on the disk."""
-        sync_folder(self._folder)
+        sync_folder(self.folder)
         with self._database.changes() as run:
             insert_files(run, files)
 
@@ -71,11 +71,15 @@ class StoredFiles:
         return [StoredFile(*row) for row in rows]
 
     def delete(self, file_id: str, owner: str) -> bool:
-        """Whether there was such a file."""
-        with self._database.changes() as run:
-            gone = run("DELETE FROM files WHERE id = ? AND owner = ? RETURNING id", file_id, owner)
-        if gone:
-            self.path(file_id).unlink(missing_ok=True)
+        """Whether there was such a file. Its contents go first: a full disk has room then."""
+        if not self._database.rows(
+            "SELECT id FROM files WHERE id = ? AND owner = ?", file_id, owner
+        ):
+            return False
+        self.path(file_id).unlink(missing_ok=True)
+        gone = self._database.freeing(
+            lambda run: run("DELETE FROM files WHERE id = ? RETURNING id", file_id)
+        )
         return bool(gone)
 
     def used_bytes(self, owner: str) -> int:
@@ -88,18 +92,23 @@ class StoredFiles:
 
     def drop_expired(self) -> None:
         """Delete what has expired."""
-        with self._database.changes() as run:
-            gone = run("DELETE FROM files WHERE expires_at <= ? RETURNING id", time.time())
+        now = time.time()
+        gone = self._database.rows("SELECT id FROM files WHERE expires_at <= ?", now)
         for (file_id,) in gone:
             self.path(file_id).unlink(missing_ok=True)
+        if gone:
+            self._database.freeing(lambda run: run("DELETE FROM files WHERE expires_at <= ?", now))
 
-    def drop_unknown(self) -> None:
-        """Delete contents without a row: of uploads that a killed daemon did not finish. Only while
+    def drop_drafts(self) -> None:
+        """Delete what is not whole, of uploads that a killed daemon did not finish. Only while
         nobody else uses the folder."""
+        for draft in self.folder.glob(f"*{DRAFT}"):
+            draft.unlink()
+
+    def unknown(self) -> set[Path]:
+        """Contents without a row: nobody can fetch them, and only a person may delete them."""
         known = {file_id for (file_id,) in self._database.rows("SELECT id FROM files")}
-        for path in self._folder.iterdir():
-            if path.name not in known:
-                path.unlink()
+        return {path for path in self.folder.iterdir() if path.name not in known}
 
 
 def insert_files(run: Run, files: tuple[StoredFile, ...]) -> None:

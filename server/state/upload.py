@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from server.sync_folder import draft_of
+
 _CHUNK = 1 << 20
 
 
@@ -29,9 +31,10 @@ class Upload:
     raise OSError where the disk fails."""
 
     def __init__(self, path: Path, bounds: UploadBounds) -> None:
-        self._path = path
+        self._path, self._draft = path, draft_of(path)
         self._bounds = bounds
-        self._file = path.open("xb", _CHUNK)
+        descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(descriptor, "wb", _CHUNK)
         self.num_bytes = self._num_lines = 0
 
     def write(self, data: bytes) -> None:
@@ -54,12 +57,14 @@ class Upload:
             raise UploadRefusedError("quota", message)
 
     def commit(self) -> None:
-        """The contents are on the disk when this returns."""
+        """The contents are on the disk, under their name, when this returns."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        self._draft.replace(self._path)
 
     def discard(self) -> None:
         """Nothing is left of it."""
-        self._path.unlink(missing_ok=True)
+        for path in (self._draft, self._path):
+            path.unlink(missing_ok=True)
         self._file.close()

@@ -19,7 +19,7 @@ from server.batch_files.command.floor import floor_seconds
 from server.batch_files.command.own_engines import own_engines, result_options
 from server.batch_files.counts import Counts
 from server.batch_files.file_job import FileJob
-from server.batch_files.result_log import JobFileError
+from server.batch_files.result_log import JobFileError, NoRoomError
 from server.batches.results import JobStoppedError, Sharing
 from server.bench.results.measurement import Progress
 from server.settings.defaults import MAX_BODY_BYTES
@@ -47,7 +47,9 @@ def run_batch(options: BatchOptions) -> int:
         _check_output(options)
         return uvloop.run(_Batch(options).run())
     except (JobFileError, JobStoppedError) as error:
-        print(f"penstock: error: {error}", file=sys.stderr)
+        kept = isinstance(error, NoRoomError)
+        advice = "; what is done is kept, and --resume goes on from there" if kept else ""
+        print(f"penstock: error: {error}{advice}", file=sys.stderr)
         return 1
 
 

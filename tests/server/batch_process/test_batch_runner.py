@@ -12,10 +12,11 @@ import pytest
 
 from server.batch_process.batch_runner import BatchRunner
 from server.batches.results import JobStoppedError
-from server.state.state_folder import StateFolder, StateLock
+from server.state.state_folder import StateFolder
 from server.state.stored_batches import StoredBatch
 from server.state.stored_files import StoredFile, new_id
 from tests.server.batch_files.requests_file import Echo, line
+from tests.server.state.opened import opened
 
 ME = "me"
 OPEN = {"validating", "in_progress", "finalizing", "cancelling"}
@@ -23,8 +24,7 @@ OPEN = {"validating", "in_progress", "finalizing", "cancelling"}
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:
-    StateLock(tmp_path).release()
-    return StateFolder(tmp_path)
+    return opened(tmp_path)
 
 
 def uploaded(state: StateFolder, *lines: bytes) -> str:

@@ -73,7 +73,9 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     assert [worker.stage for worker in workers] == [0, 1]
     assert all(worker.execution == config.models[0].execution for worker in workers)
     assert read(api, ServerConfig) == msgspec.structs.replace(
-        config, process_file=str(tmp_path / "processes.json")
+        config,
+        process_file=str(tmp_path / "processes.json"),
+        batch_file=str(tmp_path / "batches.state"),
     )
     assert api.command[5:] == [str(FD), "0"]
 

@@ -67,6 +67,25 @@ def test_each_of_several_keys_has_a_share_by_its_weight() -> None:
     assert client(keys, "a").share.number == 0, "there is nobody to share with"
 
 
+def test_keys_of_one_name_store_together_and_share_nothing_else() -> None:
+    given = [GivenKey("a", "shop"), GivenKey("b", "shop", 2.0), GivenKey("c", "lab"), GivenKey("d")]
+    keys = ClientKeys(hashed(given), SECRET)
+    a, b, c, d = (client(keys, text) for text in "abcd")
+    assert (a.owner, b.owner, c.owner) == ("name:shop", "name:shop", "name:lab")
+    assert d.owner == hashed(given)[3].digest
+    assert a.salt != b.salt
+    assert a.share.number != b.share.number
+    assert keys.of_owner("name:shop").salt == a.salt
+
+
+def test_a_name_that_nobody_gave_owns_nothing() -> None:
+    first, second = (ClientKeys(api_keys(*order), SECRET) for order in ("ab", "ba"))
+    assert client(first, "a").name == client(second, "b").name == "key-1"
+    assert client(first, "a").owner == client(second, "a").owner != client(second, "b").owner
+    named = ClientKeys(hashed([GivenKey("c", "key-1"), GivenKey("b")]))
+    assert client(named, "c").owner == "name:key-1"
+
+
 def test_what_is_stored_is_computed_in_the_name_of_its_owner() -> None:
     keys = ClientKeys(api_keys("a", "b"), SECRET)
     of_request = client(keys, "a")

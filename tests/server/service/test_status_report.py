@@ -1,11 +1,14 @@
 """`GET /status`: the daemon's state for the status page, and for programs."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 
 from server import __version__
+from server.metrics.batch_state import BatchState
 from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status
 from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import server_config
@@ -104,6 +107,34 @@ def test_a_daemon_that_drains_says_so(builder) -> None:
     with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
         deployment.api.drain()
         wait_until(lambda: status(deployment).draining)
+
+
+def test_it_says_whether_batches_run(builder, tmp_path: Path) -> None:
+    file = tmp_path / "batches.state"
+    config = server_config(builder.model("writer", "generate"))
+    deployment = builder.open(msgspec.structs.replace(config, batch_file=str(file)))
+
+    def shown() -> tuple[str | None, bool]:
+        page = deployment.http.get("/metrics").text
+        return status(deployment).batches, "penstock_batch_process_up 1.0" in page
+
+    assert shown() == ("waiting", False), "there is no such process"
+    state = BatchState(file)
+    assert shown() == ("waiting", False), "it cannot run yet"
+    state.set(runs=True)
+    assert shown() == ("running", True)
+    state.set(runs=False)
+    assert shown() == ("waiting", False)
+
+    ended = "from pathlib import Path; from server.metrics.batch_state import BatchState; "
+    ended += f"BatchState(Path({str(file)!r})).set(runs=True)"
+    subprocess.run([sys.executable, "-c", ended], check=True)
+    assert shown() == ("waiting", False), "it has died"
+
+
+def test_where_there_are_to_be_no_batches_nothing_is_said_of_them(deployment) -> None:
+    assert status(deployment).batches is None
+    assert "batch_process_up" not in deployment.http.get("/metrics").text
 
 
 def test_the_status_needs_the_key(builder) -> None:

@@ -1,5 +1,6 @@
 """`/v1/files` and `/v1/batches` in front of a state folder, without a batch process."""
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import Limits, State
-from server.state.state_folder import StateLock
+from tests.server.state.opened import prepared
 from tests.server.support import api_keys, server_config
 
 LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
@@ -39,14 +40,18 @@ async def served(state: State, *keys: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    StateLock(tmp_path).release()
-    return tmp_path
+def state(tmp_path: Path) -> State:
+    return prepared(tmp_path)
+
+
+@pytest.fixture
+def folder(state: State) -> Path:
+    return Path(state.folder or "")
 
 
 @pytest_asyncio.fixture
-async def http(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(State(folder=str(folder)), "mine", "yours") as client:
+async def http(state: State) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(state, "mine", "yours") as client:
         yield client
 
 
@@ -207,6 +212,7 @@ PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (BOUNDARY, PART + PART + b"--b--\r\n", "file: is there twice"),
         (BOUNDARY, PART.replace(b'; filename="a"', b"") + b"--b--\r\n", "with a filename"),
         (BOUNDARY, b"nonsense", "not a form"),
+        (f"{BOUNDARY}{'b' * 256}", PART, "not a form"),
         (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "file: is required"),
     ],
 )
@@ -216,6 +222,40 @@ async def test_what_is_no_form_is_explained(
     answer = await http.post("/v1/files", content=body, headers={**MINE, "content-type": kind})
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]["message"]
+    assert list((folder / "files").iterdir()) == []
+
+
+async def test_no_form_is_the_servers_fault(http: httpx.AsyncClient, folder: Path) -> None:
+    """Headers and parts at random, of the words that parsers stumble over."""
+    chance = random.Random(38)
+    good = [*PART.split(b" "), *PURPOSE.split(b";")]
+    odd = [
+        b"*=utf-8''%e2%82",
+        b"*0=",
+        b"\xff",
+        b'"',
+        b"\\",
+        b";",
+        b"=",
+        b"\x00",
+        b"\r\n",
+        b"--b",
+        b":",
+    ]
+    kinds = [
+        BOUNDARY,
+        f"{BOUNDARY}*=utf-8''%e2",
+        f"{BOUNDARY}; boundary",
+        'multipart/form-data; ="',
+    ]
+    kinds += [f"multipart/form-data; boundary={'b' * size}" for size in (70, 256, 257, 5000)]
+    for _ in range(300):
+        pieces = chance.choices(good + odd, k=chance.randrange(20))
+        kind = chance.choice(kinds)
+        answer = await http.post(
+            "/v1/files", content=PART + b" ".join(pieces), headers={**MINE, "content-type": kind}
+        )
+        assert 400 <= answer.status_code < 500, (answer.text, kind, pieces)
     assert list((folder / "files").iterdir()) == []
 
 
@@ -279,6 +319,38 @@ async def test_a_batch_waits_and_is_cancelled(http: httpx.AsyncClient) -> None:
     listed = (await http.get("/v1/batches?limit=1", headers=MINE)).json()
     assert [each["id"] for each in listed["data"]] == [batch["id"]]
     assert listed["has_more"] is False
+
+
+async def test_contents_that_are_lost_are_gone(http: httpx.AsyncClient, folder: Path) -> None:
+    file = (await upload(http)).json()["id"]
+    (folder / "files" / file).unlink()
+    for headers in (MINE, MINE | {"range": "bytes=0-4"}):
+        answer = await http.get(f"/v1/files/{file}/content", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (410, "gone")
+    assert (await http.get(f"/v1/files/{file}", headers=MINE)).status_code == 200
+    assert (await http.delete(f"/v1/files/{file}", headers=MINE)).status_code == 200
+
+
+async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, folder: Path) -> None:
+    file = (await upload(http)).json()["id"]
+    (folder / "penstock.db").unlink()
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", "files", {"data": {"purpose": "batch"}, "files": FORM}),
+        ("GET", "files", {}),
+        ("GET", f"files/{file}", {}),
+        ("GET", f"files/{file}/content", {}),
+        ("DELETE", f"files/{file}", {}),
+        ("POST", "batches", {"json": batch_of(file)}),
+        ("GET", "batches", {}),
+        ("GET", "batches/batch-1", {}),
+        ("POST", "batches/batch-1/cancel", {}),
+    ]
+    for method, path, body in requests:
+        answer = await http.request(method, f"/v1/{path}", headers=MINE, **body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            501, "state_unavailable",
+        ), answer.text  # fmt: skip
+    assert [path.name for path in (folder / "files").iterdir()] == [file]
 
 
 async def test_without_a_state_folder_it_says_why() -> None:

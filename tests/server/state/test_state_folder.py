@@ -3,19 +3,18 @@
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from server.state.database import Database, Page
-from server.state.state_folder import StateFolder, StateFolderError, StateLock
+from server.state.database import Page
+from server.state.database_file import StateFolderError
+from server.state.state_folder import StateFolder
+from server.state.state_lock import StateLock
 from server.state.stored_batches import StoredBatch
 from server.state.stored_files import StoredFile, new_id
-
-
-def folder_of(path: Path) -> StateFolder:
-    StateLock(path).release()
-    return StateFolder(path)
+from tests.server.state.opened import opened, prepared
 
 
 def stored(state: StateFolder, owner: str = "me", **fields: object) -> StoredFile:
@@ -35,7 +34,7 @@ def batch(owner: str = "me", **fields: object) -> StoredBatch:
 
 
 def test_a_file_is_its_owners(tmp_path: Path) -> None:
-    state = folder_of(tmp_path / "state")
+    state = opened(tmp_path / "state")
     file = stored(state)
     assert state.files.get(file.id, "me") == file
     assert state.files.get(file.id, "you") is None
@@ -48,7 +47,7 @@ def test_a_file_is_its_owners(tmp_path: Path) -> None:
 
 
 def test_lists_come_in_pages(tmp_path: Path) -> None:
-    state = folder_of(tmp_path / "state")
+    state = opened(tmp_path / "state")
     files = [stored(state, created_at=at) for at in (3, 1, 2)]
     stored(state, owner="you")
     by_age = sorted(files, key=lambda file: file.created_at)
@@ -61,7 +60,7 @@ def test_lists_come_in_pages(tmp_path: Path) -> None:
 
 
 def test_what_has_expired_is_gone(tmp_path: Path) -> None:
-    state = folder_of(tmp_path / "state")
+    state = opened(tmp_path / "state")
     past = stored(state, expires_at=int(time.time()))
     future = stored(state, expires_at=int(time.time()) + 100)
     assert state.files.get(past.id, "me") is None
@@ -72,14 +71,14 @@ def test_what_has_expired_is_gone(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_daemon_left_half_done_is_removed(tmp_path: Path) -> None:
-    state = folder_of(tmp_path)
+    state = opened(tmp_path)
     kept, running, over = stored(state), batch(), batch(status="completed")
     for each in (running, over):
         state.batches.add(each)
         (state.jobs / each.id).touch()
-    state.files.path("file-of-an-upload").touch()
+    (tmp_path / "files" / "file-of-an-upload.new").touch()
     state.close()
-    again = folder_of(tmp_path)
+    again = opened(tmp_path)
     assert [path.name for path in (tmp_path / "files").iterdir()] == [kept.id]
     assert [path.name for path in again.jobs.iterdir()] == [running.id]
 
@@ -102,16 +101,15 @@ def test_what_is_no_folder_is_explained(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
-    database = Database(tmp_path / "penstock.db")
-    with database.changes() as run:
-        run("PRAGMA user_version = 99")
-    database.close()
-    with pytest.raises(sqlite3.DatabaseError, match="newer release"):
-        Database(tmp_path / "penstock.db")
+    prepared(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "penstock.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(StateFolderError, match="newer release"):
+        StateLock(tmp_path)
 
 
 def test_a_batch_is_what_it_was(tmp_path: Path) -> None:
-    state = folder_of(tmp_path)
+    state = opened(tmp_path)
     first, second = batch(model="m", errors="[]"), batch(output_seconds=7)
     for each in (first, second):
         state.batches.add(each)
@@ -126,7 +124,7 @@ def test_a_batch_is_what_it_was(tmp_path: Path) -> None:
 
 
 def test_a_batch_takes_a_status_only_from_those_that_lead_there(tmp_path: Path) -> None:
-    state = folder_of(tmp_path)
+    state = opened(tmp_path)
     one = batch()
     state.batches.add(one)
     assert state.batches.enter(one.id, "in_progress", "validating", model="m")
@@ -146,7 +144,8 @@ def test_a_batch_takes_a_status_only_from_those_that_lead_there(tmp_path: Path) 
 
 
 def test_threads_and_processes_share_the_database(tmp_path: Path) -> None:
-    states = [folder_of(tmp_path), StateFolder(tmp_path)]
+    token = prepared(tmp_path).token
+    states = [StateFolder(tmp_path, token) for _ in range(2)]
 
     def add(state: StateFolder) -> None:
         for _ in range(20):
@@ -161,7 +160,7 @@ def test_threads_and_processes_share_the_database(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_fails_changes_nothing(tmp_path: Path) -> None:
-    state = folder_of(tmp_path)
+    state = opened(tmp_path)
     file = StoredFile("file-o", "me", "o.jsonl", "batch_output", 1, 2)
     state.files.add(file)
     one = batch()

@@ -1,0 +1,95 @@
+"""The state folder's lock: one daemon has the folder, and finds it in order."""
+
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from server.state.database import prepare
+from server.state.database_file import StateFolderError
+from server.state.state_folder import DATABASE, StateFolder
+
+_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
+
+
+class StateLock:
+    """Holds the folder for one daemon, for as long as its process lives. Its processes open the
+    database with `token`."""
+
+    def __init__(self, folder: Path, owners: Iterable[tuple[str, str]] = ()) -> None:
+        """Make what is missing of the folder, for this user only, and tidy it. What was the first
+        one's of two `owners` is the second one's. Raises StateFolderError."""
+        try:
+            _make_private(folder)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        except OSError as error:
+            raise StateFolderError(f"{folder} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise StateFolderError(f"{folder} is another daemon's, which runs") from None
+        try:
+            self._open(folder, owners)
+        except (StateFolderError, sqlite3.Error, OSError) as error:
+            os.close(self._lock)
+            raise StateFolderError(f"{folder} cannot be used: {error}") from None
+
+    def _open(self, folder: Path, owners: Iterable[tuple[str, str]]) -> None:
+        """Raises StateFolderError, sqlite3.Error or OSError."""
+        self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
+        # Kept open: other processes need no room on a full disk to begin, then.
+        self._state = StateFolder(folder, self.token)
+        try:
+            for owner, other in owners:
+                self._state.move(owner, other)
+            self._state.tidy()
+        except BaseException:
+            self._state.close()
+            raise
+
+    def release(self) -> None:
+        """Another daemon may have it."""
+        self._state.close()
+        os.close(self._lock)
+
+
+def _make_private(folder: Path) -> None:
+    """Make what is missing of the folder, and keep others out of all that is ours in it.
+
+    Raises StateFolderError for a folder such as /tmp, and OSError.
+    """
+    folders = (folder, folder / "files", folder / "jobs")
+    for each in folders:
+        each.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    if folder.stat().st_mode & stat.S_ISVTX:
+        raise StateFolderError(f"{folder} is for all users: name one for the daemon alone")
+    ours = (*folder.glob(f"{DATABASE}*"), *folder.glob("lock"), *folder.glob("reserve"))
+    # What another user made, such as a volume of a container, stays as it is.
+    with suppress(PermissionError):
+        for file in (*ours, *folders[1].iterdir(), *folders[2].iterdir()):
+            file.chmod(_FILE_MODE)
+        for each in reversed(folders):
+            each.chmod(_FOLDER_MODE)
+
+
+def _is_new(folder: Path) -> bool:
+    """Whether there is nothing in the folder yet. A database that is missing is made then.
+
+    Raises StateFolderError if only the database is missing or empty, and OSError.
+    """
+    database, log = folder / DATABASE, folder / f"{DATABASE}-wal"
+    left = [each for each in (folder / "files", folder / "jobs") if any(each.iterdir())]
+    if _size(log):
+        left.append(log)
+    if left and not _size(database):
+        raise StateFolderError(f"{DATABASE} is missing or empty, and {left[0]} is not")
+    os.close(os.open(database, os.O_RDWR | os.O_CREAT, _FILE_MODE))
+    return not left
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
