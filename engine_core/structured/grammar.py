@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
+from engine_core.panics import as_exception
 from engine_core.structured.json_schema import largest_bound, simplified
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
@@ -74,8 +75,9 @@ class GrammarCompiler:
         try:
             marked = _with_token(raw, self._end)
             self._vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
-        except ValueError as error:
-            raise GrammarError(f"its tokenizer cannot be read for it: {error}") from None
+        except BaseException as error:
+            reason = as_exception(error)
+            raise GrammarError(f"its tokenizer cannot be read for it: {reason}") from None
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""

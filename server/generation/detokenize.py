@@ -2,6 +2,7 @@
 
 from tokenizers.decoders import DecodeStream
 
+from engine_core.panics import as_exception
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.service.token_bytes import REPLACEMENT, TokenBytes, unfinished
 
@@ -34,9 +35,9 @@ class Detokenizer:
         self._ids.append(token)
         try:
             text = self._stream.step(self._tokenizer.raw, token)
-        except Exception as error:  # tokenizers raises nothing narrower
-            if not str(error).startswith("Invalid prefix"):
-                raise
+        except BaseException as error:  # tokenizers raises nothing narrower, or panics
+            if not str(failure := as_exception(error)).startswith("Invalid prefix"):
+                raise failure from None
             self._stream = DecodeStream(ids=[], skip_special_tokens=self._skips)
             text = self._stream.step(self._tokenizer.raw, token)
         if not text:

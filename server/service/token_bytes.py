@@ -17,8 +17,8 @@ class TokenBytes:
         self.tokenizer = tokenizer
         self._known: dict[int, bytes | None] = {}
         # Decoders drop the space before the first token; this one is put before every other.
-        ids = tokenizer.raw.encode("a", add_special_tokens=False).ids
-        self._anchor = ids[-1:]
+        (encoding,) = tokenizer.encodings(["a"], add_special_tokens=False)
+        self._anchor = encoding.ids[-1:]
         self._anchor_text = tokenizer.decode(self._anchor)
 
     def __getitem__(self, token: int) -> bytes | None:
