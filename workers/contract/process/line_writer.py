@@ -4,7 +4,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -37,7 +37,7 @@ class LineWriter:
         self._descriptor = descriptor
         self._notice, self._count = notice, count
         self._gather_s, self._block_bytes, self._most_bytes = gather_s, block_bytes, most_bytes
-        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
         # Each number is changed by one thread alone, but for what is dropped.
         self._taken = self._done = 0  # bytes
         self._dropped = self._noticed = 0  # lines
@@ -60,7 +60,7 @@ class LineWriter:
         """Write what waits, for a second at most. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._queue.put(b"")  # it may be waiting for one
             self._thread.join(_CLOSE_S)
 
     def _drop(self, lines: bytes) -> None:
@@ -78,13 +78,11 @@ class LineWriter:
 
     def _run(self) -> None:
         """The thread."""
-        is_last = False
-        while not is_last:
+        while not (self._closed and self._queue.empty()):
             lines = [self._queue.get()]
             time.sleep(self._gather_s)
             lines += [self._queue.get() for _ in range(self._queue.qsize())]
-            is_last = None in lines
-            for block in _blocks(filter(None, lines), self._block_bytes):
+            for block in _blocks(b"".join(lines), self._block_bytes):
                 if not _is_written(self._descriptor, block):
                     self._drop(block)
                 self._done += len(block)
@@ -99,18 +97,15 @@ class LineWriter:
             self._noticed = dropped
 
 
-def _blocks(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Join lines as long as they have no more than `most` bytes together."""
-    block: list[bytes] = []
-    size = 0
-    for line in lines:
-        if block and size + len(line) > most:
-            yield b"".join(block)
-            block, size = [], 0
-        block.append(line)
-        size += len(line)
-    if block:
-        yield b"".join(block)
+def _blocks(lines: bytes, most: int) -> Iterator[bytes]:
+    """Divide lines into blocks of at most `most` bytes, but for a line that is longer."""
+    start = 0
+    while start < len(lines):
+        stop = start + most
+        if stop < len(lines):
+            stop = lines.rfind(b"\n", start, stop) + 1 or lines.find(b"\n", start) + 1 or len(lines)
+        yield lines[start:stop]
+        start = stop
 
 
 def _is_written(descriptor: int, block: bytes) -> bool:
