@@ -276,11 +276,13 @@ def _cause(ended: Sequence[RunningPart]) -> RunningPart:
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Until one of them is over; the others are cancelled."""
+    """Until one of them is over; the others are cancelled. Raises what that one has raised."""
     tasks = [asyncio.create_task(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+    for task in done:
+        task.result()
 
 
 async def _wait(children: list[RunningPart], seconds: float | None) -> None:

@@ -133,6 +133,17 @@ def test_a_pipe_that_was_full_from_the_start() -> None:
     os.close(reader)
 
 
+def test_a_socket_that_was_full_from_the_start() -> None:
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        with suppress(BlockingIOError):
+            while True:
+                writer.send(LINE, socket.MSG_DONTWAIT)
+        with served(writer.fileno()) as daemon:
+            assert daemon.embeds()
+            daemon.stop()
+
+
 def test_a_reader_that_stops_while_every_process_has_something_to_say(tmp_path: Path) -> None:
     model = shutil.copytree(EMBEDDER, tmp_path / "panicking")
     raw = Tokenizer.from_file(str(model / "tokenizer.json"))
