@@ -18,6 +18,7 @@ from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
 from workers.contract.model_config import ModelConfigError
+from workers.contract.process.log import open_log
 from workers.contract.supervision import Heartbeat, exit_with_parent
 
 log = logging.getLogger("engine_core")
@@ -29,11 +30,7 @@ def main() -> int:
     """Serve until SIGTERM. Exit code 1 when it cannot listen or a worker is lost."""
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
     execution = config.execution
-    logging.basicConfig(
-        level=execution.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s engine {execution.name}: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    open_log(f"engine {execution.name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)

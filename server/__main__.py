@@ -1,7 +1,22 @@
 """`python -m server` is the `penstock` command."""
 
 import sys
+import time
 
-from server.cli import main
+from server import cli
+from workers.contract.process.endings import end_with_threads
+from workers.contract.process.log import TIME_FORMAT
+from workers.contract.process.standard_error import open_standard_error
 
-sys.exit(main())
+
+def main() -> int:
+    """The process of a command: its exit code, whatever has become of its standard error."""
+    open_standard_error(
+        lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {lines:,} lines were dropped"
+    )
+    end_with_threads()
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

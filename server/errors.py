@@ -20,7 +20,8 @@ The errors of the project, by the moment at which they end something:
         StreamCounterError          workers.links.stream_counters
         WorkerLostError             engine_core.executor.base
     a request
-        RefusalError                engine_core.job           the engine refuses a job
+        RefusalError                engine_core.job           the engine refuses a job, or a
+                                                              tokenizer a text
         EngineError                 engine_core.client        what its client gets for that
         APIError                    here                      what an HTTP client gets
 """
@@ -32,6 +33,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from engine_core.client.pending_jobs import EngineError
+from engine_core.job import RefusalError
 
 ErrorCode = Literal[
     "invalid_request",
@@ -141,7 +143,7 @@ class APIError(Exception):
             self.headers.setdefault("retry-after", str(kind.retry_after))
 
     @classmethod
-    def from_engine(cls, error: EngineError) -> "APIError":
+    def from_engine(cls, error: EngineError | RefusalError) -> "APIError":
         """The engine's codes are a subset of the server's. If the engine knows how long the request
         would have waited, this time becomes `retry-after`."""
         wait = error.retry_after

@@ -1,6 +1,5 @@
 """`python -P -m workers CONFIG.json`: one worker process."""
 
-import logging
 import os
 import signal
 import sys
@@ -10,6 +9,8 @@ import msgspec
 import zmq
 
 from workers.contract.config import WorkerConfig
+from workers.contract.process.log import open_log
+from workers.contract.process.standard_error import finish_standard_error
 from workers.contract.supervision import exit_with_parent
 
 
@@ -20,12 +21,7 @@ def main() -> None:
     exit_with_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
     execution = config.execution
-    role = f"worker {config.stage} of {execution.name}"
-    logging.basicConfig(
-        level=execution.log_level.upper(),
-        format=f"%(asctime)s %(levelname)-7s {role}: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    open_log(f"worker {config.stage} of {execution.name}", execution.log_level)
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415
 
@@ -33,7 +29,7 @@ def main() -> None:
 
     torch.set_num_threads(execution.threads)
     _failure = run_worker(config, zmq.Context())  # held, with all that its traceback holds
-    logging.shutdown()
+    finish_standard_error()
     # No thread is joined, no process group destroyed, no memory freed: each may wait for a stage
     # that is gone.
     os._exit(1)

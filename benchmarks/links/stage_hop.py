@@ -4,11 +4,9 @@
 states of ROWS tokens and waits for a token message from stage 1. Then it prints `Hops` as JSON.
 """
 
-import os
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -18,10 +16,11 @@ import zmq
 from benchmarks.links.round_trips import Hops
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput
+from workers.contract.process.endings import end_with_threads
 from workers.contract.supervision import exit_with_parent
 from workers.links.connect import connect
 from workers.links.token_return import TokenReceiver, TokenSender
-from workers.links.transport import ActivationReceiver, ActivationSender, PipelineError
+from workers.links.transport import ActivationReceiver, ActivationSender
 from workers.step.rows import IntArray
 
 _CLOCK_TOKENS = 2
@@ -31,11 +30,12 @@ _CLOCK_TOKENS = 2
 def main() -> None:
     """The process."""
     exit_with_parent()
+    end_with_threads()
     file, rows, count = sys.argv[1:]
     config = msgspec.json.decode(Path(file).read_bytes(), type=WorkerConfig)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     endpoint = config.execution.token_endpoint
-    links = connect(config, _fail)
+    links = connect(config)
     if links.next is not None:
         hidden = torch.zeros(int(rows), config.execution.model.hidden_size)
         hops = _FirstStage(context, endpoint, links.next).send_all(hidden, int(count))
@@ -90,11 +90,6 @@ def _return_all(
         receiver.receive(step, rows)
         now = time.monotonic_ns().to_bytes(4 * _CLOCK_TOKENS, "little")
         returning.send(GenerateOutput(step, tokens=now))
-
-
-def _fail(error: PipelineError) -> NoReturn:
-    print(error, file=sys.stderr)
-    os._exit(1)
 
 
 if __name__ == "__main__":

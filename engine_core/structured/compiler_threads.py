@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -15,6 +16,8 @@ from engine_core.mailbox import Mailbox
 from engine_core.messages import FailureCode, Grammar, GrammarKind
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
 from engine_core.tokenization.tokenized import Tokenized
+
+_log = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 5.0
 _MAX_WAIT_S = 10.0
@@ -179,7 +182,6 @@ class _Lane:
             self._outcomes.put((query, outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | _Fault:
-        # This stays if the thread dies of any other exception.
         outcome: list[CompiledGrammar | _Fault] = [_BROKEN]
 
         def attempt() -> None:
@@ -187,6 +189,8 @@ class _Lane:
                 outcome[0] = self._compile_grammar(grammar)
             except GrammarError as error:
                 outcome[0] = _Fault("invalid_request", str(error))
+            except BaseException as error:  # llguidance may panic: that refuses this grammar alone
+                _log.error("a grammar cannot be compiled: %r", error)
             finally:
                 self._permits.release()
 

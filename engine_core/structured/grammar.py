@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
+from engine_core.panics import as_exception
 from engine_core.structured.schema_compiler import SchemaCompiler
 from engine_core.structured.schema_tree import SchemaError
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -86,8 +87,9 @@ class GrammarCompiler:
         try:
             marked = _with_token(raw, self._end)
             self._vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
-        except ValueError as error:
-            raise GrammarError(f"its tokenizer cannot be read for it: {error}") from None
+        except BaseException as error:
+            reason = as_exception(error)
+            raise GrammarError(f"its tokenizer cannot be read for it: {reason}") from None
         self._schemas = SchemaCompiler(self._start_of_schema, self._check_pattern)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:

@@ -41,14 +41,15 @@ def tokenize_pieces(
     have in common is tokenized once; a long piece only as far as it matters, but for one that is
     cut on the left.
 
-    Raises RefusalError where the template alone is longer than the limit.
+    Raises RefusalError where the template alone is longer than the limit, or a text cannot be
+    tokenized.
     """
     spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
     limit = options.most_tokens(max_model_len)
     sliced = options.truncate_to is None or options.truncation_side == "right"
     long = [piece for piece in spelled if sliced and len(piece) > SLICE_CHARACTERS]
     whole = [piece for piece in spelled if piece not in long]
-    encodings = tokenizer.raw.encode_batch_fast(whole, add_special_tokens=False)
+    encodings = tokenizer.encodings(whole, add_special_tokens=False)
     ids = {
         piece: np.array(encoding.ids, np.int32)
         for piece, encoding in zip(whole, encodings, strict=True)

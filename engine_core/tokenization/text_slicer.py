@@ -87,9 +87,12 @@ class TextSlicer:
     def _encode(
         self, start: int, stop: int, continues: bool = False, offsets: bool = False
     ) -> Encoding:
-        raw = self._tokenizer.continuation if continues else self._tokenizer.raw
-        encode = raw.encode_batch if offsets else raw.encode_batch_fast
-        (encoding,) = encode([self._text[start:stop]], add_special_tokens=False)
+        (encoding,) = self._tokenizer.encodings(
+            [self._text[start:stop]],
+            add_special_tokens=False,
+            offsets=offsets,
+            continues=continues,
+        )
         return encoding
 
     def _divides(self, at: int) -> bool:

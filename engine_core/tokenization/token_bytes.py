@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from engine_core.panics import as_exception
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -49,7 +51,10 @@ class TokenBytes:
         return b"".join(map(text.next, ids))
 
     def _decoded(self, ids: list[int]) -> str:
-        return self._raw.decode(ids, skip_special_tokens=False)
+        try:
+            return self._raw.decode(ids, skip_special_tokens=False)
+        except BaseException as error:
+            raise as_exception(error) from None
 
     def _spelled(self, token: int, text: str) -> bytes | None:
         """The bytes of a token whose `text` may have replacements for them."""

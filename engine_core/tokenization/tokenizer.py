@@ -1,14 +1,19 @@
 """A model's tokenizer, read from `tokenizer.json` without transformers (and so without torch)."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Encoding
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase, Sequence
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from engine_core.job import RefusalError
+from engine_core.panics import as_exception
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.pipeline.byte_level import longest_token
 from engine_core.tokenization.pipeline.continuation import continuing
@@ -48,8 +53,8 @@ class Tokenizer:
             raise TokenizerError(f"{path.name} is missing from {path.parent}")
         try:
             return cls(RawTokenizer.from_file(str(path)))
-        except Exception as error:  # tokenizers raises plain Exception for any bad file
-            raise TokenizerError(f"{path} cannot be read: {error}") from None
+        except BaseException as error:  # a plain Exception for any bad file, or a panic
+            raise TokenizerError(f"{path} cannot be read: {as_exception(error)}") from None
 
     @classmethod
     def for_model(
@@ -76,16 +81,43 @@ class Tokenizer:
         """Make the tokenizer lowercase texts before its own normalization."""
         own = self.raw.normalizer
         first = Lowercase()
-        self.raw.normalizer = first if own is None else Sequence([first, own])
+        self.raw.normalizer = first if own is None else Normalizers([first, own])
 
-    def encode(self, texts: list[str], *, add_special_tokens: bool = True) -> list[bytes]:
-        """The ids of each text, int32 bytes."""
-        encodings = self.raw.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+    def encodings(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        add_special_tokens: bool = True,
+        offsets: bool = False,
+        continues: bool = False,
+    ) -> list[Encoding]:
+        """Tokenize texts, or pairs, in one call; with `offsets` it is known where their tokens are.
+        With `continues` each is taken for what follows another text.
+
+        Raises RefusalError if one of them cannot be tokenized: the regular expressions of a
+        tokenizer have limits, beyond which the library panics.
+        """
+        raw = self.continuation if continues else self.raw
+        encode = raw.encode_batch if offsets else raw.encode_batch_fast
+        try:
+            return encode(texts, add_special_tokens=add_special_tokens)
+        except BaseException as error:
+            raise not_tokenized(error) from None
+
+    def encode(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[bytes]:
+        """The ids of each text, int32 bytes. Raises RefusalError, as `encodings` does."""
+        encodings = self.encodings(texts, add_special_tokens=add_special_tokens)
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python."""
-        text = self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python.
+
+        Raises an Exception if the library fails, or panics.
+        """
+        try:
+            text = self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
+        except BaseException as error:
+            raise as_exception(error) from None
         if REPLACEMENT not in text:
             return text
         data = self.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
@@ -120,6 +152,12 @@ class Tokenizer:
     def id_to_token(self, token: int) -> str:
         """The vocabulary's own spelling of a token; empty for an id without one."""
         return self.raw.id_to_token(token) or ""
+
+
+def not_tokenized(error: BaseException) -> RefusalError:
+    """Return the refusal for what the library raised: a plain Exception, or a panic. Raises
+    anything else."""
+    return RefusalError("invalid_request", f"the text cannot be tokenized: {as_exception(error)}")
 
 
 def _numbered_words(vocab_size: int) -> RawTokenizer:

@@ -14,7 +14,7 @@ from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import Tokenized, given_ids, tokenized
-from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized
 
 Text = str | tuple[str, str] | TextPieces
 
@@ -144,8 +144,8 @@ class _Lane:
     def _encode_part(self, job: TokenizedJob) -> None:
         try:
             job.next_part(self._tokenizer, self._max_model_len)
-        except Exception as error:  # tokenizers raises plain Exception
-            job.refusal = _not_tokenized(error)
+        except BaseException as error:
+            job.refusal = _refusal(error)
 
     def _encode(self, jobs: list[TokenizedJob], slices: list[list[Text]]) -> None:
         """Encode with one call for each run of jobs that agree about special tokens; texts in a
@@ -162,18 +162,15 @@ class _Lane:
         try:
             options = job.job.message.tokenization
             job.tokenized += tokenize_pieces(self._tokenizer, own, options, self._max_model_len)
-        except RefusalError as error:
-            job.refusal = error.with_traceback(None)  # that leads back to the job: a cycle
-        except Exception as error:  # tokenizers raises plain Exception
-            job.refusal = _not_tokenized(error)
+        except BaseException as error:
+            job.refusal = _refusal(error)
 
     def _encode_alike(self, parts: list[tuple[TokenizedJob, list[Text]]], special: bool) -> None:
-        batch = [text for _, texts in parts for text in texts]
+        batch = [text for _, texts in parts for text in texts if not isinstance(text, TextPieces)]
         try:
-            encodings = self._tokenizer.raw.encode_batch_fast(batch, add_special_tokens=special)
-        except Exception as error:  # tokenizers raises plain Exception; it is these jobs' alone
-            for job, _ in parts:
-                job.refusal = _not_tokenized(error)
+            encodings = self._tokenizer.encodings(batch, add_special_tokens=special)
+        except RefusalError as error:
+            self._refuse_failed(parts, special, error)
             return
         remaining = iter(encodings)
         for job, texts in parts:
@@ -182,6 +179,16 @@ class _Lane:
                 tokenized(next(remaining), options, paired=isinstance(text, tuple))
                 for text in texts
             ]
+
+    def _refuse_failed(
+        self, parts: list[tuple[TokenizedJob, list[Text]]], special: bool, error: RefusalError
+    ) -> None:
+        """Refuse the job whose text has failed: of several, each is encoded alone."""
+        if len(parts) == 1:
+            parts[0][0].refusal = _refusal(error)
+            return
+        for part in parts:
+            self._encode_alike([part], special)
 
 
 def _way(part: tuple[TokenizedJob, list[Text]]) -> tuple[bool, bool]:
@@ -192,8 +199,11 @@ def _way(part: tuple[TokenizedJob, list[Text]]) -> tuple[bool, bool]:
     return job.job.message.tokenization.add_special_tokens, pieces
 
 
-def _not_tokenized(error: Exception) -> RefusalError:
-    return RefusalError("invalid_request", f"the text cannot be tokenized: {error}")
+def _refusal(error: BaseException) -> RefusalError:
+    """Raises what is neither an Exception nor a panic."""
+    if not isinstance(error, RefusalError):
+        return not_tokenized(error)
+    return error.with_traceback(None)  # that leads back to the job: a cycle
 
 
 def _is_over(job: TokenizedJob) -> bool:

@@ -2,13 +2,17 @@
 
 from starlette.types import Scope
 
-from server.access_log.line_writer import LineWriter
 from server.access_log.lines import LineFormat
 from server.metrics.families import Count
 from server.metrics.request_record import RequestRecord
 from server.settings.server_config import LogFormat
+from workers.contract.process.line_writer import PIPE_BUF, LineWriter
 
 _STDOUT = 1
+_GATHER_S = 0.1
+"""A turn of the writer's thread costs more than many lines."""
+_PIPE_BYTES = 64 << 10
+"""What a pipe holds, as a rule."""
 
 
 class AccessLog:
@@ -19,7 +23,13 @@ class AccessLog:
         writes such lines to the same standard output."""
         lines = LineFormat(form)
         self._line = lines.line
-        self._writer = LineWriter(_STDOUT, dropped.add, lines.dropped, alone=alone)
+        self._writer = LineWriter(
+            _STDOUT,
+            lines.dropped,
+            dropped.add,
+            gather_s=_GATHER_S,
+            block_bytes=_PIPE_BYTES if alone else PIPE_BUF,
+        )
         self._write = self._writer.write
 
     def add(self, scope: Scope, record: RequestRecord) -> None:

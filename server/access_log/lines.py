@@ -54,8 +54,8 @@ class LineFormat:
     def dropped(self, lines: int) -> bytes:
         """A line for so many that nobody will ever see."""
         if self._is_json:
-            return _encode({"time": self._now(), "dropped": lines})
-        return f"{self._now()} dropped={lines}".encode()
+            return _encode({"time": self._now(), "dropped": lines}) + b"\n"
+        return f"{self._now()} dropped={lines}\n".encode()
 
     def _json(
         self, record: RequestRecord, client: str | None, method: str | None, path: bytes | None
@@ -77,7 +77,7 @@ class LineFormat:
             None if first_token is None else first_token * 1e6 // 1.0 / 1e6,
             record.total_s * 1e6 // 1.0 / 1e6,
         )
-        return _encode(line)
+        return _encode(line) + b"\n"
 
     def _text(
         self, record: RequestRecord, client: str | None, method: str | None, path: bytes | None
@@ -92,7 +92,7 @@ class LineFormat:
             f"output_tokens={record.output_tokens} "
             f"queue={'-' if queue is None else f'{queue:.6f}'} "
             f"first_token={'-' if first_token is None else f'{first_token:.6f}'} "
-            f"total={record.total_s:.6f}"
+            f"total={record.total_s:.6f}\n"
         )
         return line.encode()
 

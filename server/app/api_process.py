@@ -27,12 +27,14 @@ import uvloop
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.app.reload import Certificate, Reload
+from server.lasting_task import lasting_task
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
 from server.wire.http_protocol import WireProtocol
 from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
+from workers.contract.process.log import open_log
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
@@ -60,7 +62,7 @@ class DrainingServer(uvicorn.Server):
 
     def _on_drain_signal(self) -> None:
         if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
+            self._draining = lasting_task(self._drain(), "drain")
         else:
             self._service.cut()
 
@@ -96,7 +98,7 @@ async def serve(
     CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     _calm_collector()
-    beating = asyncio.create_task(_beat())
+    beating = lasting_task(_beat(), "heartbeat")
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
     if service.access_log is not None:
@@ -150,11 +152,7 @@ def main() -> None:
     exit_with_parent()
     file, descriptor, index = sys.argv[1:]
     config = _read_config(config_file := Path(file))
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s api: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    open_log("api", config.log_level)
     listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config_file, config, listener, index=int(index)))

@@ -5,7 +5,6 @@ number. SIGTERM ends it; what it was doing goes on at the next start.
 """
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from server.keys.client_keys import ClientKeys
 from server.settings.server_config import ServerConfig, State
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
+from workers.contract.process.log import open_log
 from workers.contract.supervision import exit_with_parent
 
 _SHARE = 0.5
@@ -84,11 +84,7 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     exit_with_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ServerConfig)
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s batches: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    open_log("batches", config.log_level)
     with suppress(asyncio.CancelledError):
         uvloop.run(run_batches(config))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from engine_core.job import RefusalError
 from engine_core.prefix_groups.find_groups import find_groups
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.generation.plan import GenerationPlan
@@ -86,14 +87,24 @@ def with_ids(
 
 
 def ids_of(tokenizer: Tokenizer, texts: Sequence[tuple[str, bool]]) -> list[bytes]:
-    """The ids (int32 bytes) of each text, with special tokens added or not."""
+    """The ids (int32 bytes) of each text, with special tokens added or not. A text that cannot be
+    tokenized has none: the engine refuses it."""
     ids = [b""] * len(texts)
     for special in {special for _, special in texts}:
         own = [at for at, (_, each) in enumerate(texts) if each == special]
-        encoded = tokenizer.encode([texts[at][0] for at in own], add_special_tokens=special)
+        encoded = _encoded(tokenizer, [texts[at][0] for at in own], special)
         for at, tokens in zip(own, encoded, strict=True):
             ids[at] = tokens
     return ids
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str], special: bool) -> list[bytes]:
+    try:
+        return tokenizer.encode(texts, add_special_tokens=special)
+    except RefusalError:
+        if len(texts) == 1:
+            return [b""]
+        return [ids for text in texts for ids in _encoded(tokenizer, [text], special)]
 
 
 def may_share(row: Row) -> bool:

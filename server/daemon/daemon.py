@@ -32,6 +32,7 @@ from server.settings.server_config import ServerConfig
 from server.settings.setting_names import SettingNames
 from server.settings.settings import ServeCommand, SettingsError
 from server.settings.tls import unverified_context
+from workers.contract.process.log import TIME_FORMAT
 
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107
@@ -207,5 +208,5 @@ class _Formatter(logging.Formatter):
 
 def _log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", TIME_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from server.daemon.child_commands import Part
 from server.daemon.running_part import RunningPart
+from server.lasting_task import lasting_task
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _GRACE_S = 1.0
@@ -25,7 +26,7 @@ class KeptRunning:
         self._part = part
         self._on_restart = on_restart
         self._child = RunningPart(part)
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        self._keeping = lasting_task(self._keep(), f"{part.title} kept running")
 
     @property
     def child(self) -> RunningPart:

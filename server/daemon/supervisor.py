@@ -15,6 +15,7 @@ from server.daemon.child_commands import Part
 from server.daemon.hangup import Hangup
 from server.daemon.kept_running import KeptRunning
 from server.daemon.running_part import RunningPart
+from server.lasting_task import lasting_task
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 _READY_POLL_S = 0.05
@@ -26,9 +27,9 @@ _LAST_WORDS_S = 1.0
 """After a second signal: for the API processes to answer their clients."""
 _TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
-_DRAIN_MARGIN_S = 6.0
+_DRAIN_MARGIN_S = 7.0
 """Beyond the drain timeout, for an API process to close and exit: a second for last answers, two
-for connections, one each for traces and the access log."""
+for connections, one each for traces, the access log and the log."""
 
 _log = logging.getLogger("penstock")
 
@@ -158,7 +159,7 @@ class Supervisor:
     async def _serve(self) -> int:
         """Until a signal comes or a part dies; then the requests in flight are finished."""
         self._serving = True
-        watch = asyncio.create_task(self._watch())
+        watch = lasting_task(self._watch(), "watch of heartbeats")
         for child in self._children:
             child.exit.add_done_callback(partial(self._on_exit, child))
         await _first(self._died.wait(), self._stop.wait())
@@ -275,11 +276,13 @@ def _cause(ended: Sequence[RunningPart]) -> RunningPart:
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Until one of them is over; the others are cancelled."""
+    """Until one of them is over; the others are cancelled. Raises what that one has raised."""
     tasks = [asyncio.create_task(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+    for task in done:
+        task.result()
 
 
 async def _wait(children: list[RunningPart], seconds: float | None) -> None:

@@ -106,10 +106,10 @@ def _tokens_around(model: Model, query: str | None, instruction: str | None) -> 
     reranking = model.served.execution.model.reranking
     if reranking is not None and query is not None:
         pieces = reranking.known_template.filled(query, instruction)
-        encodings = model.tokenizer.raw.encode_batch_fast(pieces, add_special_tokens=False)
+        encodings = model.tokenizer.encodings(pieces, add_special_tokens=False)
         return sum(len(encoding.ids) for encoding in encodings)
     around = "" if query is None else (query, "")
-    (encoding,) = model.tokenizer.raw.encode_batch_fast([around])
+    (encoding,) = model.tokenizer.encodings([around])
     return len(encoding.ids)
 
 

@@ -44,7 +44,7 @@ def behind_prompt(tokenization: Tokenization, model: Model, prompt: str) -> Toke
 
 def _prompt_tokens(model: Model, prompt: str, *, add_special_tokens: bool) -> int:
     """The prompt's own, but for a special one at its end: sentence-transformers' rule."""
-    (encoding,) = model.tokenizer.raw.encode_batch([prompt], add_special_tokens=add_special_tokens)
+    (encoding,) = model.tokenizer.encodings([prompt], add_special_tokens=add_special_tokens)
     return len(encoding.ids) - sum(encoding.special_tokens_mask[-1:])
 
 

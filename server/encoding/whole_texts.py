@@ -46,4 +46,5 @@ async def in_thread(work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
+        running.exception()  # nobody asks for it any more
         raise

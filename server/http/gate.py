@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.client.pending_jobs import EngineError
+from engine_core.job import RefusalError
 from server.errors import APIError
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, note_error
@@ -106,7 +107,7 @@ class Gate:
             response = await handler(Request(scope, receive))
         except APIError as error:
             response = ErrorAnswer(error)
-        except EngineError as error:
+        except (EngineError, RefusalError) as error:
             response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
 

@@ -82,7 +82,7 @@ def _of_generator(
 def _token_ids(tokenizer: Tokenizer, template: RerankTemplate, key: str) -> tuple[int, ...]:
     ids: list[int] = []
     for text in template.answers:
-        (encoding,) = tokenizer.raw.encode_batch_fast([text], add_special_tokens=False)
+        (encoding,) = tokenizer.encodings([text], add_special_tokens=False)
         if len(encoding.ids) != 1:
             reason = f"{text!r} has to be one token of this model; it is {len(encoding.ids)}"
             raise SetupError(key, reason)

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Response
 
 from engine_core.client.pending_jobs import EngineError
+from engine_core.job import RefusalError
 from server.errors import APIError, ErrorCode
 from server.http.error_answer import ErrorAnswer
 from server.schemas.tei import TEIError, TEIErrorType
@@ -47,7 +48,7 @@ def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitab
             return await handler(*args, **kwargs)
         except APIError as error:
             return _answer(error)
-        except EngineError as error:
+        except (EngineError, RefusalError) as error:
             return _answer(APIError.from_engine(error))
 
     return answer

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine_core.fair_queuing.key_share import KeyShare
 from server.errors import APIError
+from server.lasting_task import lasting_task
 from server.templates.process_handle import ProcessEndedError, ProcessHandle
 from server.templates.protocol import (
     CPU_SECONDS,
@@ -80,7 +81,7 @@ class TemplateClient:
     def start(self) -> None:
         """Start the process, if there is a template; the log gets what is wrong with it."""
         if self._template is not None:
-            self._keeper = asyncio.create_task(self._keep())
+            self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
         """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given

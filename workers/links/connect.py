@@ -1,7 +1,6 @@
 """Connects the stages of a pipeline, by the transport that suits their devices."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from workers.contract.config import TransportName, WorkerConfig
@@ -10,12 +9,11 @@ from workers.links.transport import Links, PipelineError
 _logger = logging.getLogger(__name__)
 
 
-def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Links:
+def connect(worker: WorkerConfig) -> Links:
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
-    `on_failure` is called in another thread if a link breaks while steps run. Raises PipelineError,
-    SymmetricMemoryError or StreamCounterError.
+    Raises PipelineError, SymmetricMemoryError or StreamCounterError.
     """
     config = worker.execution
     if config.num_stages == 1:
@@ -24,7 +22,7 @@ def connect(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -
     if config.device_type == "cpu":
         from workers.links.gloo import connect_gloo  # noqa: PLC0415
 
-        return connect_gloo(worker, on_failure)
+        return connect_gloo(worker)
     return _connect_gpus(worker)
 
 

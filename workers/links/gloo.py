@@ -9,7 +9,7 @@ other in a ring.
 
 import queue
 import threading
-from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -49,31 +49,31 @@ class GlooSender:
         destination: int,
         group: dist.ProcessGroup,
         depth: int,
-        on_failure: Callable[[PipelineError], None],
     ) -> None:
         self._destination = destination
         self._group = group
         self._queue: queue.Queue[torch.Tensor] = queue.Queue(depth)
-        self._on_failure = on_failure
         threading.Thread(target=self._send_all, name="activation-sender", daemon=True).start()
 
     def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
         del step, reused
         self._queue.put(hidden)
 
-    def _send_all(self) -> None:
-        try:
-            while True:
-                dist.send(self._queue.get(), dst=self._destination, group=self._group)
-        except RuntimeError as error:
-            reason = f"nothing reaches stage {self._destination}: {error}"
-            self._on_failure(PipelineError(reason))
+    def _send_all(self) -> NoReturn:
+        """The thread, whose error ends the process."""
+        while True:
+            hidden = self._queue.get()
+            try:
+                dist.send(hidden, dst=self._destination, group=self._group)
+            except RuntimeError as error:
+                reason = f"nothing reaches stage {self._destination}: {error}"
+                raise PipelineError(reason) from error
 
 
-def connect_gloo(worker: WorkerConfig, on_failure: Callable[[PipelineError], None]) -> Links:
+def connect_gloo(worker: WorkerConfig) -> Links:
     """Connect this stage to its neighbours, and send one row over every edge to test it.
 
-    Every stage must call this. `on_failure` is called in the sending thread if a send fails.
+    Every stage must call this. A send that fails ends the process.
     """
     config, stage = worker.execution, worker.stage
     with joined(worker):
@@ -84,6 +84,6 @@ def connect_gloo(worker: WorkerConfig, on_failure: Callable[[PipelineError], Non
         previous = GlooReceiver(stage - 1, edges[stage - 1], row)
         previous.receive(-1, 1)
     if stage < config.num_stages - 1:
-        next_stage = GlooSender(stage + 1, edges[stage], config.max_depth, on_failure)
+        next_stage = GlooSender(stage + 1, edges[stage], config.max_depth)
         next_stage.send(-1, row, reused=False)
     return Links(previous, next_stage)

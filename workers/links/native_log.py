@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,10 +17,9 @@ _GLOO = re.compile(r"\[.*?:\d+\] (?P<level>DEBUG|INFO|WARN|ERROR) (?P<text>.*)")
 def native_lines_logged(logger: logging.Logger) -> Generator[None]:
     """Capture the process's standard error, and log its lines at the end.
 
-    For libraries such as gloo whose output cannot be redirected. Log lines of other threads within
-    the block would be logged as the library's.
+    For libraries such as gloo whose output cannot be redirected. The log itself has a descriptor of
+    its own (`contract/process/standard_error.py`).
     """
-    sys.stderr.flush()
     own = os.dup(_STDERR)
     with tempfile.TemporaryFile("w+", errors="replace") as written:
         os.dup2(written.fileno(), _STDERR)

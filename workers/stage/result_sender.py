@@ -3,9 +3,8 @@ or when the device is done with it."""
 
 import queue
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 import torch
@@ -56,20 +55,19 @@ class _Queued:
 
 class QueuedSender:
     """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
-    that the launching thread never waits for the device."""
+    that the launching thread never waits for the device. The device's errors end that thread, and
+    so the process."""
 
     def __init__(
         self,
         engine: EngineLink,
         stage: int,
-        on_failure: Callable[[Exception], None],
         device: torch.device,
         tokens: TokenSender | None = None,
     ) -> None:
-        """`engine` and `tokens` are links of the thread's own; `on_failure` ends the process."""
+        """`engine` and `tokens` are links of the thread's own."""
         self.timer = DeviceTimer()
         self._engine, self._stage, self._tokens = engine, stage, tokens
-        self._on_failure = on_failure
         self._device = device
         self._queue: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="results", daemon=True).start()
@@ -78,20 +76,17 @@ class QueuedSender:
         on_host = None if result is None else result.to_host()
         self._queue.put(_Queued(step, on_host, self.timer.sent()))
 
-    def _run(self) -> None:
+    def _run(self) -> NoReturn:
         times = DeviceTimes(EventClock())
-        try:
-            # A thread's current device is the first GPU, unless it says otherwise.
-            torch.cuda.set_device(self._device)
-            while True:
-                queued = self._queue.get()
-                of_step = times.wait(queued.marks)
-                report = _report(self._stage, queued.step, queued.result)
-                if self._tokens is not None and not isinstance(report, StageReport):
-                    self._tokens.send(report)
-                self._engine.send(msgspec.structs.replace(report, times=of_step))
-        except Exception as error:  # the device's own errors surface here
-            self._on_failure(error)
+        # A thread's current device is the first GPU, unless it says otherwise.
+        torch.cuda.set_device(self._device)
+        while True:
+            queued = self._queue.get()
+            of_step = times.wait(queued.marks)
+            report = _report(self._stage, queued.step, queued.result)
+            if self._tokens is not None and not isinstance(report, StageReport):
+                self._tokens.send(report)
+            self._engine.send(msgspec.structs.replace(report, times=of_step))
 
 
 def _report(stage: int, step: int, result: HeadResult | None) -> StepOutput | StageReport:

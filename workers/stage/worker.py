@@ -2,7 +2,6 @@
 after step."""
 
 import logging
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -24,6 +23,7 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
+from workers.contract.process.endings import end_with_threads
 from workers.contract.share import Share, StageCosts
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
@@ -69,16 +69,19 @@ def run_worker(config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]]) ->
     The failure's traceback keeps alive what the stage had on its device: whoever frees that may
     wait for a device that waits for a lost neighbour. The process is to exit while it is held.
     """
+    send_last_words = partial(_send_last_words, config.execution, config.stage)
+    # The main thread may be waiting for a message that will never come then.
+    end_with_threads(lambda _, error: send_last_words(error))
     engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
     try:
         with torch.inference_mode():
             _serve(config, context, engine)
     except Exception as error:
-        _send_last_words(config.execution, config.stage, error)
+        send_last_words(error)
         return error
 
 
-def _send_last_words(execution: ExecutionConfig, stage: int, error: Exception) -> None:
+def _send_last_words(execution: ExecutionConfig, stage: int, error: BaseException) -> None:
     """Log a failure and tell the engine core, over a socket that no other thread uses."""
     failure = WorkerFailed(stage, _explain(error), isinstance(error, PipelineError))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -99,7 +102,7 @@ def _serve(
     engine.send(WorkerBeat(config.stage, -1))
     remedy = f"lower {execution.setting('max_step_tokens')}"
     with explained("allocating what stages share", remedy):
-        links = connect(config, partial(_end_process, execution, config.stage))
+        links = connect(config)
     backends = select_backends(execution.attention_backend, attention_needs(execution))
     engine.send(WorkerConnected(config.stage, _costs(config, backends)))
     share = _answer(engine, Share)
@@ -194,8 +197,7 @@ def _result_sender(
     if runner.config.device_type == "cpu":
         return ImmediateSender(engine, runner.stage, tokens)
     own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
-    on_failure = partial(_end_process, runner.config, runner.stage)
-    return QueuedSender(own, runner.stage, on_failure, runner.device, tokens)
+    return QueuedSender(own, runner.stage, runner.device, tokens)
 
 
 def _announcement(
@@ -229,17 +231,10 @@ def _block_bytes(execution: ExecutionConfig, model: StageModel) -> int:
     return kv_block_bytes(execution.model, layers, execution.block_size, dtype)
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
     """Log a failure, and return it as one line."""
     line = " ".join(str(error).split())
     message = line if isinstance(error, _EXPLAINED) else f"{type(error).__name__}: {line}"
     _logger.debug("traceback of the failure", exc_info=error)
     _logger.error("%s", message)
     return message
-
-
-def _end_process(execution: ExecutionConfig, stage: int, error: Exception) -> NoReturn:
-    """End the process because of a failure of another thread: the main thread may be waiting for a
-    message that will now never come."""
-    _send_last_words(execution, stage, error)
-    os._exit(1)

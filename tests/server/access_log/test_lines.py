@@ -57,7 +57,7 @@ def test_text() -> None:
     line = LineFormat("text").line(served(), *POST).decode()
     assert line.split(" ", 1)[1] == (
         '10.0.0.9 "POST /v1/completions" 200 id=req-1 model=writer error=- prompt_tokens=7 '
-        "cached_tokens=4 output_tokens=16 queue=0.001235 first_token=0.250000 total=1.500000"
+        "cached_tokens=4 output_tokens=16 queue=0.001235 first_token=0.250000 total=1.500000\n"
     )
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_known_has_its_place() -> None:
     text = LineFormat("text").line(unread(), None, None, None).decode()
     assert text.split(" ", 1)[1] == (
         '- "- -" 431 id=- model=- error=head_too_large prompt_tokens=0 cached_tokens=0 '
-        "output_tokens=0 queue=- first_token=- total=0.000000"
+        "output_tokens=0 queue=- first_token=- total=0.000000\n"
     )
 
 
@@ -78,7 +78,7 @@ def test_what_is_not_known_has_its_place() -> None:
 def test_a_path_cannot_end_its_line_or_its_field(form: LogFormat) -> None:
     line = LineFormat(form).line(served(), "::1", "GET", NASTY)
     assert line.isascii() or form == "json"
-    assert not re.search(rb"[\x00-\x1f]", line)
+    assert re.findall(rb"[\x00-\x1f]", line) == [b"\n"] == [line[-1:]]
     if form == "json":
         assert json.loads(line)["path"].encode("latin-1") == NASTY
     else:

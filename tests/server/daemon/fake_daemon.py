@@ -46,8 +46,8 @@ class FakeDaemon:
         self.parts: list[Part] = []
 
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
-        """A child that on its signal to stop works for so many seconds, or "never" ends what it does before a
-        second one, or does "ignore" it. Engines and workers are of `model`."""
+        """A child that on its signal to stop works for so many seconds, or "never" ends what it
+        does before a second one, or does "ignore" it. Engines and workers are of `model`."""
         arguments = [str(self.folder), name, on_terminate]
         self._add(name, role, ["-c", CHILD, *arguments], model)
 

@@ -45,7 +45,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
         monkeypatch.setattr(peer_memory, "reaches_peers", lambda worker: reached)
         worker = worker_config(tmp_path, num_stages=2)
         worker = with_execution(worker, devices=("cuda:0", "cuda:1"), transport=transport)
-        links, execution = connect.connect(worker, lambda error: None), worker.execution
+        links, execution = connect.connect(worker), worker.execution
         slot = execution.max_step_tokens * execution.model.hidden_size * 4
         return used.pop(), links.ring_bytes // slot
 

@@ -1,0 +1,85 @@
+"""A text at which the tokenizer's library panics is refused, and nothing else is disturbed."""
+
+import select
+
+import pytest
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from engine_core.job import Job, RefusalError
+from engine_core.messages import EncodeJob
+from engine_core.panics import PanicError, as_exception
+from engine_core.tokenization.text_pieces import TextPieces
+from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
+from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
+from tests.engine_core.panicking import BAD, make_panicking
+
+LONG = "b " * SLICE_CHARACTERS
+
+
+def panicking() -> Tokenizer:
+    raw = RawTokenizer(WordLevel({"a": 0, "b": 1}, "a"))
+    raw.pre_tokenizer = WhitespaceSplit()
+    make_panicking(raw)
+    return Tokenizer(raw)
+
+
+def tokenized(threads: TokenizerThreads, *jobs: list[Text]) -> list[TokenizedJob]:
+    """Jobs that come together, in that order."""
+    for number, texts in enumerate(jobs):
+        threads.put(Job(b"client", EncodeJob(number), len(texts), 0), texts)
+    done: dict[int, TokenizedJob] = {}
+    while len(done) < len(jobs):
+        assert select.select([threads.fileno()], [], [], 30)[0], "a thread has ended"
+        done |= {finished.job.message.id: finished for finished in threads.take()}
+    return [done[number] for number in range(len(jobs))]
+
+
+def is_refused(job: TokenizedJob) -> bool:
+    if job.refusal is None:
+        return False
+    assert job.refusal.code == "invalid_request"
+    assert "the text cannot be tokenized: Onig" in job.refusal.message
+    return True
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        ([BAD], ["b b"]),
+        (["b", BAD], ["b", "b b"]),
+        ([("b", BAD)], [("b", "b b")]),
+        ([LONG + BAD], [LONG]),
+        ([TextPieces(("b ", " b"), 0, BAD)], [TextPieces(("b ", " b"), 0, "b")]),
+    ],
+    ids=["text", "texts", "pair", "long", "pieces"],
+)
+def test_only_its_job_is_refused_and_the_thread_goes_on(bad: list[Text], good: list[Text]) -> None:
+    threads = TokenizerThreads(panicking(), 1_000_000)
+    for _ in range(3):
+        jobs = tokenized(threads, good, bad, good)
+        assert [is_refused(job) for job in jobs] == [False, True, False]
+        assert [len(job.tokenized) for job in (jobs[0], jobs[2])] == [len(good), len(good)]
+    (last,) = tokenized(threads, good)
+    assert last.refusal is None
+
+
+def test_encodings_refuse_it() -> None:
+    tokenizer = panicking()
+    for offsets in (False, True):
+        with pytest.raises(RefusalError, match="cannot be tokenized"):
+            tokenizer.encodings([BAD], offsets=offsets)
+    assert tokenizer.encodings(["b"])[0].ids == [1]
+
+
+def test_what_ends_a_process_is_no_panic() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        as_exception(KeyboardInterrupt())
+    plain = ValueError("plain")
+    assert as_exception(plain) is plain
+    with pytest.raises(BaseException, match="retry-limit") as caught:
+        panicking().raw.encode(BAD)
+    assert not isinstance(caught.value, Exception)
+    assert isinstance(as_exception(caught.value), PanicError)

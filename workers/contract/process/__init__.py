@@ -1,0 +1,1 @@
+"""Standard error, log and end of a process of the daemon."""
