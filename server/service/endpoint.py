@@ -79,7 +79,9 @@ class Endpoint:
 
     def asks_for_key(self, config: ServerConfig) -> bool:
         """Whether a daemon that has API keys answers only those who send one."""
-        return config.metrics_key if self._needs_key == "metrics_key" else self._needs_key
+        if self._needs_key == "metrics_key":
+            return config.metrics_key
+        return self._needs_key
 
     def answered_by(self, handler: Handler) -> Handler:
         """Decorates the handler."""

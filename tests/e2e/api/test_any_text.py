@@ -38,10 +38,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/chat/completions",
         {**TALK, "messages": [{"role": "user", "content": [{"type": "text", "text": MARK}]}]},
     ),
-    "chat call": (
-        "/v1/chat/completions",
-        {**TALK, "messages": [{"role": "assistant", "name": MARK, "tool_calls": [CALL]}]},
-    ),
     "chat continued": (
         "/v1/chat/completions",
         {
@@ -77,6 +73,9 @@ CLASSIFIED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+CALLING = {**TALK, "messages": [{"role": "assistant", "name": MARK, "tool_calls": [CALL]}]}
+
+
 def filled(body: dict[str, Any], raw: str) -> bytes:
     """The body with `raw`, JSON without its quotes, where it says MARK."""
     return json.dumps(body).replace(MARK, raw).encode()
@@ -92,6 +91,13 @@ def post(daemon: Daemon, path: str, content: bytes) -> httpx.Response:
 def test_any_text_is_taken(demo: Daemon, path: str, body: dict[str, Any], text: str) -> None:
     answer = post(demo, path, filled(body, json.dumps(text)[1:-1]))
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_any_text_of_a_call_comes_to_the_template(demo: Daemon, text: str) -> None:
+    """The demo model's writes no calls."""
+    answer = post(demo, "/v1/chat/completions", filled(CALLING, json.dumps(text)[1:-1]))
+    assert answer.json()["error"]["param"] == "messages[0].tool_calls"
 
 
 @pytest.mark.parametrize(("path", "body"), CLASSIFIED.values(), ids=CLASSIFIED)

@@ -49,7 +49,7 @@ ENDPOINTS = [
         {
             "messages": [
                 {"role": "system", "content": "a"},
-                {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "b"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}]},
             ],
             **GENERATION,
         },

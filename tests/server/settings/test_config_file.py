@@ -54,6 +54,7 @@ models:
     device: cuda:1
     dtype: bfloat16
     task: embed
+    ignore_config_keys: [a, b.c]
     load_format: dummy
     attention_backend: triton
     pipeline_stages: 2
@@ -104,6 +105,7 @@ def writer(folder: Path) -> ModelSettings:
         device="cuda:1",
         dtype="bfloat16",
         task="embed",
+        ignore_config_keys=("a", "b.c"),
         load_format="dummy",
         attention_backend=AttentionBackendName.TRITON,
         pipeline_stages=2,
