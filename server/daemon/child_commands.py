@@ -36,6 +36,13 @@ _WORKER_SETTINGS = NO_MULTICAST | {
     "GOMP_SPINCOUNT": "1000",
 }
 
+_CPU_WORKER_SETTINGS = {
+    # oneDNN and torch's layer above it each keep 1,024 products, half a megabyte for each number of
+    # rows and shape of weight. A new one costs a millisecond. Torch takes none below 1.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+    "LRU_CACHE_CAPACITY": "128",
+}
+
 _API_SETTINGS = {
     # glibc would keep what large bodies and answers took, once a few have been freed. Bytes.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
@@ -105,6 +112,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
         environment=child_environment(
             compute_threads=execution.threads,
             settings=_WORKER_SETTINGS
+            | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else {})
             | {
                 VISIBLE_DEVICES: visible_devices(execution.gpus),
                 # Torch's symmetric memory makes its sockets there (symm_mem-PID).
