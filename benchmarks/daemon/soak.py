@@ -1,4 +1,4 @@
-"""`python -m benchmarks.daemon.soak`: the memory of the demo models' workers under steps of every size.
+"""`python -m benchmarks.daemon.soak`: workers' memory under steps of every size.
 
 Clients of both models send prompts, and lists of texts, of lengths drawn at random, each the next
 one as soon as it is answered. Asked of a worker: at the end at most 1.5 times what it had in memory

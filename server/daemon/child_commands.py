@@ -37,10 +37,11 @@ _WORKER_SETTINGS = NO_MULTICAST | {
 }
 
 _CPU_WORKER_SETTINGS = {
-    # oneDNN and torch's layer above it each keep 1,024 products, half a megabyte for each number of
-    # rows and shape of weight. A new one costs a millisecond. Torch takes none below 1.
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
-    "LRU_CACHE_CAPACITY": "128",
+    # oneDNN keeps 1,024 primitives, and torch as many descriptions of them. A product of a weight
+    # and another number of rows has two, together half a megabyte, and takes a millisecond to make.
+    # This is enough for 50 numbers of rows. Torch crashes with none of its own.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+    "LRU_CACHE_CAPACITY": "256",
 }
 
 _API_SETTINGS = {

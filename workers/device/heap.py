@@ -7,19 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SECONDS_BETWEEN = 10.0
+"""Of the thread's CPU time, so that it costs the same part of it on a busy machine."""
+
 _FREED_BYTES = 64 << 20
 """What a worker may have in memory beyond what it had after the last time."""
 
 
 class HeapTrimmer:
-    """Gives freed memory back to the kernel, at most once in ten seconds.
+    """Gives freed memory back to the kernel, at most once in ten seconds of work.
 
     Steps have temporaries of many sizes, and what oneDNN keeps lies between them. So a later step
     finds no gap of its size, and the heap grows with the variety of steps. To give back and fault
-    in again takes some 30 ms.
+    in again takes up to 0.1 s.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         # Only glibc has it, and only glibc needs it.
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
