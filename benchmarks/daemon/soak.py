@@ -106,8 +106,8 @@ def _verdict(name: str, ready: float, samples: list[_Sample], warm_up: float, fa
     end = samples[-1].minute
     warm = [s.resident for s in samples if warm_up - 1 <= s.minute <= warm_up]
     last = [s.resident for s in samples if s.minute >= end - 1]
-    third = [(s.minute, s.resident) for s in samples if s.minute >= end * 2 / 3]
-    growth = float(np.polyfit(*zip(*third, strict=True), 1)[0])
+    third = [s for s in samples if s.minute >= end * 2 / 3]
+    growth = float(np.polyfit([s.minute for s in third], [s.resident for s in third], 1)[0])
     ratio, peak = max(last) / max(warm), max(s.resident for s in samples)
     is_met = ratio <= _RATIO and growth <= _MB_A_MINUTE
     milliseconds = 1e3 * (samples[-1].cpu - samples[0].cpu) / max(1, samples[-1].answers)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SECONDS_BETWEEN = 10.0
-"""Of the thread's CPU time, so that it costs the same part of it on a busy machine."""
+"""CPU time of the thread, so that a busy machine does not make it dearer."""
 
 _FREED_BYTES = 64 << 20
 """What a worker may have in memory beyond what it had after the last time."""
