@@ -1,1 +1,1 @@
-"""The device of a stage: copies from and to the host, timing, measured numbers."""
+"""The device of a stage: copies from and to the host, timing, measured numbers, a CPU's heap."""

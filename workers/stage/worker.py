@@ -25,6 +25,7 @@ from workers.contract.messages import (
 from workers.contract.model_config import ModelConfigError
 from workers.contract.process.endings import end_with_threads
 from workers.contract.share import Share, StageCosts
+from workers.device.heap import HeapTrimmer
 from workers.links.connect import connect
 from workers.links.engine_link import EngineLink
 from workers.links.step_inbox import StepInbox
@@ -122,8 +123,11 @@ def _serve(
     engine.send(WorkerReady(config.stage))
     beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
     start_heartbeat(beats, config.stage, lambda: stage.last_finished_step)
+    trimmer = HeapTrimmer() if execution.device_type == "cpu" else None
     while True:
         stage.run(inbox.next_step())
+        if trimmer is not None:
+            trimmer.after_step()
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:

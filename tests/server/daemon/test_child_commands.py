@@ -152,6 +152,8 @@ def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
     kind = device.partition(":")[0]
+    bounded = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY" in worker.environment for worker in workers]
+    assert bounded == [kind == "cpu"] * 4
     assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
 
 
