@@ -62,7 +62,6 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
     _log_to_stderr(settings.log_level)
     raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
-    sweep_private_folders()
     with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
         credentials = Credentials(command)
         port = listener.getsockname()[1]
@@ -158,6 +157,7 @@ def _socket_folder() -> Generator[tuple[Path, TextIO]]:
     """
     with ExitStack() as stack:
         with _room_for("make a folder for sockets"):
+            sweep_private_folders()
             folder, announcement = stack.enter_context(private_folder())
         if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
             raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")

@@ -9,7 +9,7 @@ from server.settings.api_keys import APIKey
 from server.settings.server_config import State, state_folder
 from server.settings.storage_settings import NO_STATE
 from server.state.database_file import StateFolderError
-from server.state.state_lock import StateLock
+from server.state.state_lock import NoStateFolderError, StateLock
 
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
@@ -30,7 +30,11 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
     try:
         lock = StateLock(folder, [(key.digest, key.owner) for key in keys if key.is_named])
     except StateFolderError as error:
-        _log.warning("%s; no files and batches: --state-dir names another folder, or none", error)
+        # Nobody has asked for the default folder.
+        is_missed = setting is not None or not isinstance(error, NoStateFolderError)
+        level = logging.WARNING if is_missed else logging.INFO
+        message = "%s; no files and batches: --state-dir names another folder, or none"
+        _log.log(level, message, error)
         yield State(fault=_UNUSABLE)
         return
     try:

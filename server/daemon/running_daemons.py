@@ -35,10 +35,15 @@ def private_folder() -> Generator[tuple[Path, TextIO]]:
     """
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
-        with (folder / _FILE).open("w") as file:
+        file = (folder / _FILE).open("w")
+        try:
             # Who looks for daemons holds it for a moment.
             fcntl.flock(file, fcntl.LOCK_EX)
             yield folder, file
+        finally:
+            # What a full disk has refused was said when it was written.
+            with suppress(OSError):
+                file.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -15,6 +15,10 @@ from server.state.state_folder import DATABASE, StateFolder
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 
 
+class NoStateFolderError(StateFolderError):
+    """The folder cannot be made or written, as in a container that may not write."""
+
+
 class StateLock:
     """Holds the folder for one daemon, for as long as its process lives. Its processes open the
     database with `token`."""
@@ -26,7 +30,7 @@ class StateLock:
             _make_private(folder)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
         except OSError as error:
-            raise StateFolderError(f"{folder} cannot be written: {error.strerror}") from None
+            raise NoStateFolderError(f"{folder} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

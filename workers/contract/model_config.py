@@ -118,9 +118,16 @@ def read_json(path: Path) -> dict[str, Any]:
 def decoded(path: Path, kind: type[ValueT]) -> ValueT:
     """The value in `path`. Raises ModelConfigError, naming the file, unless it is a `kind`."""
     try:
-        # Python's own reader: it knows Infinity and NaN, which Python also writes.
-        return msgspec.convert(json.loads(path.read_bytes()), kind)
+        return msgspec.convert(_json_value(path.read_bytes()), kind)
     except FileNotFoundError:
         raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
     except (OSError, RecursionError, ValueError) as error:
         raise ModelConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _json_value(data: bytes) -> Any:
+    """Raises RecursionError or ValueError."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)  # it knows Infinity and NaN, which Python writes

@@ -89,3 +89,15 @@ def test_a_folder_that_is_damaged_stops_no_start(
 def test_one_that_is_not_wanted_is_not_looked_at() -> None:
     with held_state("none", ()) as state:
         assert (state.folder, state.switched_off) == (None, True)
+
+
+def test_a_second_daemon_of_a_user_is_told_which_flag_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with held_state(None, ()), held_state(None, ()) as second:
+        assert second.folder is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "another daemon's" in record.getMessage()
+    assert "--state-dir" in record.getMessage()
