@@ -61,7 +61,7 @@ class Endpoint:
         self.relevance = relevance if variant_of is None else variant_of.relevance
         self.variant_of = variant_of
         self.order = order
-        self._needs_key = needs_key
+        self._needs_key: bool | Literal["metrics_key"] = needs_key
         self._handler: Handler | None = None
 
     @property
