@@ -123,12 +123,13 @@ def test_no_slash_leads_to_what_is_not_there(deep_deployment):
 def test_no_answer_names_the_scheme_the_host_or_the_port(deployment):
     routes = list(deployment.http.get("/openapi.json").json()["paths"])
     paths = [*routes, "/docs", "/openapi.json", "/v1/models/", "/nothing", "/status-page/page.html"]
+    # Numbers of metrics and times may have the digits of a port, but not behind a host.
+    named = re.compile(rf"inner\.example|[\w\]]:(8123|{deployment.http.base_url.port})\b")
     for path in paths:
         for method in ("GET", "POST"):
             answer = deployment.http.request(method, path, headers={"host": "inner.example:8123"})
-            told = f"{answer.headers} {answer.text}"
-            for name in ("inner.example", "8123", f":{deployment.http.base_url.port}"):
-                assert name not in told, (method, path, name)
+            found = named.search(f"{answer.headers} {answer.text}")
+            assert found is None, (method, path, found)
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
