@@ -39,7 +39,7 @@ class Gate:
         self._open = {
             endpoint.handler
             for endpoint in service.registry.endpoints
-            if not endpoint.asks_for_key(service.config)
+            if not endpoint.requires_key(service.config)
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -77,7 +77,7 @@ class Endpoint:
             raise NotImplementedError(f"{self.method} {self.path} has no handler")
         return self._handler
 
-    def asks_for_key(self, config: ServerConfig) -> bool:
+    def requires_key(self, config: ServerConfig) -> bool:
         """Whether a daemon that has API keys answers only those who send one."""
         if self._needs_key == "metrics_key":
             return config.metrics_key
