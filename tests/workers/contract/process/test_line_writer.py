@@ -23,9 +23,9 @@ def says(lines: int) -> bytes:
 def pipe() -> Iterator[tuple[int, int]]:
     ends = os.pipe()
     yield ends
-    for end in ends:
-        with suppress(OSError):
-            os.close(end)
+    # A writer's thread may still have the other end, whose number must not become another pipe's.
+    with suppress(OSError):
+        os.close(ends[0])
 
 
 def drained(reader: int, until: bytes) -> bytes:
