@@ -18,14 +18,14 @@ class BatchHealth:
         self.runs = False
 
     def wait(self, reason: object) -> None:
-        """They wait, for this reason, of which the first is logged."""
+        """Note that batches wait, for this reason. The first one is logged."""
         if not self._reason:
             self._reason = str(reason)
             _log.warning("files and batches wait (--state-dir): %s", reason)
         self._set(runs=False)
 
     def run(self) -> None:
-        """They run."""
+        """Note that batches run."""
         if self._reason:
             self._reason = ""
             _log.info("files and batches go on")
