@@ -3,6 +3,7 @@
 They are those that stopped a daemon of penstock for everybody else once, at their full size.
 """
 
+import json
 import random
 import socket
 import string
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from benchmarks.attacks.fuzzed_requests import FuzzedRequests
 from benchmarks.attacks.target import EMBEDDER, GENERATOR, Target
 
 _LARGEST_BODY = 8 << 20
@@ -167,6 +169,20 @@ def bad_requests(target: Target) -> None:
     _forever()
 
 
+def fuzzed_requests(target: Target) -> None:
+    """Requests of every kind, spoilt somewhere; each of four clients draws its own."""
+    _, document = target.answer("GET", "/openapi.json", None, target.headers())
+
+    def ask(seed: int) -> None:
+        requests = FuzzedRequests(json.loads(document), seed)
+        while True:
+            requests.send(target)
+
+    for seed in range(4):
+        _crowd(1, lambda seed=seed: ask(seed))
+    _forever()
+
+
 ATTACKS: tuple[Attack, ...] = (
     unread_stream,
     unread_answers,
@@ -184,6 +200,7 @@ ATTACKS: tuple[Attack, ...] = (
     many_connections,
     large_grammars,
     bad_requests,
+    fuzzed_requests,
 )
 
 

@@ -2,12 +2,17 @@
 
 import http.client
 import json
+import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 GENERATOR, EMBEDDER = "penstock-demo", "all-MiniLM-L6-v2"
 _AT_ONCE = 1 << 20
+_SERVER_ERRORS = re.compile(
+    rb'^penstock_http_requests_total\{.*status="5..".*\} (\S+)$', re.MULTILINE
+)
 
 
 class Target(NamedTuple):
@@ -45,17 +50,35 @@ class Target(NamedTuple):
 
     def ask(self, path: str, body: Any, timeout: float = 300) -> int:
         """The status of an answer that is read; 0 for a connection that broke."""
+        return self.answer("POST", path, encoded(body), self.headers(), timeout)[0]
+
+    def server_errors(self) -> int:
+        """How many requests the daemon has answered with 500 to 599."""
+        _, metrics = self.answer("GET", "/metrics", None, self.headers())
+        return int(sum(map(float, _SERVER_ERRORS.findall(metrics))))
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: float = 300,
+    ) -> tuple[int, bytes]:
+        """The status and the first MiB of an answer, all of which is read; 0 if the connection
+        broke."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            client.request("POST", path, encoded(body), self.headers())
+            client.request(method, path, body, headers)
             answer = client.getresponse()
+            beginning = answer.read(_AT_ONCE)
             while answer.read(_AT_ONCE):
                 pass
         except (OSError, http.client.HTTPException):
-            return 0
+            return 0, b""
         finally:
             client.close()
-        return answer.status
+        return answer.status, beginning
 
 
 def encoded(body: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""schemathesis over the daemon's own description: no failures inside, and answers as described."""
+"""Requests made from the daemon's own description: no failures inside, and answers as described."""
 
 import json
 import subprocess
@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.attacks.fuzzed_requests import FuzzedRequests
+from benchmarks.attacks.target import Target
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS
+from tests.e2e.full_daemon import CLIENTS_PYTHON, HEADERS, KEY
 
 # What is valid by the description may still be refused: a model's name, a text too long for it, two
 # fields that exclude each other.
@@ -23,7 +25,18 @@ def bodies(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from operation.get("requestBody", {}).get("content", {}).values()
 
 
-@pytest.mark.timeout(300)
+@pytest.fixture
+def attacked(full_daemon: Daemon) -> Iterator[Target]:
+    """The daemon, which counts no failure of its own afterwards."""
+    target = Target(httpx.URL(full_daemon.url).port or 80, KEY)
+    before = target.server_errors()
+    yield target
+    assert target.server_errors() == before
+    assert full_daemon.process.poll() is None
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("attacked")
 def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     described = httpx.get(f"{full_daemon.url}/openapi.json", headers=HEADERS).json()
     # Each of them would be varied field by field, which takes four times as long.
@@ -41,4 +54,12 @@ def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     ]  # fmt: skip
     ended = subprocess.run(asked, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert full_daemon.process.poll() is None
+
+
+def test_spoilt_requests_are_no_failures_of_the_daemon(attacked: Target) -> None:
+    status, document = attacked.answer("GET", "/openapi.json", None, attacked.headers())
+    assert status == 200
+    requests = FuzzedRequests(json.loads(document), seed=3)
+    statuses = [requests.send(attacked) for _ in range(400)]
+    assert 200 in statuses
+    assert all(200 <= status < 500 for status in statuses)
