@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_core.structured.closed_objects import ClosedObjects
-from engine_core.structured.exact_numbers import inexact_keywords
+from engine_core.structured.exact_numbers import (
+    LARGEST_JOINED,
+    inexact_keywords,
+    unjoined_divisors,
+)
 from engine_core.structured.references import hoist, localize, resolved
 from engine_core.structured.schema_tree import (
     Path,
@@ -65,6 +69,11 @@ _FOLLOWED = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
         *_COUNTS,
     }
+)
+
+_UNJOINED = (
+    f"a common multiple of all multipleOf is over {LARGEST_JOINED}, and $ref, allOf, anyOf or oneOf "
+    "may join them"
 )
 
 _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
@@ -146,6 +155,8 @@ class _Rewriting:
                 _rewrite_unevaluated(schema)
         for path, schema in schemas:
             self._rewrite(schema, path)
+        for path, schema in list(unjoined_divisors(schemas)):
+            self._leave_out(schema, path, "multipleOf", _UNJOINED)
         if self._definitions:
             self._root["$defs"] = self._definitions
         return self._root
