@@ -226,7 +226,7 @@ def test_a_slow_tokenizer_is_downloaded_where_there_is_no_other(hub: Hub) -> Non
 @pytest.mark.parametrize("beside", [(), ("config.json", "tokenizer.json")])
 def test_a_repository_of_gguf_files_is_named(hub: Hub, beside: tuple[str, ...]) -> None:
     hub.files = (*beside, "Q8_0/llama-00001-of-00002.gguf")
-    with pytest.raises(ModelSourceError, match="^someone/llama holds GGUF files; GGUF is not read"):
+    with pytest.raises(ModelSourceError, match=r"^someone/llama holds GGUF files; GGUF is"):
         model_folder("someone/llama", "auto")
     assert hub.downloaded == set(beside)
     hub.files += ("config.json", "model.safetensors")
