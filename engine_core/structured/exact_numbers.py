@@ -70,13 +70,12 @@ def unjoined_divisors(schemas: list[tuple[Path, Schema]]) -> Iterator[tuple[Path
 
     Two may apply to one number wherever a schema includes another and has more in it.
     """
-    if not any(map(_joins, (schema for _, schema in schemas))):
+    divided = [entry for entry in schemas if "multipleOf" in entry[1]]
+    if not divided or not any(_joins(schema) for _, schema in schemas):
         return
     common = scale = 1
-    for path, schema in schemas:
-        if not is_number(value := schema.get("multipleOf")):
-            continue
-        divisor, finer = Fraction(str(value)), scale
+    for path, schema in divided:
+        divisor, finer = Fraction(str(schema["multipleOf"])), scale
         while (divisor * finer).denominator > 1:
             finer *= 10
         joined = math.lcm(common * finer // scale, int(divisor * finer))
