@@ -1,11 +1,18 @@
 """Numbers in a schema that llguidance, which reads them as float64 and int64, does not follow
 exactly."""
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, TypeGuard
 
-from engine_core.structured.schema_tree import Schema, as_list, as_schema
+from engine_core.structured.schema_tree import (
+    DEFINITIONS,
+    Path,
+    Schema,
+    as_list,
+    as_schema,
+)
 
 Number = int | float
 
@@ -31,6 +38,11 @@ _MOST_REMAINDERS = 10_000
 _LARGEST_DIVISOR = 2**28
 """Ten times its remainders are uint32."""
 
+LARGEST_JOINED = 2**16 - 1
+"""Divisors of one number are multiplied as uint32, even if both are their common multiple."""
+
+_JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+
 
 def inexact_keywords(schema: Schema) -> Iterator[str]:
     """The keywords of `schema` whose numbers would not be followed exactly."""
@@ -51,6 +63,32 @@ def inexact_keywords(schema: Schema) -> Iterator[str]:
     for keyword in ("const", "enum"):
         if not all(map(_is_exact, _numbers(schema.get(keyword)))):
             yield keyword
+
+
+def unjoined_divisors(schemas: list[tuple[Path, Schema]]) -> Iterator[tuple[Path, Schema]]:
+    """The schemas whose `multipleOf` would not be joined exactly with those of others.
+
+    Two may apply to one number wherever a schema includes another and has more in it.
+    """
+    divided = [entry for entry in schemas if "multipleOf" in entry[1]]
+    if not divided or not any(_joins(schema) for _, schema in schemas):
+        return
+    common = scale = 1
+    for path, schema in divided:
+        divisor, finer = Fraction(str(schema["multipleOf"])), scale
+        while (divisor * finer).denominator > 1:
+            finer *= 10
+        joined = math.lcm(common * finer // scale, int(divisor * finer))
+        if joined > LARGEST_JOINED:
+            yield path, schema
+        else:
+            common, scale = joined, finer
+
+
+def _joins(schema: Schema) -> bool:
+    beside = schema.keys() - set(DEFINITIONS)
+    several = len(beside) > 1 or len(as_list(schema.get("allOf"))) > 1
+    return several and not _JOINS.isdisjoint(beside)
 
 
 def is_number(value: Any) -> TypeGuard[Number]:

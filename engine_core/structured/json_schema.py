@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_core.structured.closed_objects import ClosedObjects
-from engine_core.structured.exact_numbers import inexact_keywords
+from engine_core.structured.exact_numbers import (
+    LARGEST_JOINED,
+    inexact_keywords,
+    unjoined_divisors,
+)
 from engine_core.structured.references import hoist, localize, resolved
 from engine_core.structured.schema_tree import (
     Path,
@@ -37,6 +41,10 @@ _IN_EMAIL = (r"(?!\.)", r"(?!.*\.\.)")
 """Look-aheads of zod's pattern for e-mail addresses: `format: email` has no such dots anyway."""
 
 _MOST_NAMES = 64
+
+_MOST_ALTERNATIVES = 2000
+"""No more lists follow upon so many. One of 16 values has 1372, which take 0.6 s to compile."""
+
 _MAX_SHOWN = 40
 
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
@@ -65,6 +73,11 @@ _FOLLOWED = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
         *_COUNTS,
     }
+)
+
+_UNJOINED = (
+    f"a common multiple of all multipleOf is over {LARGEST_JOINED}, and allOf, anyOf, oneOf or "
+    "$ref may join them"
 )
 
 _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
@@ -136,6 +149,8 @@ class _Rewriting:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._definitions = dict(as_schema(root.get("$defs")))
+        self._unique_lists: dict[str, Schema] = {}
+        self._alternatives_left = _MOST_ALTERNATIVES
         self.unheld: list[Unheld] = []
 
     def result(self) -> Schema:
@@ -146,6 +161,8 @@ class _Rewriting:
                 _rewrite_unevaluated(schema)
         for path, schema in schemas:
             self._rewrite(schema, path)
+        for path, schema in list(unjoined_divisors(schemas)):
+            self._leave_out(schema, path, "multipleOf", _UNJOINED)
         if self._definitions:
             self._root["$defs"] = self._definitions
         return self._root
@@ -159,7 +176,7 @@ class _Rewriting:
         if "format" in schema:
             _rewrite_format(schema)
         if "uniqueItems" in schema:
-            self._rewrite_unique(schema)
+            self._rewrite_unique(schema, path)
         if "propertyNames" in schema:
             self._rewrite_names(schema, path)
         if not schema.get("$ref", "#").startswith("#"):
@@ -176,21 +193,30 @@ class _Rewriting:
             schema.clear()
             schema |= keywords
 
-    def _rewrite_unique(self, schema: Schema) -> None:
+    def _rewrite_unique(self, schema: Schema, path: Path) -> None:
         """Make a list of different values of an enum alternatives."""
         items = resolved(self._root, schema.get("items"))
         values = as_list(items.get("enum"))
         plain = schema.get("type") == "array" and not {"prefixItems", "contains"} & schema.keys()
         if not (plain and 0 < len(values) <= MOST_VALUES):
             return
-        del schema["uniqueItems"], schema["items"], schema["type"]
-        lists = unique_lists(
-            [value for index, value in enumerate(values) if value not in values[:index]],
-            schema.pop("minItems", 0),
-            schema.pop("maxItems", None),
-            lambda some: self._defined(items | {"enum": some}),
-        )
-        schema["allOf"] = [*as_list(schema.get("allOf")), lists]
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        kind = json.dumps([items, least, most])
+        if kind not in self._unique_lists:
+            if self._alternatives_left <= 0:
+                self._leave_out(schema, path, "uniqueItems", "there are too many such lists")
+                return
+            lists = unique_lists(
+                [value for index, value in enumerate(values) if value not in values[:index]],
+                least,
+                most,
+                lambda some: self._defined(items | {"enum": some}),
+            )
+            self._unique_lists[kind] = self._defined(lists)
+            self._alternatives_left -= len(as_list(lists.get("anyOf")))
+        for keyword in {"uniqueItems", "items", "type", "minItems", "maxItems"} & schema.keys():
+            del schema[keyword]
+        schema["allOf"] = [*as_list(schema.get("allOf")), self._unique_lists[kind]]
 
     def _rewrite_names(self, schema: Schema, path: Path) -> None:
         """Make `propertyNames` optional properties, each with the schema of additional ones."""

@@ -46,5 +46,13 @@ def fetch(hub_id: str, patterns: list[str]) -> Path:
     return Path(folder)
 
 
+def has_files(hub_id: str, pattern: str) -> bool:
+    """Whether the hub has files of a model that match `pattern`; False if it cannot be asked."""
+    try:
+        return bool(snapshot_download(hub_id, allow_patterns=[pattern], dry_run=True))
+    except (errors.HfHubHTTPError, OSError):
+        return False
+
+
 def _reason(error: Exception) -> str:
     return str(error.__cause__ or error).splitlines()[0]

@@ -35,7 +35,7 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     if source.startswith((".", "/", "~")):
         raise ModelSourceError(f"there is no folder {source}")
     # Imported here: it takes time, and models in folders do not need it.
-    from server.models.hub_download import HubError, fetch  # noqa: PLC0415
+    from server.models.hub_download import HubError, fetch, has_files  # noqa: PLC0415
 
     weights = [] if load_format == "dummy" else [_SAFETENSORS]
     try:
@@ -44,7 +44,14 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
             folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
     except HubError as error:
         raise ModelSourceError(str(error)) from None
+    lacking = not (folder / "config.json").exists() or (weights and _lacks_weights(folder))
+    if lacking and has_files(source, "*.gguf"):
+        raise ModelSourceError(f"{source} holds GGUF files; {GGUF}")
     return folder
+
+
+def _lacks_weights(folder: Path) -> bool:
+    return not any(any(folder.glob(pattern)) for pattern in (_SAFETENSORS, _PICKLES))
 
 
 def _what_is_not_preferred(folder: Path) -> list[str]:

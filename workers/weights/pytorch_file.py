@@ -4,7 +4,6 @@ Since torch 1.6 they are zip archives, whose tensors are mapped into memory; old
 whole.
 """
 
-import pickle
 import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch
 from workers.weights.tensor_file import CheckpointError, TensorFile
 
 _ZIP = b"PK\x03\x04"
-_CAUSE = re.compile(r"WeightsUnpickler error: (.*)")
+_CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
 
 
 class _LoadedTensors:
@@ -46,9 +45,10 @@ def _load(file: Path) -> Any:
         with file.open("rb") as start:
             mapped = start.read(len(_ZIP)) == _ZIP
         return torch.load(file, weights_only=True, mmap=mapped, map_location="cpu")
-    except (pickle.UnpicklingError, RuntimeError, ValueError, OSError, EOFError, KeyError) as error:
+    except Exception as error:  # a pickle is a program, and a spoilt one may raise anything
         found = _CAUSE.search(str(error))
-        reason = found[1] if found else (str(error) or "it is truncated").splitlines()[0]
+        lines = [found[1]] if found else str(error).split("\n")
+        reason = next(filter(str.strip, lines), "it is truncated")
         raise CheckpointError(f"{file} cannot be read: {reason}") from None
 
 
@@ -57,9 +57,11 @@ def _only_tensors(file: Path, loaded: Any) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"{file} holds a {type(loaded).__name__}, not tensors by name")
     tensors: dict[str, torch.Tensor] = {}
     for name, value in cast(dict[Any, Any], loaded).items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"{file} holds a {type(name).__name__} as the name of a tensor")
         if not (isinstance(value, torch.Tensor) and value.layout == torch.strided):
             raise CheckpointError(
                 f"{file} holds {name}, a {type(value).__name__}; only dense tensors are read"
             )
-        tensors[str(name)] = value.detach()
+        tensors[name] = value.detach()
     return tensors

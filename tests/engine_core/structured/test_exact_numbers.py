@@ -1,6 +1,7 @@
 """Numbers that a schema allows, against exact arithmetic: all and no others, or the schema is
 refused."""
 
+import math
 import random
 from decimal import Decimal
 from fractions import Fraction
@@ -91,6 +92,48 @@ def test_two_bounds_are_exact_or_refused() -> None:
 def test_divisors_are_exact_or_refused(divisor: float) -> None:
     followed = follows_exactly({"type": "integer", "multipleOf": divisor})
     assert followed == (divisor in (3, 7, 10**6, 2**20, 9973))
+
+
+@pytest.mark.parametrize(
+    ("divisors", "followed"),
+    [
+        ((6, 10), True),
+        ((0.25, 1.5, 100), True),
+        ((96, 125), True),
+        ((32768, 32768), True),
+        ((4096, 27), False),
+        ((65536, 131_072), False),
+        ((100_000, 100_000), False),
+        ((0.01, 1000), False),
+    ],
+)
+def test_divisors_that_meet_are_exact_or_refused(
+    divisors: tuple[float, ...], followed: bool
+) -> None:
+    """In llguidance's uint32 the common multiple of 100,000 and itself became 14,100."""
+    parts = [{"type": "number", "multipleOf": divisor} for divisor in divisors]
+    first, *others = parts
+    within = [{"properties": {"a": part}, "required": ["a"]} for part in parts]
+    for schema in (
+        {"allOf": parts},
+        first | {"anyOf": [{"allOf": others}]},
+        {"allOf": within, "type": "object"},
+        first | {"$ref": "#/$defs/others", "$defs": {"others": {"allOf": others}}},
+    ):
+        if not followed:
+            with pytest.raises(GrammarError, match=r"^\$\.\S*multipleOf: a common multiple of all"):
+                compiled(schema)
+            continue
+        common = math.lcm(*(int(100 * divisor) for divisor in divisors)) / 100
+        wrap = (lambda x: {"a": x}) if "type" in schema and "allOf" in schema else lambda x: x
+        assert fits(schema, wrap(0))
+        assert fits(schema, wrap(int(common)))
+        assert not any(fits(schema, wrap(divisor)) for divisor in divisors if divisor != common)
+
+
+def test_large_divisors_that_never_meet_are_followed() -> None:
+    listed = {str(n): {"type": "integer", "multipleOf": n} for n in (65536, 100_000, 9973)}
+    assert fits({"properties": listed}, {"65536": 131_072, "100000": 100_000, "9973": 9973})
 
 
 @pytest.mark.parametrize("low", [2**63, 2**62])

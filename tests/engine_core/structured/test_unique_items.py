@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engine_core.structured.grammar import GrammarError
+from engine_core.structured.json_schema import decoded, rewritten
 from engine_core.structured.schema_tree import Schema
 from engine_core.structured.unique_items import unique_lists
 from tests.engine_core.structured.schemas import allows, compiled, fits
@@ -70,3 +71,25 @@ def test_a_list_of_one_or_no_value() -> None:
     assert not fits(one, ["a", "a"])
     with pytest.raises(GrammarError, match="Unsatisfiable"):
         compiled(one | {"minItems": 2})
+
+
+def unique(first: int, **keywords: Any) -> Schema:
+    return {"type": "array", "items": {"enum": [*range(first, first + 16)]}, "uniqueItems": True,
+            **keywords}  # fmt: skip
+
+
+def test_a_set_that_is_used_often_is_compiled_once() -> None:
+    """Thirty copies were a schema of 15 MB, which was refused after 15 s."""
+    listed = {f"p{n}": unique(0, description=f"{n}") for n in range(30)}
+    grammar = compiled({"properties": listed, "type": "object"})
+    assert allows(grammar, json.dumps({"p0": [0, 1], "p29": [14, 15]}))
+    assert not allows(grammar, json.dumps({"p0": [0, 1], "p29": [15, 15]}))
+
+
+def test_too_many_different_sets_are_refused_or_left_out() -> None:
+    schema = {"properties": {f"p{n}": unique(n) for n in range(3)}}
+    with pytest.raises(GrammarError, match=r"^\$\.properties\.p2\.uniqueItems: there are too many"):
+        compiled(schema)
+    text, (left_out,) = rewritten(decoded(json.dumps(schema)), closed=False)
+    assert left_out.path == ("properties", "p2", "uniqueItems")
+    assert json.loads(text)["properties"]["p2"] == {"type": "array", "items": unique(2)["items"]}

@@ -5,7 +5,8 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from server.batch_files import result_log
 from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import BatchRunner
 from server.metrics.batch_state import batches_run
-from server.state.state_folder import StateFolder
 from tests.server.batch_files.requests_file import Echo, line
 from tests.server.batch_process.test_batch_runner import ME, asked, begun, got, over, uploaded
 from tests.server.state.full_disk import fill, small_disk
@@ -26,13 +26,24 @@ RETRIES = 5
 
 
 class Waiting:
-    """A runner, and what it says."""
+    """A runner with one batch, and what it says."""
 
-    def __init__(self, state: StateFolder, said: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
-        self._caplog, self._said = caplog, said
+        self._caplog, self._said = caplog, folder / "said"
+        self.state = opened(folder / "state")
         self.backend = Echo(pause=0.001)
-        self.runner = BatchRunner(state, self.backend, 1 << 16, health=BatchHealth(said))
+        self.runner = BatchRunner(self.state, self.backend, 1 << 16, health=BatchHealth(self._said))
+        self.batch_id = self.begin()
+
+    def begin(self) -> str:
+        return begun(self.state, uploaded(self.state, *LINES))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        task = asyncio.create_task(self.runner.run())
+        yield
+        task.cancel()
 
     def runs(self) -> bool:
         return batches_run(self._said)
@@ -44,6 +55,12 @@ class Waiting:
         async with asyncio.timeout(30):
             while self.runs() != runs:  # noqa: ASYNC110 (a file says so)
                 await asyncio.sleep(0.01)
+
+    async def until_full(self, disk: "Disk") -> None:
+        """Until it waits for a disk that is full after some requests."""
+        await asked(self.backend, 20)
+        disk.is_full = True
+        await self.until(runs=False)
 
 
 @pytest.fixture
@@ -99,61 +116,50 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 async def test_a_full_disk_is_waited_for(
     tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = opened(tmp_path / "state")
-    batch_id = begun(state, uploaded(state, *LINES))
-    waiting = Waiting(state, tmp_path / "said", caplog)
-    task = asyncio.create_task(waiting.runner.run())
-    await asked(waiting.backend, 20)
-    disk.is_full = True
-    await waiting.until(runs=False)
-    await more(turns)
-    assert got(state, batch_id).status == "in_progress"
-    (line,) = waiting.lines()
-    assert "No space left on device: about" in line
-    disk.is_full = False
-    batch = await over(state, batch_id)
-    assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
-    assert waiting.runs()
-    assert waiting.lines() == [line, "files and batches go on"]
-    text = state.files.path(batch.output_file_id or "").read_text()
+    waiting = Waiting(tmp_path, caplog)
+    async with waiting.running():
+        await waiting.until_full(disk)
+        await more(turns)
+        assert got(waiting.state, waiting.batch_id).status == "in_progress"
+        (line,) = waiting.lines()
+        assert "No space left on device: about" in line
+        disk.is_full = False
+        batch = await over(waiting.state, waiting.batch_id)
+        assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
+        assert waiting.runs()
+        assert waiting.lines() == [line, "files and batches go on"]
+    text = waiting.state.files.path(batch.output_file_id or "").read_text()
     assert [json.loads(each)["custom_id"] for each in text.splitlines()] == [
         str(number) for number in range(len(LINES))
     ]
-    task.cancel()
 
 
 async def test_a_batch_that_is_cancelled_gives_room(
     tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = opened(tmp_path / "state")
-    batch_id = begun(state, uploaded(state, *LINES))
-    waiting = Waiting(state, tmp_path / "said", caplog)
-    task = asyncio.create_task(waiting.runner.run())
-    await asked(waiting.backend, 20)
-    disk.is_full = True
-    await waiting.until(runs=False)
-    assert (state.jobs / batch_id).exists()
-    state.batches.cancel(batch_id, ME)
-    batch = await over(state, batch_id)
-    assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
-    assert not (state.jobs / batch_id).exists()
-    await more(turns)
-    assert len(waiting.lines()) == 1
-    task.cancel()
+    waiting = Waiting(tmp_path, caplog)
+    results = waiting.state.jobs / waiting.batch_id
+    async with waiting.running():
+        await waiting.until_full(disk)
+        assert results.exists()
+        waiting.state.batches.cancel(waiting.batch_id, ME)
+        batch = await over(waiting.state, waiting.batch_id)
+        assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
+        assert not results.exists()
+        await more(turns)
+        assert len(waiting.lines()) == 1
 
 
 async def test_results_that_cannot_be_begun_are_no_fault_of_the_input(
     tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = opened(tmp_path / "state")
-    batch_id = begun(state, uploaded(state, *LINES))
+    waiting = Waiting(tmp_path, caplog)
     disk.is_full = disk.has_reserve = True
-    task = asyncio.create_task(Waiting(state, tmp_path / "said", caplog).runner.run())
-    await more(turns)
-    assert got(state, batch_id).status == "validating"
-    disk.is_full = False
-    assert (await over(state, batch_id)).completed == len(LINES)
-    task.cancel()
+    async with waiting.running():
+        await more(turns)
+        assert got(waiting.state, waiting.batch_id).status == "validating"
+        disk.is_full = False
+        assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)
 
 
 async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
@@ -179,35 +185,30 @@ async def test_a_small_disk_that_another_program_fills(
 ) -> None:
     (tmp_path / "disk").mkdir()
     with small_disk(tmp_path / "disk") as disk:
-        state = opened(disk / "state")
-        batches = [begun(state, uploaded(state, *LINES)) for _ in range(2)]
-        waiting = Waiting(state, tmp_path / "said", caplog)
-        task = asyncio.create_task(waiting.runner.run())
-        await waiting.until(runs=True)
-        filling = fill(disk)
-        await waiting.until(runs=False)
-        await more(turns)
-        assert len(waiting.lines()) == 1
-        filling.unlink()
-        for batch_id in batches:
-            batch = await over(state, batch_id)
-            assert (batch.status, batch.completed) == ("completed", len(LINES))
-        task.cancel()
+        waiting = Waiting(disk, caplog)
+        batches = [waiting.batch_id, waiting.begin()]
+        async with waiting.running():
+            await waiting.until(runs=True)
+            filling = fill(disk)
+            await waiting.until(runs=False)
+            await more(turns)
+            assert len(waiting.lines()) == 1
+            filling.unlink()
+            for batch_id in batches:
+                batch = await over(waiting.state, batch_id)
+                assert (batch.status, batch.completed) == ("completed", len(LINES))
 
 
 async def test_a_lost_database_is_waited_for(
     tmp_path: Path, turns: list[None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = opened(tmp_path / "state")
-    batch_id = begun(state, uploaded(state, *LINES))
-    waiting = Waiting(state, tmp_path / "said", caplog)
-    task = asyncio.create_task(waiting.runner.run())
-    await waiting.until(runs=True)
-    (tmp_path / "state" / "penstock.db").rename(tmp_path / "elsewhere")
-    await waiting.until(runs=False)
-    await more(turns)
-    (line,) = waiting.lines()
-    assert "penstock.db cannot be found" in line
-    (tmp_path / "elsewhere").rename(tmp_path / "state" / "penstock.db")
-    assert (await over(state, batch_id)).completed == len(LINES)
-    task.cancel()
+    waiting = Waiting(tmp_path, caplog)
+    async with waiting.running():
+        await waiting.until(runs=True)
+        (tmp_path / "state" / "penstock.db").rename(tmp_path / "elsewhere")
+        await waiting.until(runs=False)
+        await more(turns)
+        (line,) = waiting.lines()
+        assert "penstock.db cannot be found" in line
+        (tmp_path / "elsewhere").rename(tmp_path / "state" / "penstock.db")
+        assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)

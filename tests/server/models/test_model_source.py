@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +18,7 @@ from server.models.model_source import ModelSourceError, check_checkpoint, model
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import LoadFormat
+from workers.contract.model_config import ModelConfigError
 
 
 @pytest.fixture
@@ -154,11 +156,20 @@ class Hub:
     files: tuple[str, ...]
     folder: Path
 
-    def download(self, _: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        for file in self.files:
-            if _matches(file, allow_patterns) and not _matches(file, ignore_patterns):
-                (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
-                (self.folder / file).touch()
+    def download(
+        self,
+        _: str,
+        allow_patterns: list[str],
+        ignore_patterns: tuple[str, ...] = (),
+        dry_run: bool = False,
+    ) -> str | list[str]:
+        wanted = [file for file in self.files if _matches(file, allow_patterns)]
+        wanted = [file for file in wanted if not _matches(file, ignore_patterns)]
+        if dry_run:
+            return wanted
+        for file in wanted:
+            (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / file).touch()
         return str(self.folder)
 
     @property
@@ -166,7 +177,7 @@ class Hub:
         return {file for file in self.files if (self.folder / file).exists()}
 
 
-def _matches(file: str, patterns: list[str]) -> bool:
+def _matches(file: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(file, pattern) for pattern in patterns)
 
 
@@ -210,6 +221,26 @@ def test_a_slow_tokenizer_is_downloaded_where_there_is_no_other(hub: Hub) -> Non
     hub.files = ("config.json", "model.safetensors", *slow)
     model_folder("someone/llama", "auto")
     assert hub.downloaded == {*hub.files}
+
+
+@pytest.mark.parametrize("beside", [(), ("config.json", "tokenizer.json")])
+def test_a_repository_of_gguf_files_is_named(hub: Hub, beside: tuple[str, ...]) -> None:
+    hub.files = (*beside, "Q8_0/llama-00001-of-00002.gguf")
+    with pytest.raises(ModelSourceError, match=r"^someone/llama holds GGUF files; GGUF is"):
+        model_folder("someone/llama", "auto")
+    assert hub.downloaded == set(beside)
+    hub.files += ("config.json", "model.safetensors")
+    assert model_folder("someone/llama", "auto") == hub.folder
+
+
+def test_offline_a_cached_snapshot_of_gguf_files_is_named(tmp_path: Path) -> None:
+    snapshot = write_snapshot(tmp_path, "0" * 40)
+    for file in snapshot.iterdir():
+        file.unlink()
+    (snapshot / "llama-q4.gguf").touch()
+    assert fetch_offline(tmp_path, "someone/llama") == str(snapshot)
+    with pytest.raises(ModelConfigError, match=f"^{snapshot} holds GGUF files; GGUF is not read"):
+        read_model_config(snapshot)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForSequenceClassification
+from transformers import PreTrainedTokenizerFast, Qwen3ForSequenceClassification
 
-from tests.workers.checkpoints import LLAMA, save_randomly
-from tests.workers.heads.reranking_qwen3 import INSTRUCTION, PREFIX, SUFFIX, write_tokenizer
+from tests.workers.checkpoints import save_randomly
+from tests.workers.heads.reranking_qwen3 import (
+    INSTRUCTION,
+    PREFIX,
+    SUFFIX,
+    tiny_config,
+    write_tokenizer,
+)
 
 
 def save_reranking_classifier(
@@ -19,10 +25,8 @@ def save_reranking_classifier(
     """Write the model and its tokenizer."""
     tokenizer = write_tokenizer(folder)
     torch.manual_seed(13)
-    sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}
-    tokens = {"pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
-    shape: dict[str, Any] = {**LLAMA, **sizes, **tokens, **changes}
-    model = Qwen3ForSequenceClassification(Qwen3Config(**shape)).eval()
+    scored = {"pad_token_id": tokenizer.pad_token_id, "num_labels": 1, **changes}
+    model = Qwen3ForSequenceClassification(tiny_config(tokenizer, **scored)).eval()
     return save_randomly(model, folder), tokenizer
 
 

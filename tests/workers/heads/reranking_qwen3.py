@@ -59,15 +59,19 @@ def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return fast
 
 
+def tiny_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qwen3Config:
+    """The configuration of a tiny Qwen3 with the tokenizer's vocabulary."""
+    sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}
+    return Qwen3Config(**{**LLAMA, **sizes, **changes})
+
+
 def save_reranking_qwen3(
     folder: Path, **changes: Any
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Write the model and its tokenizer."""
     tokenizer = write_tokenizer(folder)
     torch.manual_seed(11)
-    sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}
-    shape: dict[str, Any] = {**LLAMA, **sizes, **changes}
-    model = Qwen3ForCausalLM(Qwen3Config(**shape)).eval()
+    model = Qwen3ForCausalLM(tiny_config(tokenizer, **changes)).eval()
     return save_randomly(model, folder), tokenizer
 
 

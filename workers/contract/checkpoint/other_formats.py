@@ -14,7 +14,7 @@ def other_format(folder: Path) -> str | None:
     """What `folder` holds and the way out, in one line; None for any other folder."""
     if (folder / _ADAPTER_FILE).exists() and not (folder / "config.json").exists():
         return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
-    if any(folder.glob("*.gguf")):
+    if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
         return f"{folder} holds GGUF files; {GGUF}"
     if (folder / "params.json").exists() and any(folder.glob("consolidated*.safetensors")):
         return (

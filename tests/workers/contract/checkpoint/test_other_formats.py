@@ -28,6 +28,12 @@ def test_an_adapter(tmp_path: Path) -> None:
     assert f"{tmp_path} is an adapter, not a model" in refusal(tmp_path)
 
 
+def test_gguf_files_in_folders_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "Q4_K_M").mkdir()
+    (tmp_path / "Q4_K_M/llama-00001-of-00002.gguf").touch()
+    assert refusal(tmp_path).startswith(f"{tmp_path} holds GGUF files; ")
+
+
 def test_gguf_files(tmp_path: Path) -> None:
     file = tmp_path / "llama-q4.gguf"
     file.write_bytes(b"GGUF")
