@@ -22,6 +22,7 @@ from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
+from engine_core.tokenization.pipeline.growth import check_growth
 from server.conversion.byte_pairs import GPT2_WORDS, BytePairs
 from server.conversion.odd_texts import odd_texts
 
@@ -49,7 +50,8 @@ def main() -> int:
 
 
 def convert(folder: Path, target: Path) -> None:
-    """Convert the tokenizer in `folder` into the file `target`. Raises ConversionError."""
+    """Convert the tokenizer in `folder` into the file `target`. Raises ConversionError,
+    or GrowthError."""
     original: Any = AutoTokenizer.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
@@ -58,6 +60,7 @@ def convert(folder: Path, target: Path) -> None:
     if type(original).__name__ == _LLAMA:
         _as_llama(original, fast, folder)
     fast.save(str(target))
+    check_growth(target.read_bytes())
     special = [str(token) for token in original.all_special_tokens]
     _compare(Tokenizer.from_file(str(target)), original, _reference(folder, original), special)
 
