@@ -8,6 +8,7 @@ import msgspec
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
 from server.conversion.slow_tokenizer import slow_files
+from server.echoed import one_line
 from server.inspection.inspected_model import (
     InspectedModel,
     InspectedStage,
@@ -63,8 +64,8 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
         source=source,
         folder=str(folder),
         model=inspected,
-        refused=tuple(dict.fromkeys(refused)),
-        notes=tuple(notes),
+        refused=tuple(dict.fromkeys(map(one_line, refused))),
+        notes=tuple(map(one_line, notes)),
     )
 
 

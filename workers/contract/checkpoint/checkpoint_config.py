@@ -161,6 +161,8 @@ def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
 
 
 def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
+    if not 0 < rope.fraction <= 1:
+        raise keys.error(f"partial_rotary_factor {rope.fraction:g} is no part of a head")
     size, scaling = rope.rotary_dim(head_dim), rope.scaling
     if size % 2 or not 0 < size <= head_dim:
         raise keys.error(f"{size} of {head_dim} dimensions of a head cannot be rotated in pairs")

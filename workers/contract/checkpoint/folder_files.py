@@ -120,7 +120,7 @@ def _json_value(data: bytes) -> Any:
 def _check_depth(value: Any) -> None:
     """Raises ValueError where objects and lists are nested too deeply."""
     level = [value]
-    for _ in range(_MOST_LEVELS + 1):
+    for _ in range(_MOST_LEVELS):
         level = [inner for outer in level for inner in _inner(outer)]
         if not level:
             return
