@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 _MOST = 1000
-"""Times that rules may lengthen a text. Those of published tokenizers do it 20 times at most."""
+"""Times that rules may lengthen a text. Those of Llama 2 make 12 of 1, those of XLM-R 16."""
 _MOST_RULES = 1000
 _LONGEST_AFFIX = 64
 _OF_UNICODE = 11

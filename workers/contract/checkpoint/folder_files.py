@@ -17,14 +17,13 @@ from workers.contract.model_config import ModelConfigError
 ValueT = TypeVar("ValueT")
 
 CONFIG_BYTES = 16 << 20
-"""Most bytes of a configuration or a template. Published ones have 2 MB at most; as Python objects
-a file takes up to 30 times its size."""
+"""Most bytes of a configuration or a template. As Python objects they may take 30 times as many."""
 INDEX_BYTES = 64 << 20
-"""Most bytes of an index of weights: half a million tensors."""
+"""Most bytes of an index of weights: some half a million tensors."""
 TOKENIZER_BYTES = 128 << 20
-"""Most bytes of a tokenizer or a vocabulary: two million tokens."""
+"""Most bytes of a tokenizer or a vocabulary: some two million tokens."""
 _MOST_LEVELS = 64
-"""Of objects and lists within each other; published files have 10."""
+"""Of objects and lists within each other."""
 
 
 class UnsafeFileError(ModelConfigError):
