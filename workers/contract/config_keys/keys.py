@@ -18,7 +18,7 @@ MOST_TOKENS = 1 << 24
 it would take all memory before its weights are seen not to fit. Llama 3.1 405B has 126
 layers, and Llama 4 Scout takes 10,485,760 tokens."""
 
-_MOST = (1 << 31) - 1
+_MOST = 1 << 53
 
 ValueT = TypeVar("ValueT")
 Refuse = Callable[[ModelConfigError], None]
