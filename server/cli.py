@@ -19,6 +19,7 @@ from server.daemon.daemon import START_ERRORS, serve
 from server.daemon.hangup import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
+from server.echoed import one_line
 from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.engine_settings import EngineSettings, ModelSettings
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options.parser, options)
     except (*START_ERRORS, TraceError) as error:
-        print(f"penstock: error: {error}", file=sys.stderr)
+        print(f"penstock: error: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

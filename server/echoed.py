@@ -1,8 +1,9 @@
-"""What clients have sent, as messages repeat it: the beginning of it."""
+"""What clients and checkpoints say, as messages repeat it: the beginning of it."""
 
 from typing import Final
 
 _MOST: Final = 100
+_LINE: Final = 1000
 _MORE: Final = "…"
 
 
@@ -16,3 +17,9 @@ def quoted(value: object) -> str:
     if isinstance(value, str):
         value = shortened(value)
     return shortened(repr(value), _MOST + 2)
+
+
+def one_line(error: object) -> str:
+    """What an error says, or the beginning of it, on one line that a terminal shows as it is."""
+    beginning = str(error)[: _LINE + 1]
+    return shortened("".join(sign if sign.isprintable() else " " for sign in beginning), _LINE)

@@ -17,7 +17,9 @@ from engine_core.panics import as_exception
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.pipeline.byte_level import longest_token
 from engine_core.tokenization.pipeline.continuation import continuing
+from engine_core.tokenization.pipeline.growth import check_growth
 from engine_core.tokenization.token_bytes import REPLACEMENT, TokenBytes
+from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.model_config import ModelConfig, ModelConfigError
@@ -36,10 +38,12 @@ class Tokenizer:
     for as long as it runs.
     """
 
-    def __init__(self, raw: RawTokenizer) -> None:
+    def __init__(self, raw: RawTokenizer, growth: float = 1) -> None:
+        """`growth` is how many times longer its rules may make a text (see `check_growth`)."""
         raw.no_truncation()
         raw.no_padding()
         self.raw = raw
+        self.growth = growth
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -47,14 +51,17 @@ class Tokenizer:
         return cls.read(folder / TOKENIZER_FILE)
 
     @classmethod
-    def read(cls, path: Path) -> "Tokenizer":
+    def read(cls, file: Path) -> "Tokenizer":
         """The tokenizer in a file. Raises TokenizerError if it cannot be read."""
-        if not path.exists():
-            raise TokenizerError(f"{path.name} is missing from {path.parent}")
         try:
-            return cls(RawTokenizer.from_file(str(path)))
+            data = read_bytes(file.parent, file.name, TOKENIZER_BYTES)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
+        try:
+            growth = check_growth(data)
+            return cls(RawTokenizer.from_buffer(data), growth)
         except BaseException as error:  # a plain Exception for any bad file, or a panic
-            raise TokenizerError(f"{path} cannot be read: {as_exception(error)}") from None
+            raise TokenizerError(f"{file} cannot be read: {as_exception(error)}") from None
 
     @classmethod
     def for_model(
@@ -66,10 +73,10 @@ class Tokenizer:
         Raises TokenizerError, as `load` does. Settings that are not obeyed go to `refuse`.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
-        if load_format == "dummy" and not file.exists():
-            return cls(_numbered_words(model.vocab_size))
-        tokenizer = cls.read(file)
         try:
+            if load_format == "dummy" and not find_file(file.parent, file.name):
+                return cls(_numbered_words(model.vocab_size))
+            tokenizer = cls.read(file)
             TokenizerSettings(Path(model.path), refuse).put_into(tokenizer.raw)
         except ModelConfigError as error:
             raise TokenizerError(str(error)) from None

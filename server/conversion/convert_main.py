@@ -9,7 +9,6 @@ the library sentencepiece, or BPE over bytes as it is published. transformers' t
 and sentencepiece has none.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -22,8 +21,10 @@ from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
+from engine_core.tokenization.pipeline.growth import check_growth
 from server.conversion.byte_pairs import GPT2_WORDS, BytePairs
 from server.conversion.odd_texts import odd_texts
+from workers.contract.checkpoint.folder_files import optional
 
 Reference = Callable[[str], list[str]]
 """A text without special tokens -> the vocabulary's own spelling of its tokens."""
@@ -49,7 +50,8 @@ def main() -> int:
 
 
 def convert(folder: Path, target: Path) -> None:
-    """Convert the tokenizer in `folder` into the file `target`. Raises ConversionError."""
+    """Convert the tokenizer in `folder` into the file `target`. Raises ConversionError,
+    or GrowthError."""
     original: Any = AutoTokenizer.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
@@ -58,6 +60,7 @@ def convert(folder: Path, target: Path) -> None:
     if type(original).__name__ == _LLAMA:
         _as_llama(original, fast, folder)
     fast.save(str(target))
+    check_growth(target.read_bytes())
     special = [str(token) for token in original.all_special_tokens]
     _compare(Tokenizer.from_file(str(target)), original, _reference(folder, original), special)
 
@@ -67,8 +70,7 @@ def _as_llama(original: Any, fast: Any, folder: Path) -> None:
     as sentencepiece does and as published files do; that of transformers 5 puts none before a text
     that begins with a space. What the settings do not say is as it was in transformers 4, of whose
     time such files are. Raises ConversionError if only the first text is to have a space."""
-    file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text()) if file.exists() else {}
+    settings = optional(folder, "tokenizer_config.json", dict[str, Any]) or {}
     if settings.get("legacy") is False:
         raise ConversionError(f"a {_LLAMA} whose settings say legacy: false has no exact fast form")
     original.add_bos_token = settings.get("add_bos_token", True)

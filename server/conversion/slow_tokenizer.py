@@ -13,6 +13,7 @@ import msgspec
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, TokenizerError
 from server.settings.server_config import cache_folder, child_environment
+from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
 
@@ -29,7 +30,7 @@ _logger = logging.getLogger(__name__)
 def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
     """`model` with its `tokenizer_file`, if that has to be converted; dummy weights need none.
 
-    Raises TokenizerError if it cannot be converted.
+    Raises TokenizerError if it cannot be converted, or ModelConfigError.
     """
     if load_format == "dummy" or (file := _converted(Path(model.path))) is None:
         return model
@@ -38,7 +39,7 @@ def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
 
 def _converted(folder: Path) -> Path | None:
     """The file of a converted tokenizer; None where `folder` has a tokenizer.json, or nothing."""
-    if (folder / TOKENIZER_FILE).exists():
+    if find_file(folder, TOKENIZER_FILE):
         return None
     slow = slow_files(folder)
     if not slow:
@@ -53,7 +54,7 @@ def _converted(folder: Path) -> Path | None:
 def slow_files(folder: Path) -> list[Path]:
     """What a tokenizer is converted from. Raises TokenizerError for a kind that cannot be."""
     slow = _files(folder, SLOW_FILES)
-    if not slow and (folder / _TEKKEN_FILE).exists():
+    if not slow and find_file(folder, _TEKKEN_FILE):
         raise TokenizerError(
             f"{folder} has its tokenizer as {_TEKKEN_FILE} (Tekken), which is not supported: "
             f"{TOKENIZER_FILE} is missing"
@@ -66,14 +67,11 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(files: list[Path]) -> str:
-    """By names and contents. Raises TokenizerError for a file that cannot be read."""
+    """By names and contents. Raises ModelConfigError for a file that cannot be read."""
     digest = hashlib.sha256()
-    try:
-        for file in files:
-            content = file.read_bytes()
-            digest.update(f"{file.name}\0{len(content)}\0".encode() + content)
-    except OSError as error:
-        raise TokenizerError(f"{error.filename} cannot be read: {error.strerror}") from None
+    for file in files:
+        content = read_bytes(file.parent, file.name, TOKENIZER_BYTES)
+        digest.update(f"{file.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:32]
 
 

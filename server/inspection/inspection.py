@@ -8,6 +8,7 @@ import msgspec
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
 from server.conversion.slow_tokenizer import slow_files
+from server.echoed import one_line
 from server.inspection.inspected_model import (
     InspectedModel,
     InspectedStage,
@@ -24,7 +25,9 @@ from server.models.setup_error import SetupError
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
 from server.settings import defaults
+from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.checkpoint.folder_files import find_file, read_json
 from workers.contract.checkpoint.own_code import own_models
 from workers.contract.config import ITEM_BYTES, AskedTask, ExecutionConfig
 from workers.contract.config_keys.keys import ConfigKeys
@@ -35,7 +38,7 @@ from workers.contract.families.table import (
     family_of,
     task_of,
 )
-from workers.contract.model_config import ModelConfig, ModelConfigError, read_json
+from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.model_shape import ModelShape
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
@@ -61,8 +64,8 @@ def inspect(source: str, options: EngineOptions) -> Inspection:
         source=source,
         folder=str(folder),
         model=inspected,
-        refused=tuple(dict.fromkeys(refused)),
-        notes=tuple(notes),
+        refused=tuple(dict.fromkeys(map(one_line, refused))),
+        notes=tuple(map(one_line, notes)),
     )
 
 
@@ -78,6 +81,7 @@ def _read_files(folder: Path, options: EngineOptions, refused: list[str]) -> Mod
     try:
         read_generation_defaults(folder, ignored.refuse)
         TokenizerSettings(folder, ignored.refuse).check_keys()
+        check_template_files(folder)
         if model is not None:
             ignored.check()
     except (ModelConfigError, SetupError) as error:
@@ -89,7 +93,7 @@ def _own_code(folder: Path) -> list[str]:
     """What is to be said of code that comes with the checkpoint."""
     file = folder / "config.json"
     try:
-        own = own_models(ConfigKeys(file, read_json(file)))
+        own = own_models(ConfigKeys(file, read_json(folder, file.name)))
     except ModelConfigError:
         return []
     return [f"auto_map names code that is never run: {', '.join(own)}"] if own else []
@@ -102,7 +106,7 @@ def _check_tokenizer(folder: Path, model: ModelConfig | None, refused: list[str]
         refused.append(str(error))
 
     try:
-        if not (folder / TOKENIZER_FILE).exists() and (slow := slow_files(folder)):
+        if not find_file(folder, TOKENIZER_FILE) and (slow := slow_files(folder)):
             names = ", ".join(file.name for file in slow)
             return [f"the tokenizer exists only in slow form ({names}); it would be converted once"]
         if model is not None:
@@ -139,13 +143,13 @@ def _read_heads(folder: Path, model: ModelConfig | None, refused: list[str]) -> 
     modules = () if model is None else model.modules
     for module in modules:
         if not isinstance(module, NormalizeConfig):
-            _heads_of(folder / module.path, refused)
-    return _heads_of(folder, refused)
+            _heads_of(folder, module.path, refused)
+    return _heads_of(folder, "", refused)
 
 
-def _heads_of(folder: Path, refused: list[str]) -> WeightHeads | None:
+def _heads_of(folder: Path, module: str, refused: list[str]) -> WeightHeads | None:
     try:
-        return read_heads(folder)
+        return read_heads(folder, module)
     except WeightHeadError as error:
         refused.append(str(error))
         return None

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import GenerationDefaults
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.other_formats import read_config
 from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.conventions import Neutral, not_neutral
-from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.model_config import ModelConfigError
 from workers.contract.token_sampling import TokenSampling
 
 _NEUTRAL: Neutral = {
@@ -63,7 +64,7 @@ def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationD
     key, for a value of the wrong type or out of range; one that is not supported goes to `refuse`.
     """
     path, fallback = folder / "generation_config.json", folder / "config.json"
-    values = read_json(path) if path.exists() else {}
+    values = optional(folder, path.name, dict[str, Any]) or {}
     raw = _checked(path, values)
     for error in not_neutral(path, values, _NEUTRAL):
         refuse(error)

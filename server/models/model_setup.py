@@ -22,6 +22,7 @@ from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.server_config import Limits, ServedModel
 from server.settings.setting_names import SettingNames
+from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.families.table import TaskError, task_of
@@ -67,6 +68,7 @@ def set_up_model(
     generation = read_generation_defaults(folder, ignored.refuse)
     TokenizerSettings(folder, ignored.refuse).check_keys()
     ignored.check()
+    check_template_files(folder)
     tokenized = with_tokenizer(read, options.load_format)
     sources = (*options.sources, str(folder))
     model = with_template(tokenized, sources, options.rerank, options.load_format, options.task)

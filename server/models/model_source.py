@@ -76,7 +76,7 @@ def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads
     try:
         for module in model.modules:
             if not isinstance(module, NormalizeConfig):
-                read_heads(Path(model.path) / module.path)
+                read_heads(Path(model.path), module.path)
         return read_heads(Path(model.path))
     except WeightHeadError as error:
         raise ModelSourceError(str(error)) from None

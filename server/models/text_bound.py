@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.errors import APIError
 
+_GROWN_BYTES = 128 << 20
+"""What the rules of a tokenizer may make of one text. Published ones make less of any body."""
 _SHRINKAGE = 64
 """A normalizer drops characters, and an unknown word of any length is one token: so a text that
 fits the model may have many more characters than its tokens spell. No honest one has so many."""
@@ -17,7 +19,8 @@ class TextBound:
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         longest = max(map(len, tokenizer.raw.get_vocab(with_added_tokens=True)))
         self._max_model_len = max_model_len
-        self.most_characters = _SHRINKAGE * max_model_len * longest
+        most = _SHRINKAGE * max_model_len * longest
+        self.most_characters = min(most, int(_GROWN_BYTES / tokenizer.growth))
 
     def check(self, text: str, field: str) -> None:
         """Raises APIError `context_length_exceeded`, naming the request's field."""

@@ -28,10 +28,10 @@ class WeightHeads:
     stored_bytes: int = 0
 
 
-def read_heads(folder: Path) -> WeightHeads:
-    """The heads of the weights that are read from `folder`. Raises WeightHeadError."""
+def read_heads(folder: Path, module: str = "") -> WeightHeads:
+    """The heads of the weights of a model, or of one of its modules. Raises WeightHeadError."""
     try:
-        weights = find_weights(folder)
+        weights = find_weights(folder, module)
     except ModelConfigError as error:
         raise WeightHeadError(str(error)) from None
     if weights.format == "pytorch":

@@ -8,7 +8,14 @@ import msgspec
 
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from server.templates.protocol import ChatTemplate
-from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.checkpoint.folder_files import (
+    CONFIG_BYTES,
+    UnsafeFileError,
+    find_file,
+    optional,
+    read_text,
+)
+from workers.contract.model_config import ModelConfigError
 
 _CONFIG = "tokenizer_config.json"
 _NAMED = "additional_chat_templates"
@@ -35,8 +42,19 @@ def read_chat_template(folder: Path) -> ChatTemplate:
     """
     try:
         return _read(folder)
-    except (ModelConfigError, OSError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ModelConfigError, msgspec.ValidationError) as error:
         raise NoChatTemplateError(f"its chat template cannot be read: {error}") from None
+
+
+def check_template_files(folder: Path) -> None:
+    """Raises UnsafeFileError for a file of templates. What else is wrong with one is said to those
+    who want to chat."""
+    try:
+        list(_candidates(folder))
+    except UnsafeFileError:
+        raise
+    except ModelConfigError:
+        pass
 
 
 def _read(folder: Path) -> ChatTemplate:
@@ -55,14 +73,22 @@ def _read(folder: Path) -> ChatTemplate:
 
 def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
     """Each file that may hold templates with its templates, in order of precedence."""
-    own = folder / "chat_template.jinja"
-    if own.exists():
-        yield own.name, own.read_text("utf-8")
+    own = "chat_template.jinja"
+    if find_file(folder, own):
+        yield own, read_text(folder, own)
     named = sorted((folder / _NAMED).glob("*.jinja"))
     if named:
-        yield _NAMED, {path.stem: path.read_text("utf-8") for path in named}
+        yield _NAMED, {path.stem: _text_of_named(folder, path) for path in named}
     for name in (_CONFIG, "chat_template.json"):
-        yield name, _json(folder / name).get("chat_template")
+        yield name, (optional(folder, name, dict[str, Any]) or {}).get("chat_template")
+
+
+def _text_of_named(folder: Path, path: Path) -> str:
+    name = path.relative_to(folder)
+    if path.stem == _DEFAULT:
+        return read_text(folder, name)
+    find_file(folder, name, CONFIG_BYTES)
+    return path.stem  # nobody reads the text of another
 
 
 def _by_name(found: object) -> dict[str, str]:
@@ -73,8 +99,3 @@ def _by_name(found: object) -> dict[str, str]:
     elif isinstance(written, list):
         written = {entry.name: entry.template for entry in written}
     return {name: source for name, source in (written or {}).items() if source}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file. Raises ModelConfigError."""
-    return read_json(path) if path.exists() else {}

@@ -1,8 +1,7 @@
 """The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
-import json
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +17,6 @@ from workers.contract.reranking import RerankConfig
 SpladeStrategy = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
-ValueT = TypeVar("ValueT")
 
 
 class ModelConfigError(ValueError):
@@ -108,26 +106,3 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     def vector_size(self) -> int:
         """The numbers of an embedder's vector."""
         return vector_size(self.hidden_size, self.pooling, self.modules)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises ModelConfigError, naming the file, if it is not one."""
-    return decoded(path, dict[str, Any])
-
-
-def decoded(path: Path, kind: type[ValueT]) -> ValueT:
-    """The value in `path`. Raises ModelConfigError, naming the file, unless it is a `kind`."""
-    try:
-        return msgspec.convert(_json_value(path.read_bytes()), kind)
-    except FileNotFoundError:
-        raise ModelConfigError(f"{path.name} is missing from {path.parent}") from None
-    except (OSError, RecursionError, ValueError) as error:
-        raise ModelConfigError(f"{path} cannot be read: {error}") from None
-
-
-def _json_value(data: bytes) -> Any:
-    """Raises RecursionError or ValueError."""
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return json.loads(data)  # it knows Infinity and NaN, which Python writes

@@ -27,7 +27,8 @@ class Checkpoint:
     """The tensors of the weights that `find_weights` chooses.
 
     `canonical_name` maps the checkpoint's tensor names to the model's, after what `wrapper` says of
-    them. If several map to one name, the tensor that already has that name is used. Raises
+    them. If several map to one name, the tensor that already has that name is used. `module` names
+    the folder of one that is not the model itself. Raises
     CheckpointError if no weights are found, or if a file of the index is missing.
     """
 
@@ -36,8 +37,9 @@ class Checkpoint:
         folder: Path,
         canonical_name: Callable[[str], str],
         wrapper: WrapperConfig | None = None,
+        module: str = "",
     ) -> None:
-        self._folder, self._weights = folder, _find_weights(folder)
+        self._folder, self._weights = folder / module, _find_weights(folder, module)
         files = self._weights.index or self._names_of_single_file()
         inner = {name: name if wrapper is None else wrapper.inner_name(name) for name in files}
         self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
@@ -145,9 +147,9 @@ class Checkpoint:
         return by_file
 
 
-def _find_weights(folder: Path) -> WeightFiles:
+def _find_weights(folder: Path, module: str) -> WeightFiles:
     try:
-        return find_weights(folder)
+        return find_weights(folder, module)
     except ModelConfigError as error:
         raise CheckpointError(str(error)) from None
 

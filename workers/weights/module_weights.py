@@ -28,7 +28,7 @@ def embedding_modules(
 def read_modules(modules: VectorModules, path: Path) -> None:
     """Fill them from the checkpoint in folder `path`. Raises CheckpointError."""
     for folder, weights in modules.weights_by_folder().items():
-        checkpoint = Checkpoint(path / folder, str)
+        checkpoint = Checkpoint(path, str, module=folder)
         for note in checkpoint.notes():
             _logger.info("%s: %s", folder, note)
         checkpoint.check_unread(weights.keys(), _NOTHING)
@@ -38,7 +38,7 @@ def read_modules(modules: VectorModules, path: Path) -> None:
 def check_modules(modules: VectorModules, path: Path) -> None:
     """Raises CheckpointError where `read_modules` would."""
     for folder, weights in modules.weights_by_folder().items():
-        checkpoint = Checkpoint(path / folder, str)
+        checkpoint = Checkpoint(path, str, module=folder)
         checkpoint.check_unread(weights.keys(), _NOTHING)
         checkpoint.check_fit(weights, {})
 

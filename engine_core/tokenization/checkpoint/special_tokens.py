@@ -1,15 +1,18 @@
 """The tokens that a checkpoint declares beside `tokenizer.json`, in its three files."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.config_keys.keys import ConfigKeys, Refuse
-from workers.contract.model_config import decoded, read_json
 
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The named tokens of every tokenizer; a checkpoint may have others."""
 
+_MAP_FILE = "special_tokens_map.json"
+_ADDED_FILE = "added_tokens.json"
 _BY_ID = "added_tokens_decoder"
 _BY_NAME = "model_specific_special_tokens"
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
@@ -64,17 +67,18 @@ def read_declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> Decl
         declared.source = f"{keys.file}: {_BY_ID}"
         declared.by_id = {_id(index, keys): token for index, token in by_id.items()}
         return declared
-    special, added = folder / "special_tokens_map.json", folder / "added_tokens.json"
-    if special.exists():
-        older = ConfigKeys(special, read_json(special), refuse=refuse)
+    special = optional(folder, _MAP_FILE, dict[str, Any])
+    if special is not None:
+        older = ConfigKeys(folder / _MAP_FILE, special, refuse=refuse)
         _read_special(older, declared)
         older.check_all_read(lambda _: False, "a tokenizer")
-    if added.exists():
+    added = optional(folder, _ADDED_FILE, dict[str, int])
+    if added is not None:
         names = {token.content for token in declared.special}
-        declared.source, declared.only_ids = str(added), True
+        declared.source, declared.only_ids = str(folder / _ADDED_FILE), True
         declared.by_id = {
             index: DeclaredToken(content, special=content in names)
-            for content, index in decoded(added, dict[str, int]).items()
+            for content, index in added.items()
         }
     return declared
 

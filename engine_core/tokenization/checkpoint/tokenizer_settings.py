@@ -17,8 +17,8 @@ from engine_core.tokenization.checkpoint.tokenizer_classes import (
     TokenizerClass,
     tokenizer_class,
 )
+from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, optional
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.model_config import read_json
 
 
 class TokenizerSettings:
@@ -29,10 +29,11 @@ class TokenizerSettings:
     """
 
     def __init__(self, folder: Path, refuse: Refuse = stop) -> None:
-        file = folder / "tokenizer_config.json"
-        keys, config = ConfigKeys(file, _json(file), refuse=refuse), _json(folder / "config.json")
+        name, kind = "tokenizer_config.json", dict[str, Any]
+        keys = ConfigKeys(folder / name, optional(folder, name, kind) or {}, refuse=refuse)
+        config = optional(folder, "config.json", kind) or {}
         self._declared = Declared(keys, read_declared_tokens(folder, keys, refuse), config, refuse)
-        self._class = _class(folder / "tokenizer.json", self._declared)
+        self._class = _class(folder, self._declared)
 
     @property
     def template_tokens(self) -> dict[str, str]:
@@ -56,22 +57,19 @@ class TokenizerSettings:
         add_tokens(tokenizer, self._declared, self._class)
 
 
-def _class(file: Path, declared: Declared) -> TokenizerClass:
+def _class(folder: Path, declared: Declared) -> TokenizerClass:
     """The class that reads a tokenizer.json. One that is not known is refused."""
     keys, config = declared.keys, declared.config
-    named = keys.optional("tokenizer_class", str) or config.get("tokenizer_class")
-    byte_level = named is not None and _is_byte_level(file)
+    of_config = ConfigKeys(folder / "config.json", config)
+    named = keys.optional("tokenizer_class", str) or of_config.optional("tokenizer_class", str)
+    byte_level = named is not None and _is_byte_level(folder)
     own = tokenizer_class(str(config.get("model_type")), named, byte_level=byte_level)
     if own is None:
         declared.refuse(keys.error(f"tokenizer_class {named!r} is not supported"))
     return own or GENERIC
 
 
-def _is_byte_level(file: Path) -> bool:
+def _is_byte_level(folder: Path) -> bool:
     """Whether any rule of a tokenizer.json is called ByteLevel, as transformers finds it."""
-    return file.exists() and b'"ByteLevel"' in file.read_bytes()
-
-
-def _json(file: Path) -> dict[str, Any]:
-    """Empty where there is no such file. Raises ModelConfigError."""
-    return read_json(file) if file.exists() else {}
+    file = find_file(folder, "tokenizer.json", TOKENIZER_BYTES)
+    return file is not None and b'"ByteLevel"' in file.read_bytes()

@@ -16,6 +16,7 @@ from server.settings.engine_settings import ModelSettings
 from server.settings.server_config import ServerConfig
 from server.settings.setting_names import flag_name
 from server.settings.settings import ServeCommand
+from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -65,7 +66,8 @@ def _contents(model: ModelSettings) -> str:
     folder = model_folder(model.model, model.load_format)
     digest = hashlib.blake2b(digest_size=6)
     for file in sorted(folder.glob("*.json")):
-        digest.update(file.name.encode() + file.read_bytes())
+        content = read_bytes(folder, file.name, TOKENIZER_BYTES)
+        digest.update(file.name.encode() + content)
     for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         digest.update(f"{file.name} {file.stat().st_size}".encode())
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.bench.cases.workloads import HTTPCase, HTTPGenerationCase, Shape
 from server.demo import EMBEDDER_NAME, demo_models
-from workers.contract.model_config import read_json
+from workers.contract.checkpoint.folder_files import read_json
 
 _SHAPES = Path(__file__).parent / "shapes"
 _TOKENIZER_FILE = "tokenizer.json"
@@ -56,7 +56,7 @@ def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
 
     Raises ModelConfigError if the shape has no readable `config.json`.
     """
-    config = read_json(shape / "config.json")
+    config = read_json(shape, "config.json")
     config["vocab_size"] = tokenizer.raw.get_vocab_size()
     if "bos_token_id" in config:
         config |= {"bos_token_id": _BOS_ID, "eos_token_id": _EOS_ID}

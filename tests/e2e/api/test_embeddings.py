@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo embedder, as a matryoshka model with prompts."""
     source = demo_models()[EMBEDDER_NAME]
     folder: Path = tmp_path_factory.mktemp("models") / "embedder"
-    folder.mkdir()
-    for path in source.iterdir():
-        if path.name not in ("config.json", "config_sentence_transformers.json"):
-            (folder / path.name).symlink_to(path, target_is_directory=path.is_dir())
+    shutil.copytree(source, folder)
     config = json.loads((source / "config.json").read_text())
     config["matryoshka_dimensions"] = [64, 128]
     (folder / "config.json").write_text(json.dumps(config))

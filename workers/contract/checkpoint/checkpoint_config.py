@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
 from workers.contract.checkpoint.logit_score import LOGIT_SCORE, read_reranking
 from workers.contract.checkpoint.other_formats import check_adapter, read_config
@@ -46,8 +47,6 @@ from workers.contract.model_config import (
     ModelConfig,
     ModelConfigError,
     PoolingConfig,
-    decoded,
-    read_json,
 )
 from workers.contract.model_shape import ModelShape
 from workers.contract.rope_config import LongScaling, RopeConfig
@@ -127,7 +126,7 @@ def _architecture(keys: ConfigKeys) -> str:
     if not names:
         raise keys.error("it names no architecture")
     if names[0] not in FAMILIES:
-        kind = kind_of(names[0], read_json(keys.file))
+        kind = kind_of(names[0], keys.values)
         raise UnknownArchitectureError(names[0], f"{keys.file}: ", kind)
     return names[0]
 
@@ -162,6 +161,8 @@ def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
 
 
 def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
+    if not 0 < rope.fraction <= 1:
+        raise keys.error(f"partial_rotary_factor {rope.fraction:g} is no part of a head")
     size, scaling = rope.rotary_dim(head_dim), rope.scaling
     if size % 2 or not 0 < size <= head_dim:
         raise keys.error(f"{size} of {head_dim} dimensions of a head cannot be rotated in pairs")
@@ -189,8 +190,8 @@ def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | No
     `tokenizer_config.json` is ignored, as in transformers."""
     if transformer.max_seq_length or task == "generate":
         return transformer.max_seq_length
-    file = path / "tokenizer_config.json"
-    limit = decoded(file, _TokenizerFile).model_max_length if file.exists() else None
+    file = optional(path, "tokenizer_config.json", _TokenizerFile)
+    limit = None if file is None else file.model_max_length
     return int(limit) if limit and math.isfinite(limit) else None
 
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 
 
 def read_labels(keys: ConfigKeys) -> tuple[str, ...]:
     """The labels' names; without names in the file, those that transformers makes up. Raises
     ModelConfigError."""
     names = keys.read("id2label", dict[str, Any], {})
-    count = len(names) or keys.read("num_labels", int, 2)
+    count = len(names) or keys.count("num_labels", 2, MOST_WIDTH)
     return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(count))
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from workers.contract.checkpoint.folder_files import decoded
 from workers.contract.checkpoint.sentence_transformers_files import ModelFile, Module
-from workers.contract.model_config import decoded
 from workers.contract.reranking import RerankConfig
 
 LOGIT_SCORE = "LogitScore"
@@ -30,7 +30,7 @@ def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> 
     module = next((module for module in modules if module.kind == LOGIT_SCORE), None)
     if module is None:
         return RerankConfig(instruction=instruction)
-    raw = decoded(folder / module.path / "config.json", _LogitScore)
+    raw = decoded(folder, module.config_file, _LogitScore)
     ids = (raw.true_token_id, raw.false_token_id)
     own = tuple(token for token in ids if token is not None)
     return RerankConfig(token_ids=own, instruction=instruction)

@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED
 from workers.contract.config_keys.keys import ConfigKeys, Refuse
-from workers.contract.model_config import ModelConfigError, decoded, read_json
+from workers.contract.model_config import ModelConfigError
 
 _MODELOPT_FILE = "hf_quant_config.json"
 _GPTQ_FILE = "quantize_config.json"
@@ -28,16 +29,17 @@ def check_quantization(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
         reason = f"with the method {method!r} is not supported"
         refuse(keys.refusal("quantization_config", reason))
     keys.neutral(others)
-    if methods := _of_modelopt(folder / _MODELOPT_FILE):
+    if methods := _of_modelopt(folder):
         reason = f"quantization by {' and '.join(methods)} is not supported"
         refuse(ModelConfigError(f"{folder / _MODELOPT_FILE}: {reason}"))
-    if (file := folder / _GPTQ_FILE).exists():
-        bits = read_json(file).get("bits", "few")
-        refuse(ModelConfigError(f"{file}: quantization to {bits} bits is not supported"))
+    gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
+    if gptq is not None:
+        reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
+        refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
 
 
-def _of_modelopt(file: Path) -> list[str]:
+def _of_modelopt(folder: Path) -> list[str]:
     """How TensorRT Model Optimizer quantized weights, and keys and values."""
-    quantization = decoded(file, _ModelOptFile).quantization if file.exists() else {}
+    quantization = (optional(folder, _MODELOPT_FILE, _ModelOptFile) or _ModelOptFile()).quantization
     keys = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
     return [f"{quantization[key]}{of}" for key, of in keys.items() if quantization.get(key)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.sentence_transformers_files import (
     MODEL_FILE,
     MODULES_FILE,
@@ -14,8 +15,9 @@ from workers.contract.checkpoint.sentence_transformers_files import (
     read_model_file,
     transformer_file,
 )
+from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.conventions import Conventions, Neutral, check_neutral
-from workers.contract.model_config import ModelConfigError, read_json
+from workers.contract.model_config import ModelConfigError
 
 _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
@@ -37,8 +39,8 @@ def check_sentence_transformers_files(
     if modules:
         _check_modules(folder, modules, conventions)
     task = _MODELS[modules[0].kind] if modules else conventions.task
-    _check_transformer_file(transformer_file(folder), task, conventions)
-    _check_model_file(folder / MODEL_FILE, conventions)
+    _check_transformer_file(folder, task, conventions)
+    _check_model_file(folder, conventions)
 
 
 def _check_modules(folder: Path, modules: Sequence[Module], conventions: Conventions) -> None:
@@ -58,7 +60,7 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: Convent
         raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
 
 
-def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> None:
+def _check_transformer_file(folder: Path, task: str, conventions: Conventions) -> None:
     text = {"method": "forward", "method_output_name": conventions.output}
     neutral: Neutral = {
         "transformer_task": (conventions.task,),
@@ -72,28 +74,26 @@ def _check_transformer_file(file: Path, task: str, conventions: Conventions) -> 
     }
     if conventions.templated:
         neutral = {key: own for key, own in neutral.items() if key not in _OF_PROMPTS}
-    own = read_json(file) if file.exists() else {}
+    name = transformer_file(folder)
+    own = optional(folder, name, dict[str, Any]) or {}
+    file = folder / name
     values: dict[str, Any] = {"transformer_task": task, **own}
     check_neutral(file, values, neutral)
     for key in _ARGUMENTS.split():
-        arguments: dict[str, Any] = values.get(key) or {}
+        arguments = ConfigKeys(file, values).read(key, dict[str, Any], {})
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
         check_neutral(file, arguments, others)
 
 
-def _check_model_file(file: Path, conventions: Conventions) -> None:
+def _check_model_file(folder: Path, conventions: Conventions) -> None:
+    file = folder / MODEL_FILE
     neutral: Neutral = {
         "model_type": (conventions.library_class,),
         "truncate_dim": (None,),
         "max_active_dims": (None,),
     }
-    _check_file(file, neutral)
+    check_neutral(file, optional(folder, MODEL_FILE, dict[str, Any]) or {}, neutral)
     if conventions.templated:
         return
-    if conventions.pooling is None and (prompt := read_model_file(file.parent).default_prompt):
+    if conventions.pooling is None and (prompt := read_model_file(folder).default_prompt):
         raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
-
-
-def _check_file(file: Path, neutral: Neutral) -> None:
-    if file.exists():
-        check_neutral(file, read_json(file), neutral)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from workers.contract.checkpoint.folder_files import decoded, optional
 from workers.contract.model_config import (
     ModelConfigError,
     Similarity,
     SpladeActivation,
     SpladeConfig,
     SpladeStrategy,
-    decoded,
-    read_json,
 )
 
 MODULES_FILE = "modules.json"
@@ -40,6 +40,11 @@ class Module(msgspec.Struct):
     def kind(self) -> str:
         return self.type.rpartition(".")[2]
 
+    @property
+    def config_file(self) -> Path:
+        """Its configuration, seen from the model's folder."""
+        return Path(self.path, "config.json")
+
 
 class TransformerFile(msgspec.Struct):
     """The keys of the first module's settings that are supported."""
@@ -63,29 +68,28 @@ class ModelFile(msgspec.Struct):
 
 def read_modules(folder: Path) -> list[Module]:
     """The modules in order; empty without `modules.json`. Raises ModelConfigError."""
-    file = folder / MODULES_FILE
-    return decoded(file, list[Module]) if file.exists() else []
+    return optional(folder, MODULES_FILE, list[Module]) or []
 
 
-def transformer_file(folder: Path) -> Path:
+def transformer_file(folder: Path) -> str:
     """The settings of the first module, which may be missing. Raises ModelConfigError."""
-    files = [folder / name for name in _TRANSFORMER_FILES]
-    return next((file for file in files if file.exists() and read_json(file)), files[0])
+    names = _TRANSFORMER_FILES
+    return next((name for name in names if optional(folder, name, dict[str, Any])), names[0])
 
 
 def read_transformer_file(folder: Path) -> TransformerFile:
     """Defaults if there is no such file. Raises ModelConfigError."""
-    file = transformer_file(folder)
-    return decoded(file, TransformerFile) if file.exists() else TransformerFile()
+    return optional(folder, transformer_file(folder), TransformerFile) or TransformerFile()
 
 
 def read_model_file(folder: Path) -> ModelFile:
     """Defaults if there is no such file. Raises ModelConfigError."""
-    file = folder / MODEL_FILE
-    settings = decoded(file, ModelFile) if file.exists() else ModelFile()
+    settings = optional(folder, MODEL_FILE, ModelFile) or ModelFile()
     default = settings.default_prompt_name
     if default is not None and default not in (settings.prompts or {}):
-        raise ModelConfigError(f"{file}: default_prompt_name {default!r} is none of its prompts")
+        raise ModelConfigError(
+            f"{folder / MODEL_FILE}: default_prompt_name {default!r} is none of its prompts"
+        )
     return settings
 
 
@@ -101,7 +105,7 @@ def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
     module = _module(modules, "SpladePooling")
     if module is None:
         return SpladeConfig()
-    raw = decoded(folder / module.path / "config.json", _SpladePooling)
+    raw = decoded(folder, module.config_file, _SpladePooling)
     return SpladeConfig(strategy=raw.pooling_strategy, activation=raw.activation_function)
 
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
+from workers.contract.checkpoint.folder_files import decoded, optional, read_json
 from workers.contract.checkpoint.sentence_transformers_files import Module
+from workers.contract.config_keys.keys import MOST_WIDTH
 from workers.contract.conventions import Neutral, check_neutral
 from workers.contract.embedding_modules import (
     DenseActivation,
@@ -19,9 +21,9 @@ from workers.contract.embedding_modules import (
     PoolingMode,
     VectorModule,
 )
-from workers.contract.model_config import ModelConfigError, decoded, read_json
+from workers.contract.model_config import ModelConfigError
 
-_Size = Annotated[int, Meta(ge=1)]
+_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
 ModuleT = TypeVar("ModuleT")
 
 _OF_VECTORS: Neutral = {
@@ -78,13 +80,13 @@ def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> P
     module = next((module for module in modules if module.kind == "Pooling"), None)
     if module is None:
         return PoolingConfig()
-    file = folder / module.path / "config.json"
-    own = decoded(file, _Pooling)
+    own = decoded(folder, module.config_file, _Pooling)
     for key in ("embedding_dimension", "word_embedding_dimension"):
         size: int | None = getattr(own, key)
         if size not in (None, hidden_size):
             raise ModelConfigError(
-                f"{file}: {key} {size} does not fit the model's hidden size, {hidden_size}"
+                f"{folder / module.config_file}: {key} {size} does not fit the model's hidden "
+                f"size, {hidden_size}"
             )
     return PoolingConfig(modes=own.modes(), include_prompt=own.include_prompt)
 
@@ -96,17 +98,16 @@ def read_vector_modules(
     ModelConfigError."""
     size, read = pooled_size, list[VectorModule]()
     for module in _behind_pooling(folder, modules):
-        file = folder / module.path / "config.json"
         match module.kind:
             case "Dense":
-                dense = _dense(file, module.path, size)
+                dense = _dense(folder, module, size)
                 size = dense.out_features
                 read.append(dense)
             case "LayerNorm":
-                read.append(_layer_norm(file, module.path, size))
+                read.append(_layer_norm(folder, module, size))
             case "Normalize":
-                if file.exists():
-                    _without_renamed(file)
+                raw = optional(folder, module.config_file, dict[str, Any]) or {}
+                _without_renamed(folder / module.config_file, raw)
                 read.append(NormalizeConfig())
             case _:  # Dropout, which does nothing outside training
                 pass
@@ -126,15 +127,17 @@ def _behind_pooling(folder: Path, modules: Sequence[Module]) -> Iterator[Module]
         yield module
 
 
-def _dense(file: Path, path: str, size: int) -> DenseConfig:
-    own = _converted(file, _without_renamed(file), _Dense)
+def _dense(folder: Path, module: Module, size: int) -> DenseConfig:
+    file = folder / module.config_file
+    raw = read_json(folder, module.config_file)
+    own = _converted(file, _without_renamed(file, raw), _Dense)
     if own.in_features != size:
         raise ModelConfigError(
             f"{file}: in_features {own.in_features} does not fit the vectors before it, "
             f"which have {size} numbers"
         )
     return DenseConfig(
-        path=path,
+        path=module.path,
         in_features=own.in_features,
         out_features=own.out_features,
         bias=own.bias,
@@ -142,19 +145,18 @@ def _dense(file: Path, path: str, size: int) -> DenseConfig:
     )
 
 
-def _layer_norm(file: Path, path: str, size: int) -> LayerNormConfig:
-    own = decoded(file, _LayerNorm)
+def _layer_norm(folder: Path, module: Module, size: int) -> LayerNormConfig:
+    file, own = folder / module.config_file, decoded(folder, module.config_file, _LayerNorm)
     if own.dimension != size:
         raise ModelConfigError(
             f"{file}: dimension {own.dimension} does not fit the vectors before it, "
             f"which have {size} numbers"
         )
-    return LayerNormConfig(path=path, size=size)
+    return LayerNormConfig(path=module.path, size=size)
 
 
-def _without_renamed(file: Path) -> dict[str, Any]:
+def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
     """The other keys of a module that must read and write vectors under their usual name."""
-    raw = read_json(file)
     check_neutral(file, raw, _OF_VECTORS)
     return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
 

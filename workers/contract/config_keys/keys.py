@@ -11,6 +11,15 @@ from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED, is_bookkeepi
 from workers.contract.conventions import Neutral, not_neutral, shown_value
 from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
+MOST_LAYERS = 1 << 10
+MOST_WIDTH = 1 << 20
+MOST_TOKENS = 1 << 24
+"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text. With more
+it would take all memory before its weights are seen not to fit. Llama 3.1 405B has 126
+layers, and Llama 4 Scout takes 10,485,760 tokens."""
+
+_MOST = 1 << 53
+
 ValueT = TypeVar("ValueT")
 Refuse = Callable[[ModelConfigError], None]
 """Gets what is wrong where reading could go on: stops it with that error, or takes it down."""
@@ -84,16 +93,25 @@ class ConfigKeys:
             raise ModelConfigError(f"{self.file} has no '{missing}'")
         return value
 
-    def size(self, name: str) -> int:
-        """The value of key `name`: a whole number, at least 1. Raises ModelConfigError."""
-        value = self.required(name, int)
+    def count(self, name: str, default: int | None = None, most: int = _MOST) -> int:
+        """The value of key `name`, or `default` if it is absent: a whole number, at most `most`.
+        Raises ModelConfigError, also if it is absent without a default."""
+        value = self.required(name, int) if default is None else self.read(name, int, default)
+        if value > most:
+            own = f"{self._within}{self._own_name(name)}"
+            raise self.error(f"{own} {shown_value(value)} is more than {most}")
+        return value
+
+    def size(self, name: str, most: int = _MOST) -> int:
+        """The value of key `name`: a whole number, from 1 to `most`. Raises ModelConfigError."""
+        value = self.count(name, most=most)
         if value < 1:
             raise self.error(f"{self._within}{self._own_name(name)} {value} is less than 1")
         return value
 
-    def optional_size(self, name: str) -> int | None:
+    def optional_size(self, name: str, most: int = _MOST) -> int | None:
         """The same, or None if it is absent."""
-        return None if self.optional(name, int) is None else self.size(name)
+        return None if self.optional(name, int) is None else self.size(name, most)
 
     def nested(self, name: str) -> "ConfigKeys":
         """The keys of the object at key `name`: none if it is absent. They must be read too."""

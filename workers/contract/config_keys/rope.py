@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.keys import MOST_TOKENS, ConfigKeys
 from workers.contract.rope_config import (
     DynamicScaling,
     LinearScaling,
@@ -83,6 +83,8 @@ def _yarn(keys: ConfigKeys, original: int) -> YarnScaling:
     factor = keys.required("factor", float)
     mscales = keys.optional("mscale", float), keys.optional("mscale_all_dim", float)
     own = keys.optional("attention_factor", float)
+    if factor * original > MOST_TOKENS:
+        raise keys.error(f"rope type 'yarn' makes of {original} tokens more than {MOST_TOKENS}")
     return YarnScaling(
         factor=factor,
         original_max_position=original,

@@ -3,7 +3,7 @@
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind, PositionBias
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.families.base import encoder
 from workers.contract.model_shape import ActivationName, EncoderConfig, ModelShape
@@ -35,7 +35,7 @@ def read_encoder(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-        type_vocab_size=keys.read("type_vocab_size", int, 2),
+        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
         first_position=first_position,
     )
     return encoder_shape(keys, family)

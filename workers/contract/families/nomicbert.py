@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from workers.contract.attention_kind import AttentionKind
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.conventions import Neutral
@@ -71,7 +71,7 @@ def read_nomicbert(keys: ConfigKeys) -> ModelShape:
             hidden_act=hidden_act,
             head_act=hidden_act,
             norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-            type_vocab_size=keys.read("type_vocab_size", int, 2),
+            type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
             gated=True,
             bias=False,
             fused_qkv=True,

@@ -61,6 +61,8 @@ class UnknownArchitectureError(ValueError):
 def _mistyped(architecture: str) -> str | None:
     """The supported name that was meant, if a letter is missing or one too many, two are swapped,
     or the case is wrong. Other digits are another model."""
+    if len(architecture) > 100:
+        return None  # the search below would take its time
     letters = Counter(architecture.lower())
     for near in get_close_matches(architecture, FAMILIES, n=3, cutoff=0.8):
         known = Counter(near.lower())

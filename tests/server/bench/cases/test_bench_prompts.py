@@ -20,7 +20,7 @@ from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, GenerationCa
 from server.bench.results.measurement import BenchError
 from server.demo import GENERATOR_NAME, demo_models
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import read_json
+from workers.contract.checkpoint.folder_files import read_json
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL)}
 
@@ -141,7 +141,7 @@ def test_words_that_are_not_one_token_are_refused(bpe: Tokenizer) -> None:
 
 def test_a_model_folder(tmp_path: Path, bpe: Tokenizer) -> None:
     write_model(tmp_path / "llama", shape_folder("llama8b"), bpe)
-    config = read_json(tmp_path / "llama" / "config.json")
+    config = read_json(tmp_path / "llama", "config.json")
     assert (config["bos_token_id"], config["eos_token_id"]) == (0, 1)
     assert read_model_config(tmp_path / "llama").vocab_size == 32_768
     assert Tokenizer.load(tmp_path / "llama").raw.get_vocab_size() == 32_768

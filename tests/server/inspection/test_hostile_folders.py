@@ -1,0 +1,232 @@
+"""Folders that mean harm: `inspect`, `config --check` and `serve` say one line each, at once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import cli
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
+from workers.contract.checkpoint.folder_files import CONFIG_BYTES, INDEX_BYTES, TOKENIZER_BYTES
+
+Spoil = Callable[[Path], object]
+
+TEMPLATES = ("chat_template.jinja", "additional_chat_templates/default.jinja")
+FILES = """
+    config.json generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json
+    added_tokens.json chat_template.json additional_chat_templates/rag.jinja modules.json
+    config_sentence_transformers.json sentence_bert_config.json 1_Pooling/config.json
+    2_Dense/config.json 2_Dense/model.safetensors 3_Normalize/config.json hf_quant_config.json
+    quantize_config.json model.safetensors model.safetensors.index.json
+""".split()
+KINDS = "Transformer Pooling Dense Normalize"
+TEN_LETTERS = {"type": "Replace", "pattern": {"String": "w"}, "content": "w" * 10}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An embedder with modules, and a template."""
+    folder = write_checkpoint(tmp_path / "model", BERT)
+    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in zip(KINDS.split(), paths, strict=True)
+    ]
+    write_json(folder / "modules.json", modules)
+    for path in (*paths[1:], "additional_chat_templates"):
+        (folder / path).mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    write_json(folder / "2_Dense" / "config.json", {"in_features": 32, "out_features": 8})
+    (folder / "2_Dense" / "model.safetensors").hardlink_to(folder / "model.safetensors")
+    return folder
+
+
+def check(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line with which `penstock config --check` refuses a folder."""
+    assert cli.main(["config", "--check", str(folder)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+def inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines in which `penstock inspect` says what is wrong with a folder."""
+    (folder / "model.safetensors").unlink(missing_ok=True)  # it takes seconds to compare weights
+    assert cli.main(["inspect", str(folder)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    return [line for line in lines if line.startswith("refused")]
+
+
+def refused(folder: Path, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both say so."""
+    assert reason in check(folder, capsys)
+    assert len([line for line in inspect(folder, capsys) if reason in line]) == 1
+
+
+def test_the_folder_that_is_spoilt_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "--check", str(folder)]) == 0
+    assert "BertModel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*FILES, *TEMPLATES])
+def test_a_file_that_is_none(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    reason = f"{folder / name} is not a regular file"
+    assert reason in check(folder, capsys)
+    if name != "model.safetensors":
+        assert any(reason in line for line in inspect(folder, capsys))
+
+
+@pytest.mark.parametrize("name", [*FILES, *TEMPLATES])
+def test_a_file_that_is_elsewhere(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/dev/zero")
+    reason = f"{folder / name} leads to /dev/zero, out of the checkpoint's folder"
+    assert reason in check(folder, capsys)
+
+
+LARGE = {
+    "config.json": CONFIG_BYTES,
+    "chat_template.jinja": CONFIG_BYTES,
+    "1_Pooling/config.json": CONFIG_BYTES,
+    "tokenizer.json": TOKENIZER_BYTES,
+    "model.safetensors.index.json": INDEX_BYTES,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_file_that_is_too_large(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).touch()
+    os.truncate(folder / name, 1 << 30)
+    reason = f"{folder / name} has 1073741824 bytes; of such a file at most {LARGE[name]} are read"
+    refused(folder, reason, capsys)
+
+
+@pytest.mark.parametrize("module", ["../other", "/etc", "link"])
+def test_a_module_that_is_elsewhere(
+    folder: Path, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "link").symlink_to("/etc")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = module
+    write_json(folder / "modules.json", modules)
+    refused(folder, "out of the checkpoint's folder", capsys)
+
+
+@pytest.mark.parametrize("part", ["../x.safetensors", "/dev/zero", "/etc/passwd", "a\0"])
+def test_an_index_that_leads_elsewhere(
+    folder: Path, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"weight": part}})
+    refused(folder, "cannot be read" if "\0" in part else "out of the checkpoint's", capsys)
+
+
+@pytest.mark.parametrize("part", [1, None, ["a"], {"a": "b"}])
+def test_an_index_of_something_else(
+    folder: Path, part: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"weight": part}})
+    refused(folder, "index.json cannot be read: Expected `str`", capsys)
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "reason"),
+    [
+        (LLAMA, "num_hidden_layers", 10**9, "num_hidden_layers 1000000000 is more than 1024"),
+        (BERT, "num_hidden_layers", 10**30, "is more than 1024"),
+        (LLAMA, "hidden_size", 2**40, "hidden_size 1099511627776 is more than 1048576"),
+        (BERT, "intermediate_size", 10**9, "intermediate_size 1000000000 is more than 1048576"),
+        (LLAMA, "num_attention_heads", 2**40, "num_attention_heads 1099511627776 is more than"),
+        (LLAMA, "num_key_value_heads", 10**9, "4 attention heads are not divisible by"),
+        (LLAMA, "head_dim", 10**9, "head_dim 1000000000 is more than 1048576"),
+        (LLAMA, "vocab_size", 10**9, "vocab_size 1000000000 is more than 16777216"),
+        (LLAMA, "max_position_embeddings", 10**9, "max_position_embeddings 1000000000 is more"),
+        (BERT, "type_vocab_size", 10**9, "type_vocab_size 1000000000 is more than 1048576"),
+        (BERT, "num_labels", 10**9, "num_labels 1000000000 is more than 1048576"),
+        (LLAMA, "rope_scaling", {"rope_type": "yarn", "factor": 1e308}, "'yarn' makes of 128"),
+        (LLAMA, "architectures", ["Llama" * 10**5], "config.json: architecture 'LlamaLlama"),
+        (LLAMA, "hidden_act", "a\nb\x1b[2J", "hidden_act 'a\\nb\\x1b[2J' is not supported"),
+        (LLAMA, "a\nb\x1b[2J", 1, "config.json: a b [2J 1 is not known"),
+        (LLAMA, "tokenizer_class", 3, "config.json: tokenizer_class is not valid: Expected `str`"),
+        (LLAMA, "rope_scaling", "[" * 10**6, "rope_scaling is not valid: Expected `object`"),
+    ],
+)  # fmt: skip
+def test_a_configuration_of_too_much(
+    tmp_path: Path,
+    config: dict[str, Any],
+    key: str,
+    value: object,
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = write_checkpoint(tmp_path / "model", config | {key: value})
+    line = check(folder, capsys)
+    assert len(line) < 1100
+    assert line.isprintable()
+    assert reason in line
+    lines = inspect(folder, capsys)
+    assert all(each.isprintable() and len(each) < 1100 for each in lines)
+
+
+@pytest.mark.parametrize("arguments", [7, "x", [1]])
+def test_arguments_that_are_none(
+    folder: Path, arguments: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(folder / "sentence_bert_config.json", {"model_args": arguments})
+    refused(folder, "sentence_bert_config.json: model_args is not valid: Expected `object`", capsys)
+
+
+def multiply(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [TEN_LETTERS] * 6}
+    write_json(folder / "tokenizer.json", tokenizer)
+
+
+def test_a_tokenizer_that_multiplies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    multiply(folder)
+    refused(folder, "may make a text more than 1000 times longer", capsys)
+
+
+def test_a_vocabulary_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before another process reads it to convert it."""
+    folder = write_checkpoint(tmp_path / "model", BERT)
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "vocab.txt")
+    assert f"{folder / 'vocab.txt'} is not a regular file" in check(folder, capsys)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: os.mkfifo(folder / "chat_template.jinja"), "is not a regular file"),
+        (multiply, "may make a text more than 1000 times longer"),
+    ],
+    ids=["fifo", "tokenizer"],
+)
+def test_serve_ends_with_the_line(folder: Path, spoil: Spoil, reason: str) -> None:
+    """In a process that may take no more memory than 4 GiB, and no more than 20 s."""
+    spoil(folder)
+    serve = 'ulimit -v 4194304; exec "$0" -P -m server serve "$1" --port 0'
+    done = subprocess.run(
+        ["/bin/sh", "-c", serve, sys.executable, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert str(folder) in line
+    assert reason in line
+    assert "Traceback" not in done.stderr
