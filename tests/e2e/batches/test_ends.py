@@ -12,7 +12,8 @@ import pytest
 from server.batches import BatchLLM
 from server.batches.results import Generated, JobStoppedError
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import children_of, is_alive, wait_for
+from tests.e2e.daemon import children_of, is_alive
+from tests.patience import PATIENCE, wait_until
 
 FOLDER = str(demo_models()[GENERATOR_NAME])
 JOB = f"""
@@ -33,7 +34,7 @@ def test_ctrl_c_leaves_no_process() -> None:
         children = [pid for pids in children_of(script.pid).values() for pid in pids]
         assert len(children) == 2, "an engine and its worker"
         script.send_signal(signal.SIGINT)
-        _, said = script.communicate(timeout=20)
+        _, said = script.communicate(timeout=PATIENCE)
     finally:
         script.kill()
     assert said.rstrip().endswith("KeyboardInterrupt")
@@ -62,4 +63,4 @@ def test_a_model_that_is_not_there_leaves_no_thread(tmp_path: Path) -> None:
     threads = threading.active_count()
     with pytest.raises(ValueError, match=r"config\.json"), BatchLLM(str(tmp_path)):
         pass
-    wait_for(lambda: threading.active_count() == threads, 5)
+    wait_until(lambda: threading.active_count() == threads)

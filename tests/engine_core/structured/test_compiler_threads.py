@@ -15,6 +15,7 @@ from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, Gra
 from engine_core.tokenization.tokenized import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
+from tests.patience import PATIENCE
 
 TOKENIZED = [Tokenized(b"ids")]
 
@@ -30,7 +31,7 @@ class Scripted:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         self.sources.append(grammar.source)
         if grammar.source.startswith("wait"):
-            self.go.wait(20)
+            self.go.wait(PATIENCE)
         if grammar.source.startswith("fail"):
             raise GrammarError("it is bad")
         if grammar.source.startswith("die"):
