@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.batches import BatchLLM
+from server.batches.job import Job
 from server.batches.results import Generated, JobStoppedError
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import children_of, is_alive
@@ -42,16 +44,27 @@ def test_ctrl_c_leaves_no_process() -> None:
 
 
 @pytest.mark.parametrize("part", ["engine_core", "workers"])
-def test_an_engine_that_dies_stops_the_job_with_what_is_done(part: str) -> None:
-    before = children_of(os.getpid())
+def test_an_engine_that_dies_stops_the_job_with_what_is_done(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, has_a_result, put = children_of(os.getpid()), threading.Event(), Job.put
+
+    def noticed(job: Job[Any], index: int, result: Any) -> None:
+        put(job, index, result)
+        has_a_result.set()
+
+    monkeypatch.setattr(Job, "put", noticed)
     with BatchLLM(FOLDER, threads=1, progress=False) as llm:
         (pid,) = set(children_of(os.getpid())[part]) - set(before.get(part, []))
         each = [{"max_tokens": 1}] + [{"max_tokens": 900}] * 300
-        killing = threading.Timer(4.0, os.kill, (pid, signal.SIGKILL))
+        killing = threading.Thread(
+            target=lambda: has_a_result.wait(PATIENCE) and os.kill(pid, signal.SIGKILL)
+        )
         killing.start()
         with pytest.raises(JobStoppedError, match="engine") as raised:
             llm.generate(["Water"] * 301, each, ignore_eos=True)
         results = raised.value.results
+        killing.join()
         assert len(results) == 301
         assert isinstance(results[0], Generated)
         assert results[-1] is None

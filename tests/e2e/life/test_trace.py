@@ -17,7 +17,7 @@ import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 STAGES = 3
 KINDS = {"prefill", "decode", "mixed"}
@@ -85,9 +85,7 @@ def test_a_trace_of_a_pipeline(busy_pipeline: Daemon, tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_without_a_file(busy_pipeline: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     command = trace("--pid", str(busy_pipeline.pid), "--seconds", "60", "-o", str(file))
-    deadline = time.monotonic() + 20
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(file.exists)
     time.sleep(0.2)
     os.kill(command.pid, signal.SIGINT)
     assert command.wait(timeout=PATIENCE) == 130
