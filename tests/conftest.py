@@ -2,13 +2,19 @@
 
 import os
 
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
+
 from server.models.devices import cuda_memory
+from tests.patience import PATIENCE
 from workers.contract.multicast import NO_MULTICAST
 
 os.environ.update(NO_MULTICAST)
 # No folder can be made there: the state folder of the user who runs the tests is left alone, and a
 # daemon has one only where its test names it.
 os.environ["XDG_STATE_HOME"] = "/proc/self/none"
+
+# httpx gives up after 5 s if nothing else is asked for.
+vars(DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE))
 
 # Triton reads it while it is imported, which transformers does too, in some other folder's tests.
 # Without a GPU its kernels run in the interpreter.

@@ -29,11 +29,18 @@ class LoopThread:
             task.add_done_callback(lambda _: ended.set())
             tasks.append(task)
 
-        self._loop.call_soon_threadsafe(begin)
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # Ctrl-C came before it could begin
+                work.close()
+                ended.set()
+
         try:
+            self._loop.call_soon_threadsafe(begin)
             ended.wait()
         except BaseException:
-            self._loop.call_soon_threadsafe(tasks[0].cancel)
+            self._loop.call_soon_threadsafe(cancel)
             ended.wait()
             raise
         return tasks[0].result()

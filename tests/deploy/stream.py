@@ -5,6 +5,8 @@ import threading
 
 import httpx
 
+from tests.patience import PATIENCE
+
 
 class Stream:
     """A completion of `tokens` tokens, read in a thread of its own; it has begun."""
@@ -15,7 +17,7 @@ class Stream:
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._read, args=(url, tokens))
         self._thread.start()
-        assert self._begun.wait(30)
+        assert self._begun.wait(PATIENCE)
 
     def _read(self, url: str, tokens: int) -> None:
         body = {

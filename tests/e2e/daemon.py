@@ -7,15 +7,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
+from tests.patience import PATIENCE, wait_until
+
 READY = re.compile(r"penstock is ready on (https?://\S+) after")
-START_SECONDS = 90
 
 
 class Daemon:
@@ -44,8 +44,8 @@ class Daemon:
     def pid(self) -> int:
         return self.process.pid
 
-    def wait_ready(self, seconds: float = START_SECONDS) -> "Daemon":
-        wait_for(lambda: self._url() or self.process.poll() is not None, seconds)
+    def wait_ready(self, seconds: float = PATIENCE) -> "Daemon":
+        wait_until(lambda: self._url() or self.process.poll() is not None, seconds)
         assert self._url(), "".join(self.log)
         return self
 
@@ -70,10 +70,10 @@ class Daemon:
         (pid,) = (pid for pid, words in commands.items() if f"/{config}.json" in words[-2])
         return pid
 
-    def exit_code(self, seconds: float) -> int:
+    def exit_code(self) -> int:
         """Wait for the daemon to end by itself."""
-        code = self.process.wait(seconds)
-        self._reader.join(5)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         return code
 
     def end(self) -> None:
@@ -81,16 +81,16 @@ class Daemon:
         children = [pid for pids in self.children().values() for pid in pids]
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         for pid in children:  # one that a test has frozen would not notice
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-        self._reader.join(10)
-        wait_for(lambda: not any(map(is_alive, children)), 10)
+        self._reader.join(PATIENCE)
+        wait_until(lambda: not any(map(is_alive, children)))
 
 
 @contextmanager
-def running(*arguments: str, start_seconds: float = START_SECONDS) -> Generator[Daemon]:
+def running(*arguments: str, start_seconds: float = PATIENCE) -> Generator[Daemon]:
     """A ready daemon."""
     daemon = Daemon(*arguments)
     try:
@@ -131,11 +131,11 @@ class Asking:
 
     def _run(self, url: str, body: object) -> None:
         with suppress(httpx.TransportError):
-            self._answer = httpx.post(url, json=body, timeout=120)
+            self._answer = httpx.post(url, json=body, timeout=PATIENCE)
 
-    def answer(self, seconds: float) -> httpx.Response | None:
-        """Wait so long for it; None if the connection broke, or nothing has come."""
-        self._thread.join(seconds)
+    def answer(self) -> httpx.Response | None:
+        """Wait for it; None if the connection broke, or nothing has come."""
+        self._thread.join(PATIENCE)
         return self._answer
 
 
@@ -146,15 +146,6 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def wait_for(condition: Callable[[], object], seconds: float) -> None:
-    """Poll until `condition` holds. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.02)
 
 
 def free_port() -> int:

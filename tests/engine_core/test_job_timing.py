@@ -11,6 +11,7 @@ from engine_core.messages import Abort, EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import _Lane
 from tests.engine_core.fake_transport import Engine
+from tests.patience import PATIENCE
 
 A = b"client"
 ITERATION = 1e-4
@@ -93,7 +94,7 @@ def test_tokenizing_is_part_of_it(
     encode, may_end = _Lane._encode, threading.Event()
 
     def held(lane: _Lane, jobs: Any, slices: Any) -> None:
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
         encode(lane, jobs, slices)
 
     monkeypatch.setattr(_Lane, "_encode", held)

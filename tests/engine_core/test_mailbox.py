@@ -18,6 +18,7 @@ from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from tests.engine_core.tokenization.test_tokenizer_threads import raw_tokenizer
+from tests.patience import PATIENCE
 
 
 def readable(mailbox: Mailbox[int], milliseconds: int = 0) -> bool:
@@ -99,6 +100,6 @@ def test_threads_and_descriptors_go_with_their_owner(
     del owners
     gc.collect()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert not any(descriptor.exists() for descriptor in descriptors)

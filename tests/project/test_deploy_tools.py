@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = REPOSITORY / "tests" / "deploy" / "tools"
 
@@ -52,7 +54,7 @@ def install(machine: Path, packages: str, user: int) -> subprocess.CompletedProc
         env={"PATH": f"{machine}:{os.environ['PATH']}", "IDENTITY": str(user)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from server import __version__
+from tests.patience import PATIENCE
 from tests.project.requirements import needed_to_run
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint
 
@@ -143,7 +144,7 @@ def test_it_serves(penstock: Path, foreign_folder: Path, private: Path) -> None:
             assert complete(ready_url(daemon), tokens=3) == 3
             assert len(list(private.iterdir())) == 1
             daemon.terminate()
-            assert daemon.wait(30) == 0
+            assert daemon.wait(PATIENCE) == 0
             assert list(private.iterdir()) == []
         finally:
             daemon.kill()

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from server.settings.server_config import ServerConfig
+from tests.patience import PATIENCE
 from workers.contract.supervision import DRAIN_SIGNAL
 
 
@@ -65,7 +66,7 @@ class ApiServer:
         self.process.send_signal(DRAIN_SIGNAL)
 
     def _wait_for(self, *statuses: int) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 if httpx.get(f"{self.url}/health/ready").status_code in statuses:

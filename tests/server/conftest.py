@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.server_config import ServedModel, ServerConfig
+from tests.patience import PATIENCE
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
@@ -81,7 +82,7 @@ class DeploymentBuilder:
         api = self._open.enter_context(ApiServer(config, self._folder))
         if ready:
             api.wait_ready()
-        http = self._open.enter_context(httpx.Client(base_url=api.url, timeout=20))
+        http = self._open.enter_context(httpx.Client(base_url=api.url, timeout=PATIENCE))
         return Deployment(api, engines, http)
 
     def close(self) -> None:

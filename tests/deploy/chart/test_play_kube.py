@@ -18,8 +18,6 @@ from tests.deploy.podman import Podman
 from tests.deploy.stream import Stream
 from tests.e2e.daemon import free_port
 
-pytestmark = pytest.mark.timeout(300)
-
 DRAIN_S = 40
 
 

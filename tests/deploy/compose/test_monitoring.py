@@ -13,7 +13,8 @@ import yaml
 
 from tests.deploy.compose.compose_file import PROFILES, composed, daemon, mounts
 from tests.deploy.monitoring.prometheus import running_prometheus
-from tests.e2e.daemon import running, wait_for
+from tests.e2e.daemon import running
+from tests.patience import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_the_dashboard_has_its_data(prometheus_file: Path, tmp_path: Path) -> No
         job["static_configs"][0]["targets"] = [daemon.url.removeprefix("http://")]
         with running_prometheus(tmp_path, [job]) as prometheus:
             # What the variables `namespace` and `model` of the dashboard ask for.
-            wait_for(lambda: len(prometheus.query('penstock_engine_up{namespace!=""}')) == 2, 30)
+            wait_until(lambda: len(prometheus.query('penstock_engine_up{namespace!=""}')) == 2)
 
 
 def test_grafana_asks_prometheus(services: dict[str, Any], prometheus_file: Path) -> None:

@@ -6,7 +6,8 @@ import httpx
 
 from tests.deploy.podman import Podman
 from tests.deploy.running_container import RunningContainer
-from tests.e2e.daemon import free_port, wait_for
+from tests.e2e.daemon import free_port
+from tests.patience import wait_until
 
 RESTRICTED = (
     "--read-only",
@@ -34,7 +35,7 @@ class Container(RunningContainer):
     def __enter__(self) -> Self:
         self._podman.run(*self._command)
         try:
-            wait_for(self._is_ready, 90)
+            wait_until(self._is_ready)
         except BaseException:
             self.__exit__()
             raise

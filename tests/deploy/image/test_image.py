@@ -15,8 +15,6 @@ from tests.deploy.image.container import RESTRICTED, Container
 from tests.deploy.podman import Podman
 from tests.deploy.stream import Stream
 
-pytestmark = pytest.mark.timeout(300)
-
 MOST_BYTES = 2 << 30
 
 

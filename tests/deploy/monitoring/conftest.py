@@ -8,9 +8,10 @@ from tests.deploy.helm import Helm3, Manifest
 from tests.deploy.monitoring.alert_scenarios import NAMESPACE, RELEASE
 from tests.deploy.monitoring.expressions import of_kind
 from tests.deploy.monitoring.load import load, refused_while_loading
-from tests.deploy.monitoring.prometheus import SCRAPE_SECONDS, Prometheus, running_prometheus
+from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
 from tests.deploy.monitoring.scrape_job import scrape_job
-from tests.e2e.daemon import Daemon, free_port, wait_for
+from tests.e2e.daemon import Daemon, free_port
+from tests.patience import wait_until
 
 EVERYTHING = {
     "autoscaling": {
@@ -63,7 +64,7 @@ def prometheus(
 def _scraped(server: Prometheus) -> None:
     """Wait for the scrape after the next one: it has all that was counted until now."""
     seen = _samples(server)
-    wait_for(lambda: _samples(server) >= seen + 3, 20 * SCRAPE_SECONDS)
+    wait_until(lambda: _samples(server) >= seen + 3)
 
 
 def _samples(server: Prometheus) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.daemon import wait_for
+from tests.patience import wait_until
 
 GENERATOR, EMBEDDER = "penstock-demo", "all-MiniLM-L6-v2"
 _PROMPT = "The file is read line by line, and every line is written to the output. " * 6
@@ -42,7 +42,7 @@ def load(url: str, rounds: int) -> None:
 
 def refused_while_loading(url: str) -> None:
     """Ask for a text until the daemon answers that its model is not ready."""
-    wait_for(lambda: _status(url) == 503, 60)
+    wait_until(lambda: _status(url) == 503)
 
 
 def _status(url: str) -> int | None:

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.daemon import free_port, wait_for
+from tests.e2e.daemon import free_port
+from tests.patience import PATIENCE, wait_until
 
 SCRAPE_SECONDS = 1
 
@@ -64,12 +65,12 @@ def running_prometheus(folder: Path, jobs: list[dict[str, Any]]) -> Generator[Pr
         )
     server = Prometheus(f"http://127.0.0.1:{port}")
     try:
-        wait_for(lambda: process.poll() is not None or _is_ready(server.url), 30)
+        wait_until(lambda: process.poll() is not None or _is_ready(server.url))
         assert process.poll() is None, log.read_text()
         yield server
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 def _is_ready(url: str) -> bool:

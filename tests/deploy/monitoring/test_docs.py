@@ -11,7 +11,8 @@ from tests.deploy.helm import CHART, Helm3
 from tests.deploy.monitoring.alert_scenarios import NAMESPACE, RELEASE
 from tests.deploy.monitoring.expressions import alerts, of_kind
 from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
-from tests.e2e.daemon import Daemon, wait_for
+from tests.e2e.daemon import Daemon
+from tests.patience import wait_until
 from tests.project.source_tree import REPOSITORY
 
 GUIDE = REPOSITORY / "docs" / "deploy.md"
@@ -53,7 +54,7 @@ def test_a_prometheus_without_operator_finds_the_release(
         {"targets": [address], "labels": _pod(RELEASE, "debug")},
     ]
     with running_prometheus(tmp_path, [job]) as server:
-        wait_for(lambda: server.query("up == 1"), 20)
+        wait_until(lambda: server.query("up == 1"))
         (target,) = server.targets()
     labels = {"namespace": NAMESPACE, "pod": "llm-0", "job": "llm-penstock", "instance": address}
     assert target["labels"] == labels

@@ -9,7 +9,8 @@ from tests.deploy.monitoring.alert_scenarios import NAMESPACE, RELEASE
 from tests.deploy.monitoring.expressions import of_kind
 from tests.deploy.monitoring.prometheus import Prometheus, running_prometheus
 from tests.deploy.monitoring.scrape_job import scrape_job
-from tests.e2e.daemon import running, wait_for
+from tests.e2e.daemon import running
+from tests.patience import wait_until
 from tests.server.certificates import make_certificate
 
 VALUES = {
@@ -45,7 +46,7 @@ def secured(helm3: Helm3, tmp_path_factory: pytest.TempPathFactory) -> Generator
     with running(*flags, "--metrics-alias", "vllm", "--threads", "1") as daemon:
         job = scrape_job(monitor, daemon.url.removeprefix("https://"), ca_file=str(cert))
         with running_prometheus(folder, [job]) as server:
-            wait_for(lambda: server.query("count_over_time(vllm:num_requests_running[1m]) > 2"), 30)
+            wait_until(lambda: server.query("count_over_time(vllm:num_requests_running[1m]) > 2"))
             yield server
 
 

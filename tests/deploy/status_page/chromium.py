@@ -11,9 +11,10 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.patience import wait_until
 
 JSON = dict[str, Any]
 
@@ -114,7 +115,7 @@ class Page:
     def open(self, url: str) -> None:
         """Go to `url`, and wait until it is loaded."""
         self.send("Page.navigate", url=url)
-        wait_for(lambda: self.value("document.readyState") == "complete")
+        wait_until(lambda: self.value("document.readyState") == "complete")
 
     def value(self, expression: str) -> Any:
         """The JSON value of an expression, awaited. Raises AssertionError if it throws."""
@@ -133,7 +134,7 @@ class Page:
 
     def wait_text(self, selector: str, part: str) -> None:
         """Wait until an element's visible text contains `part`."""
-        wait_for(lambda: part in self.text(selector))
+        wait_until(lambda: part in self.text(selector))
 
     def type(self, text: str) -> None:
         """Into what has the focus."""
@@ -189,12 +190,3 @@ class Page:
     def _events(self, method: str) -> list[JSON]:
         self.value("0")  # whatever came before this answer has been read
         return [event for event in self._browser.events(self._session) if event["method"] == method]
-
-
-def wait_for(condition: Callable[[], object], seconds: float = _SECONDS) -> None:
-    """Poll until `condition` holds. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.05)

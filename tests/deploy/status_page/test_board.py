@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.deploy.status_page.chromium import Page, wait_for
+from tests.deploy.status_page.chromium import Page
 from tests.deploy.status_page.conftest import status
 from tests.e2e.daemon import Daemon
+from tests.patience import wait_until
 
 
 @contextmanager
@@ -78,12 +79,12 @@ def number(text: str) -> float:
 def test_numbers_and_lines_move_under_load(board: Page, demo: Daemon) -> None:
     card = "#models article:first-child"
     with load(demo):
-        wait_for(lambda: number(tile(board, "Generated").split("\n", 1)[1]) > 10)
-        wait_for(lambda: number(tile(board, "Running", card).split("\n", 1)[1]) > 0)
+        wait_until(lambda: number(tile(board, "Generated").split("\n", 1)[1]) > 10)
+        wait_until(lambda: number(tile(board, "Running", card).split("\n", 1)[1]) > 0)
         before = lines(board)
-        wait_for(lambda: lines(board)["Generated"] != before["Generated"])
-        wait_for(lambda: "ms" in tile(board, "First token"))
-        wait_for(lambda: re.search(r"busy \d", board.text(f"{card} .stages")))
+        wait_until(lambda: lines(board)["Generated"] != before["Generated"])
+        wait_until(lambda: "ms" in tile(board, "First token"))
+        wait_until(lambda: re.search(r"busy \d", board.text(f"{card} .stages")))
     assert "p95" in tile(board, "First token", card)
     assert "KV cache in use" in board.text(card)
 
@@ -97,7 +98,7 @@ def test_every_api_process_counts(board: Page, demo: Daemon) -> None:
     for _ in range(6):
         assert status(demo)["models"][0]["generated_tokens"] == before + 24
     shown = f"{before + 24:,} since the start"
-    wait_for(lambda: shown in tile(board, "Generated"))
+    wait_until(lambda: shown in tile(board, "Generated"))
 
 
 def test_a_daemon_that_does_not_answer_is_said_to_be_gone(page: Page, demo: Daemon) -> None:
@@ -129,7 +130,7 @@ def test_refusals_are_shown_by_their_reason(board: Page, demo: Daemon) -> None:
 )
 def test_an_endpoint_can_be_tried(board: Page, model: str, endpoint: str, part: str) -> None:
     send_trial(board, model, endpoint)
-    wait_for(lambda: part in board.text("#try-answer") + board.text("#try-note"))
+    wait_until(lambda: part in board.text("#try-answer") + board.text("#try-note"))
     assert len(board.text("#try-answer")) > 10
 
 
@@ -172,9 +173,9 @@ def test_a_stream_comes_in_pieces_and_can_be_stopped(board: Page) -> None:
     choose(board, "penstock-demo", "/v1/completions")
     board.value("document.getElementById('try-field-tokens').value = 1000")
     board.value("document.getElementById('try-send').click()")
-    wait_for(lambda: len(board.text("#try-answer")) > 20)
+    wait_until(lambda: len(board.text("#try-answer")) > 20)
     first = board.text("#try-answer")
-    wait_for(lambda: len(board.text("#try-answer")) > len(first))
+    wait_until(lambda: len(board.text("#try-answer")) > len(first))
     board.value("document.getElementById('try-stop').click()")
     board.wait_text("#try-note", "Stopped.")
     assert board.text("#try-answer").startswith(first)

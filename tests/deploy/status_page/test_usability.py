@@ -2,10 +2,11 @@
 
 import pytest
 
-from tests.deploy.status_page.chromium import Page, wait_for
+from tests.deploy.status_page.chromium import Page
 from tests.deploy.status_page.conftest import axe_source
 from tests.deploy.status_page.test_board import load
 from tests.e2e.daemon import Daemon
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def test_axe_finds_nothing(board: Page, demo: Daemon, scheme: str, width: int) -
     board.prefer(scheme)
     board.resize(width, 900)
     with load(demo):
-        wait_for(lambda: "busy" in board.text("#models .stages"))
+        wait_until(lambda: "busy" in board.text("#models .stages"))
         assert violations(board) == []
 
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from tests.deploy.systemd.unit_file import NAMES, Unit, read_unit
-from tests.e2e.daemon import free_port, wait_for
+from tests.e2e.daemon import free_port
+from tests.patience import PATIENCE, wait_until
 
 SETTINGS = "host: 127.0.0.1\nport: {port}\napi_key_files: [keys]\n"
 
@@ -46,7 +47,7 @@ class StartedUnit:
     def __enter__(self) -> "StartedUnit":
         self.process = subprocess.Popen(self._command, env=self.environment, cwd=self._working)
         try:
-            wait_for(lambda: self._status("/health/ready") == 200, 90)
+            wait_until(lambda: self._status("/health/ready") == 200)
         except BaseException:
             self.__exit__()
             raise
@@ -54,12 +55,12 @@ class StartedUnit:
 
     def __exit__(self, *error: object) -> None:
         self.process.terminate()
-        assert self.process.wait(60) == 0
+        assert self.process.wait(PATIENCE) == 0
 
     def reload(self) -> None:
         (command,) = self.unit["ExecReload"]
         words = shlex.split(command.replace("$MAINPID", str(self.process.pid)))
-        subprocess.run(words, timeout=10, check=True)
+        subprocess.run(words, timeout=PATIENCE, check=True)
 
     def accepts(self, key: str) -> bool:
         """Whether requests with this key are answered."""
@@ -95,7 +96,7 @@ def test_a_reload_reads_the_keys_again(started: StartedUnit) -> None:
     started.keys.write_text("second\n")
     assert not started.accepts("second")
     started.reload()
-    wait_for(lambda: started.accepts("second"), 10)
+    wait_until(lambda: started.accepts("second"))
     assert not started.accepts("first")
 
 

@@ -13,8 +13,6 @@ from tests.deploy.podman import Podman
 from tests.deploy.systemd.seccomp import allowed_calls, seccomp_profile
 from tests.deploy.systemd.unit_file import read_unit
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def seccomp(name: str, folder: Path) -> str:
     """The option of podman for the system calls of a unit."""

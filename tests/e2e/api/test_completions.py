@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME
-from tests.e2e.daemon import Daemon, wait_for
+from tests.e2e.daemon import Daemon
+from tests.patience import wait_until
 
 PROMPT = "The function returns"
 
@@ -138,7 +139,7 @@ def test_a_deadline_ends_the_rows_in_the_engine(demo: Daemon, streamed: bool) ->
     answer = post(demo, timeout=0.2, stream=streamed, **fields)
     assert answer.status_code == 200
     assert answer.text.count('"timeout"') == 16
-    wait_for(lambda: gauge(demo, "penstock_engine_running_rows") == 0, 10)
+    wait_until(lambda: gauge(demo, "penstock_engine_running_rows") == 0)
     assert gauge(demo, "penstock_engine_waiting_rows") == 0
     assert gauge(demo, "penstock_engine_kv_blocks_used") == 0
 

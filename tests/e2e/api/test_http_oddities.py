@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.e2e.daemon import Daemon, metric, wait_for
+from tests.e2e.daemon import Daemon, metric
+from tests.patience import PATIENCE, wait_until
 
 BODY = b'{"prompt": "The function returns", "max_tokens": 4, "temperature": 0}'
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 START = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 CLOSE = b"Connection: close\r\n"
-SECONDS = 20
 
 
 class Answer(NamedTuple):
@@ -38,19 +38,19 @@ def daemon(demo: Daemon) -> Generator[Daemon]:
     expected = text_of(demo)
     yield demo
     assert text_of(demo) == expected
-    wait_for(lambda: metric(demo.url, "penstock_engine_running_rows") == 0, 10)
+    wait_until(lambda: metric(demo.url, "penstock_engine_running_rows") == 0)
     assert demo.process.poll() is None
 
 
 def text_of(daemon: Daemon) -> str:
-    answer = httpx.post(f"{daemon.url}/v1/completions", content=BODY, timeout=SECONDS)
+    answer = httpx.post(f"{daemon.url}/v1/completions", content=BODY, timeout=PATIENCE)
     return answer.json()["choices"][0]["text"]
 
 
 @contextmanager
 def connected(daemon: Daemon) -> Generator[socket.socket]:
     address = urlsplit(daemon.url)
-    with socket.create_connection((address.hostname, address.port), SECONDS) as connection:
+    with socket.create_connection((address.hostname, address.port), PATIENCE) as connection:
         yield connection
 
 
@@ -133,9 +133,7 @@ def test_body_shorter_than_announced(daemon: Daemon, sent: bytes) -> None:
 def test_body_that_never_ends_holds_nobody_up(daemon: Daemon) -> None:
     with connected(daemon) as connection:
         connection.sendall(START + b"Content-Length: 1000\r\n\r\n" + BODY)
-        started = time.monotonic()
         text_of(daemon)
-        assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("keep", [b"", CLOSE])
@@ -144,12 +142,12 @@ def test_half_closed_connection(daemon: Daemon, keep: bytes) -> None:
     with connected(daemon) as connection:
         body = BODY.replace(b": 4,", b": 900,")
         length = b"Content-Length: %d\r\n\r\n" % len(body)
+        before = metric(daemon.url, "penstock_generated_tokens_total")
         connection.sendall(START + keep + length + body)
         connection.shutdown(socket.SHUT_WR)
-        started = time.monotonic()
         read_to_end(connection)
-        assert time.monotonic() - started < 2
-    wait_for(lambda: metric(daemon.url, "penstock_engine_kv_blocks_used") == 0, 5)
+    assert metric(daemon.url, "penstock_generated_tokens_total") - before < 900
+    wait_until(lambda: metric(daemon.url, "penstock_engine_kv_blocks_used") == 0)
 
 
 def test_reset_connection(daemon: Daemon) -> None:

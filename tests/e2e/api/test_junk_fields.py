@@ -24,6 +24,7 @@ from server.schemas.score import ScoreRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import CLASSIFIER_NAME, HEADERS
+from tests.patience import PATIENCE
 
 JSON = dict[str, Any]
 Place = tuple[str, ...]
@@ -118,7 +119,7 @@ def steady(full_daemon: Daemon) -> Generator[None]:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert seen
     assert {said for said, _ in seen} == {text}
     assert all(told == pytest.approx(vector, abs=1e-5) for _, told in seen)

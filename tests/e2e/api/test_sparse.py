@@ -11,6 +11,7 @@ import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
+from tests.patience import PATIENCE
 from tests.workers.checkpoints import save_masked_lm
 
 VOCABULARY = 30_522
@@ -48,7 +49,7 @@ def reference(folder: Path) -> Any:
 
 
 def post(daemon: Daemon, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(daemon.url + path, json=body, timeout=20)
+    return httpx.post(daemon.url + path, json=body, timeout=PATIENCE)
 
 
 def sparse(daemon: Daemon, inputs: Any, **fields: Any) -> np.ndarray:

@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
-from tests.e2e.daemon import Daemon, metric, wait_for
+from tests.e2e.daemon import Daemon, metric
+from tests.patience import wait_until
 
 PROMPT = "The configuration of the server as JSON:\n"
 SCHEMA = {
@@ -141,7 +142,7 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
     assert all(re.fullmatch(VERSION, text) for text in texts[1::4])
     assert set(texts[2::4]) <= set(COLOURS)
     assert set(texts[3::4]) == {free}
-    wait_for(lambda: metric(demo.url, "penstock_engine_running_rows") == 0, 5)
+    wait_until(lambda: metric(demo.url, "penstock_engine_running_rows") == 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, running, wait_for
+from tests.e2e.daemon import Daemon, running
+from tests.patience import PATIENCE, wait_until
 
 UNCOUNTED = 16 << 10
 SIZE = (1 << 20) + UNCOUNTED
@@ -32,7 +33,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def connected(daemon: Daemon) -> socket.socket:
     url = httpx.URL(daemon.url)
-    return socket.create_connection((url.host, url.port or 80), timeout=14)
+    return socket.create_connection((url.host, url.port or 80), timeout=PATIENCE)
 
 
 def until_closed(client: socket.socket) -> bytes:
@@ -44,7 +45,7 @@ def until_closed(client: socket.socket) -> bytes:
 
 def status(daemon: Daemon, note: str = "") -> int:
     body = {**ASKED, "note": note}
-    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=20).status_code
+    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=PATIENCE).status_code
 
 
 def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> None:
@@ -53,7 +54,7 @@ def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> N
         for _ in range(2):
             client = open_connections.enter_context(connected(daemon))
             client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (SIZE + 1) + b" " * SIZE)
-        wait_for(lambda: status(daemon, "x" * 40_000) == 429, 5)
+        wait_until(lambda: status(daemon, "x" * 40_000) == 429)
         assert status(daemon) == 200, "a small body is never refused for that"
         with connected(daemon) as waiting:
             waiting.sendall(HEAD + b"Content-Length: 40000\r\nExpect: 100-continue\r\n\r\n")
@@ -61,7 +62,7 @@ def test_bodies_that_come_in_part_fill_a_budget_and_no_more(daemon: Daemon) -> N
         assert answer.startswith(b"http/1.1 429 ")
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b"\r\nconnection: close\r\n" in answer
-    wait_for(lambda: status(daemon, "x" * 40_000) == 200, 5)
+    wait_until(lambda: status(daemon, "x" * 40_000) == 200)
 
 
 def test_a_body_that_comes_too_slowly_is_ended(daemon: Daemon) -> None:
@@ -76,7 +77,7 @@ def test_a_body_that_comes_too_slowly_is_ended(daemon: Daemon) -> None:
         for answer in (until_closed(client), until_closed(uploading)):
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"body_timeout" in answer
-    assert 9.5 < time.monotonic() - started < 14
+    assert 9.5 < time.monotonic() - started < 30
 
 
 def upload(daemon: Daemon, size: int, sent: int) -> socket.socket:
@@ -92,7 +93,7 @@ def test_uploads_hold_what_is_not_written_and_no_more(daemon: Daemon) -> None:
         for _ in range(2):
             open_connections.enter_context(upload(daemon, 1 << 20, held))
         room = (2 << 20) - 2 * (held - UNCOUNTED) + UNCOUNTED
-        wait_for(lambda: status(daemon, "x" * room) == 429, 5)
+        wait_until(lambda: status(daemon, "x" * room) == 429)
         # The last bytes are too many: a socket that is closed with bytes unread is reset.
         beyond = open_connections.enter_context(upload(daemon, 1 << 20, room + 9))
         assert until_closed(beyond).startswith(b"HTTP/1.1 429 ")

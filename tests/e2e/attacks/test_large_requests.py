@@ -1,7 +1,6 @@
 """One client that asks for as much as it may, beside others who ask for a little."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,7 +11,8 @@ import msgspec
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, metric, running, wait_for
+from tests.e2e.daemon import Daemon, metric, running
+from tests.patience import PATIENCE, wait_until
 
 LARGE = {"prompt": ["a"] * 2048, "n": 8, "ignore_eos": True}
 KEYS = {name: f"sk-{name}" for name in ("greedy", "honest", "friend")}
@@ -30,17 +30,15 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def asked(daemon: Daemon, path: str, key: str, **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {KEYS[key]}"}
-    return httpx.post(f"{daemon.url}{path}", json=body, headers=headers, timeout=20)
+    return httpx.post(f"{daemon.url}{path}", json=body, headers=headers, timeout=PATIENCE)
 
 
 def assert_honest_are_served(daemon: Daemon) -> None:
-    started = time.monotonic()
     for _ in range(3):
         short = asked(daemon, "/v1/completions", "honest", prompt="Hi", max_tokens=2)
         assert short.status_code == 200, short.text
         vector = asked(daemon, "/v1/embeddings", "honest", input="Hi")
         assert vector.status_code == 200, vector.text
-    assert time.monotonic() - started < 6
 
 
 def sent(daemon: Daemon, body: object) -> socket.socket:
@@ -63,20 +61,20 @@ def test_requests_for_everything_leave_room_for_others(daemon: Daemon) -> None:
     with ExitStack() as greedy:
         for _ in range(6):
             greedy.enter_context(closing(sent(daemon, {**LARGE, "max_tokens": 1000})))
-        wait_for(lambda: in_flight(daemon, "requests") == 4, 10)
+        wait_until(lambda: in_flight(daemon, "requests") == 4)
         assert_honest_are_served(daemon)
         refused = asked(daemon, "/v1/completions", "greedy", **LARGE, max_tokens=1)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
         assert "this API key" in refused.json()["error"]["message"]
-    wait_for(lambda: in_flight(daemon, "rows") == 0, 10)
+    wait_until(lambda: in_flight(daemon, "rows") == 0)
 
 
 def test_an_answer_that_nobody_reads_holds_nothing(daemon: Daemon) -> None:
     body = {**LARGE, "prompt": ["a"] * 512, "max_tokens": 1, "stream": True, "logprobs": 20}
     with closing(sent(daemon, body)):
-        wait_for(lambda: in_flight(daemon, "rows") > 0, 10)
+        wait_until(lambda: in_flight(daemon, "rows") > 0)
         assert_honest_are_served(daemon)
-        wait_for(lambda: in_flight(daemon, "rows") == 0, 14)
+        wait_until(lambda: in_flight(daemon, "rows") == 0)
         assert in_flight(daemon, "requests") == 1
 
 

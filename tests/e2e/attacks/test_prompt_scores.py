@@ -4,6 +4,7 @@ import httpx
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import running
+from tests.patience import PATIENCE
 
 
 def test_log_probabilities_of_too_many_prompts_are_refused_before_they_are_computed() -> None:
@@ -11,7 +12,9 @@ def test_log_probabilities_of_too_many_prompts_are_refused_before_they_are_compu
     with running(model, "--threads", "1") as daemon:
         body = {"prompt": [[9] * 500] * 500, "max_tokens": 0}
         for scored in ({"prompt_logprobs": 20}, {"echo": True, "logprobs": 20}):
-            answer = httpx.post(f"{daemon.url}/v1/completions", json={**body, **scored}, timeout=20)
+            answer = httpx.post(
+                f"{daemon.url}/v1/completions", json={**body, **scored}, timeout=PATIENCE
+            )
             assert answer.status_code == 400
             error = answer.json()["error"]
             assert error["code"] == "too_large"

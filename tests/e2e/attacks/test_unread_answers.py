@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
-from tests.e2e.daemon import Daemon, metric, running, wait_for
+from tests.e2e.daemon import Daemon, metric, running
+from tests.patience import PATIENCE, wait_until
 
 MAX_SECONDS = 3.0
 ANSWER_BYTES = 2048 * 384 * 9
@@ -29,7 +30,7 @@ def asked(daemon: Daemon, texts: int) -> socket.socket:
     url, data = httpx.URL(daemon.url), msgspec.json.encode({"input": ["a"] * texts})
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    client.settimeout(20)
+    client.settimeout(PATIENCE)
     client.connect((url.host, url.port or 80))
     head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
@@ -48,11 +49,11 @@ def read_all(client: socket.socket) -> int:
 
 def test_who_reads_nothing_is_cut_off_and_who_pauses_is_not(daemon: Daemon) -> None:
     with closing(asked(daemon, 2048)) as still, closing(asked(daemon, 2048)) as pausing:
-        wait_for(lambda: metric(daemon.url, "penstock_http_requests_total", status="200") > 1, 15)
+        wait_until(lambda: metric(daemon.url, "penstock_http_requests_total", status="200") > 1)
         started = time.monotonic()
         while time.monotonic() - started < 2 * MAX_SECONDS:
             time.sleep(MAX_SECONDS / 2)
             for _ in range(64):
                 assert pausing.recv(1 << 14)
-        wait_for(lambda: any("cut off" in line for line in daemon.log), 5)
+        wait_until(lambda: any("cut off" in line for line in daemon.log))
         assert read_all(still) < ANSWER_BYTES <= read_all(pausing) + 8 * 64 * (1 << 14)

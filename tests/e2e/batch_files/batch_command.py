@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.daemon import wait_for
+from tests.patience import PATIENCE, wait_until
 
 SYSTEM = "Gate: water falls from the gate into the turbine below, and the turbine turns. " * 8
 
@@ -57,14 +57,14 @@ class BatchProcess:
 
     def wait_for_results(self, count: int) -> None:
         """Until so many are in the log, or the process has ended."""
-        wait_for(lambda: records(self.part) >= count or self._popen.poll() is not None, 60)
+        wait_until(lambda: records(self.part) >= count or self._popen.poll() is not None)
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
         """Wait for its end, after a signal if there is one: exit code, standard output, standard
         error."""
         if number is not None:
             self._popen.send_signal(number)
-        said, complained = self._popen.communicate(timeout=100)
+        said, complained = self._popen.communicate(timeout=PATIENCE)
         return self._popen.returncode, said, complained
 
 

@@ -121,8 +121,6 @@ def test_changed_input_is_refused(tmp_path: Path, demo: Daemon) -> None:
 
 def test_a_file_without_lines_starts_no_engine(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl")
-    began = time.monotonic()
     code, said, complained = finished(source, tmp_path / "out.jsonl")
     assert (code, (tmp_path / "out.jsonl").read_text()) == (0, ""), complained
     assert said.startswith("0 requests (0 failed)")
-    assert time.monotonic() - began < 10

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import httpx
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, is_alive, metric, wait_for
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric
+from tests.patience import PATIENCE, wait_until
 
 LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True}
 DEMO = str(demo_models()[GENERATOR_NAME])
@@ -51,10 +52,10 @@ def test_an_idle_part_that_is_frozen_ends_the_daemon() -> None:
     with several([(), (), ("--stall-timeout", "2")]) as daemons:
         frozen = stopped(daemons)
         for daemon, part in zip(daemons, PARTS, strict=True):
-            assert daemon.exit_code(30) == 1
+            assert daemon.exit_code() == 1
             assert_named(daemon, part)
             assert not daemon.children()
-        assert time.monotonic() - frozen < 25  # 10 to notice and 3 to end, on a busy machine
+        assert time.monotonic() - frozen < 50  # 10 to notice and 3 to end, on a busy machine
 
 
 def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
@@ -62,9 +63,9 @@ def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
         asked = [Asking(daemon, "/v1/completions", LONG) for daemon in daemons]
         for daemon in daemons:
             url = daemon.url
-            wait_for(lambda url=url: metric(url, "penstock_engine_running_rows") == 1, 20)
+            wait_until(lambda url=url: metric(url, "penstock_engine_running_rows") == 1)
         stopped(daemons)
-        worker, engine, api = (asking.answer(25) for asking in asked)
+        worker, engine, api = (asking.answer() for asking in asked)
         assert worker is not None
         assert engine is not None
         assert (worker.status_code, engine.status_code) == (500, 500)
@@ -72,7 +73,7 @@ def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
         assert engine.json()["error"]["code"] == "engine_dead"
         assert api is None
         for daemon, part in zip(daemons, PARTS, strict=True):
-            assert daemon.exit_code(25) == 1
+            assert daemon.exit_code() == 1
             assert_named(daemon, part)
 
 
@@ -81,7 +82,7 @@ def test_what_is_no_hang() -> None:
     silent; with a stall timeout of 0 no process is watched."""
     with several([(), ("--stall-timeout", "0")]) as (at_work, unwatched):
         asked = Asking(at_work, "/v1/completions", LONG)
-        wait_for(lambda: metric(at_work.url, "penstock_engine_running_rows") == 1, 20)
+        wait_until(lambda: metric(at_work.url, "penstock_engine_running_rows") == 1)
         parts = [pid_of(unwatched, part) for part in PARTS]
         frozen = [pid_of(at_work, PARTS[0]), *parts]
         for pid in frozen:
@@ -91,10 +92,10 @@ def test_what_is_no_hang() -> None:
             os.kill(pid, signal.SIGCONT)
         body = {"prompt": "The function", "max_tokens": 4}
         url = f"{unwatched.url}/v1/completions"
-        assert httpx.post(url, json=body, timeout=30).status_code == 200
-        answer = asked.answer(120)
+        assert httpx.post(url, json=body, timeout=PATIENCE).status_code == 200
+        answer = asked.answer()
         assert answer is not None
         assert answer.status_code == 200
         # Heartbeats that were never read are no reason to stay when the supervisor is gone.
         unwatched.process.kill()
-        wait_for(lambda: not any(map(is_alive, parts)), 10)
+        wait_until(lambda: not any(map(is_alive, parts)))

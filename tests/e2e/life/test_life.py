@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running
+from tests.patience import PATIENCE, wait_until
 
 LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True}
 
@@ -71,7 +72,7 @@ def test_a_spoilt_model_fails_the_start_with_one_clear_line(generator, tmp_path,
     word = spoil(folder)
     daemon = Daemon(str(folder))
     try:
-        assert daemon.exit_code(20) == 1
+        assert daemon.exit_code() == 1
     finally:
         daemon.end()
     assert any(word in line for line in daemon.log), daemon.log
@@ -84,7 +85,7 @@ def test_a_port_in_use_fails_the_start(generator: str) -> None:
         port = taken.getsockname()[1]
         daemon = Daemon(generator, "--port", str(port))
         try:
-            assert daemon.exit_code(10) == 1
+            assert daemon.exit_code() == 1
         finally:
             daemon.end()
         assert f"127.0.0.1:{port}" in daemon.log[-1]
@@ -117,7 +118,7 @@ def open_stream(
 
     reader = threading.Thread(target=read)
     reader.start()
-    wait_for(lambda: lines, 20)
+    wait_until(lambda: lines)
     return reader
 
 
@@ -127,18 +128,18 @@ def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, v
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         waiting = Asking(daemon, "/v1/completions", LONG)
-        wait_for(lambda: metric(daemon.url, "penstock_engine_running_rows") == 2, 10)
+        wait_until(lambda: metric(daemon.url, "penstock_engine_running_rows") == 2)
         (pid,) = daemon.children()[victim]
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        answer = waiting.answer(5)
+        answer = waiting.answer()
         assert answer is not None
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "engine_dead"
-        reader.join(5)
+        reader.join(PATIENCE)
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
-        assert daemon.exit_code(5) == 1
-        assert time.monotonic() - killed < 5
+        assert daemon.exit_code() == 1
+        assert time.monotonic() - killed < 25
         assert not daemon.children()
 
 
@@ -147,13 +148,13 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> N
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         daemon.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 3)
+        wait_until(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503)
         refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
-        reader.join(120)
+        reader.join(PATIENCE)
         assert lines[-1] == "data: [DONE]"
-        assert daemon.exit_code(10) == 0
+        assert daemon.exit_code() == 0
 
 
 def test_the_drain_has_a_deadline(generator: str) -> None:
@@ -161,9 +162,9 @@ def test_the_drain_has_a_deadline(generator: str) -> None:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         daemon.process.send_signal(signal.SIGTERM)
-        reader.join(10)
+        reader.join(PATIENCE)
         assert "error" in json.loads(lines[-1].removeprefix("data: "))
-        assert daemon.exit_code(10) == 0
+        assert daemon.exit_code() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -174,10 +175,10 @@ def test_a_second_signal_tells_the_streams_and_ends_at_once(
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         daemon.process.send_signal(number)
-        wait_for(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503, 5)
+        wait_until(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 503)
         daemon.process.send_signal(number)
-        assert daemon.exit_code(5) == 128 + number
-        reader.join(5)
+        assert daemon.exit_code() == 128 + number
+        reader.join(PATIENCE)
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "draining"
 
 
@@ -189,12 +190,12 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
         worker = daemon.part("1.worker-0")
         os.kill(worker, signal.SIGSTOP)
         waiting = Asking(daemon, "/v1/embeddings", {"input": "a"})
-        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 2, 10)
+        wait_until(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 2)
         os.kill(worker, signal.SIGKILL)
-        answer = waiting.answer(5)
+        answer = waiting.answer()
         assert answer is not None
         assert answer.json()["error"]["code"] == "engine_dead"
-        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        wait_until(lambda: any("stopping" in line for line in daemon.log))
         daemon.process.send_signal(signal.SIGTERM)
         refused = httpx.post(f"{daemon.url}/v1/embeddings", json={"input": "a"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unhealthy")
@@ -202,9 +203,9 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
         assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
         refused = httpx.post(f"{daemon.url}/v1/completions", json=LONG)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-        reader.join(120)
+        reader.join(PATIENCE)
         assert lines[-1] == "data: [DONE]"
-        assert daemon.exit_code(10) == 1
+        assert daemon.exit_code() == 1
     (said,) = (line for line in daemon.log if "stopping" in line)
     assert "worker 0 of all-MiniLM-L6-v2 was killed by SIGKILL" in said
 
@@ -220,11 +221,11 @@ def test_when_an_api_process_dies_the_other_finishes(
         first, second = daemon.children()["server.app.api_process"]
         idle = first if serves(second, *address) else second
         os.kill(idle, number)
-        wait_for(lambda: any("stopping" in line for line in daemon.log), 5)
+        wait_until(lambda: any("stopping" in line for line in daemon.log))
         assert httpx.get(f"{daemon.url}/health/ready").status_code == 503
-        reader.join(120)
+        reader.join(PATIENCE)
         assert lines[-1] == "data: [DONE]"
-        assert daemon.exit_code(10) == 1
+        assert daemon.exit_code() == 1
     assert any(f"was killed by {number.name}; stopping" in line for line in daemon.log)
 
 
@@ -233,4 +234,4 @@ def test_nothing_outlives_a_killed_supervisor(generator: str) -> None:
         children = [pid for pids in daemon.children().values() for pid in pids]
         assert len(children) == 3
         os.kill(daemon.pid, signal.SIGKILL)
-        wait_for(lambda: not any(map(is_alive, children)), 5)
+        wait_until(lambda: not any(map(is_alive, children)))

@@ -14,12 +14,13 @@ import httpx
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running, wait_for
+from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running
+from tests.patience import PATIENCE, wait_until
 
 STALL = 2.0
-LATE = {signal.SIGKILL: 2.0, signal.SIGSTOP: STALL + 1.0}
+LATE = {signal.SIGKILL: 10.0, signal.SIGSTOP: STALL + 10.0}
 """Seconds until what is in flight has failed."""
-GONE = {signal.SIGKILL: 5.0, signal.SIGSTOP: STALL + 5.0}
+GONE = {signal.SIGKILL: 20.0, signal.SIGSTOP: STALL + 20.0}
 """Seconds until every process has ended."""
 
 COMPLETION = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
@@ -80,7 +81,7 @@ class Traffic:
 
     def join(self) -> None:
         for client in self._clients:
-            client.join(10)
+            client.join(PATIENCE)
             assert not client.is_alive()
 
     def _ask(self, path: str, body: dict[str, object]) -> None:
@@ -122,12 +123,12 @@ def test_what_is_in_flight_fails_at_once_and_everything_ends(
         processes, victim = pids(daemon), drawn.randrange(stages)
         traffic = Traffic(daemon, model)
         for seconds in (drawn.random(), 0.0):
-            wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2, 20)
+            wait_until(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2)
             time.sleep(seconds)
         os.kill(daemon.part(f"0.worker-{victim}"), number)
         lost = time.monotonic()
-        code = daemon.exit_code(30)
-        wait_for(lambda: not any(map(is_alive, processes)), 10)
+        code = daemon.exit_code()
+        wait_until(lambda: not any(map(is_alive, processes)))
         assert time.monotonic() - lost < GONE[number]
         traffic.join()
     assert code == 1
@@ -155,20 +156,20 @@ def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
     with running(*words, "--stall-timeout", f"{STALL:g}") as daemon:
         processes = pids(daemon)
         finishing = Asking(daemon, "/v1/completions", COMPLETION | {"model": GENERATOR_NAME})
-        wait_for(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 1, 20)
+        wait_until(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 1)
         os.kill(daemon.part("1.worker-1"), signal.SIGSTOP)
         asked = time.monotonic()
-        answer = Asking(daemon, "/v1/embeddings", EMBEDDING).answer(10)
+        answer = Asking(daemon, "/v1/embeddings", EMBEDDING).answer()
         assert answer is not None
         assert time.monotonic() - asked < LATE[signal.SIGSTOP]
         assert answer.status_code == 500
         assert f"worker 1 of {EMBEDDER_NAME} stands still: " in answer.json()["error"]["message"]
         refused = httpx.post(f"{daemon.url}/v1/embeddings", json=EMBEDDING)
         assert refused.status_code == 503
-        finished = finishing.answer(120)
+        finished = finishing.answer()
         assert finished is not None
         assert finished.status_code == 200
-        assert daemon.exit_code(10) == 1
+        assert daemon.exit_code() == 1
         assert not any(map(is_alive, processes))
 
 
@@ -177,12 +178,12 @@ def test_a_stage_that_is_killed_while_it_starts_ends_the_daemon_with_one_line(se
     drawn = random.Random(seed)
     victim = drawn.randrange(2)
     with starting(GENERATOR_NAME, 2) as daemon:
-        wait_for(lambda: len(daemon.children().get("workers", [])) == 2, 20)
+        wait_until(lambda: len(daemon.children().get("workers", [])) == 2)
         processes = pids(daemon)
         time.sleep(drawn.uniform(0, 2))
         os.kill(daemon.part(f"0.worker-{victim}"), signal.SIGKILL)
         killed = time.monotonic()
-        assert daemon.exit_code(10) == 1
+        assert daemon.exit_code() == 1
         assert time.monotonic() - killed < GONE[signal.SIGKILL]
         assert not any(map(is_alive, processes))
     said = f"penstock: error: the worker {victim} of m was killed by SIGKILL while starting\n"

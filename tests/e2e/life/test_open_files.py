@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, wait_for
+from tests.e2e.daemon import Daemon
+from tests.patience import PATIENCE, wait_until
 
 HARD = 300
 
@@ -49,10 +50,12 @@ def test_no_file_left_is_one_line_of_the_log(narrow: Daemon) -> None:
     for _ in range(2):
         with contextlib.ExitStack() as stack:
             for _ in range(HARD + 50):
-                stack.enter_context(socket.create_connection((url.host, url.port), timeout=5))
-            wait_for(lambda: lines(narrow, "are open"), 20)
+                stack.enter_context(
+                    socket.create_connection((url.host, url.port), timeout=PATIENCE)
+                )
+            wait_until(lambda: lines(narrow, "are open"))
         # Until their ends have been seen there is no file for another one.
-        wait_for(lambda: is_live(narrow), 20)
+        wait_until(lambda: is_live(narrow))
     (line,) = lines(narrow, "are open")
     assert f"all {HARD} files" in line
 

@@ -27,7 +27,7 @@ def spans() -> Iterator[list[Span]]:
         with running(*arguments, "--threads", "1") as daemon:
             _ask(daemon.url)
             os.kill(daemon.pid, signal.SIGTERM)
-            assert daemon.exit_code(20) == 0
+            assert daemon.exit_code() == 0
         requests = [ExportTraceServiceRequest.FromString(body) for body in collector.requests]
         yield [
             span

@@ -4,7 +4,8 @@ import httpx
 import numpy as np
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, metric, running, wait_for
+from tests.e2e.daemon import Daemon, metric, running
+from tests.patience import wait_until
 
 BODIES = [
     {"model": GENERATOR_NAME, "prompt": prompt, "max_tokens": 40, "ignore_eos": True} | sampling
@@ -58,4 +59,4 @@ def test_several_api_processes_share_the_port_and_the_metrics(demo: Daemon) -> N
         for _ in range(20):
             assert httpx.get(f"{daemon.url}/v1/models").status_code == 200
         name = "penstock_http_requests_total"
-        wait_for(lambda: metric(daemon.url, name, endpoint="/v1/completions") == len(BODIES), 5)
+        wait_until(lambda: metric(daemon.url, name, endpoint="/v1/completions") == len(BODIES))

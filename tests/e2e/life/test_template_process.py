@@ -6,7 +6,8 @@ import signal
 import httpx
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, children_of, is_alive, running, wait_for
+from tests.e2e.daemon import Daemon, children_of, is_alive, running
+from tests.patience import PATIENCE, wait_until
 
 
 def templates(daemon: Daemon) -> dict[int, list[int]]:
@@ -28,11 +29,11 @@ def test_each_of_two_api_processes_starts_its_own_again() -> None:
             os.kill(pid, signal.SIGKILL)
         # Each request has a connection of its own, which either process may accept.
         statuses = [
-            httpx.post(f"{daemon.url}/v1/chat/completions", json=chat, timeout=30).status_code
+            httpx.post(f"{daemon.url}/v1/chat/completions", json=chat, timeout=PATIENCE).status_code
             for _ in range(20)
         ]
         assert statuses == [200] * 20
-        wait_for(lambda: all(templates(daemon).values()), 20)
+        wait_until(lambda: all(templates(daemon).values()))
         after = templates(daemon)
         assert after.keys() == before.keys()
         assert [len(pids) for pids in after.values()] == [1, 1]

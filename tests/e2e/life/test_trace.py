@@ -17,6 +17,7 @@ import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
+from tests.patience import PATIENCE, wait_until
 
 STAGES = 3
 KINDS = {"prefill", "decode", "mixed"}
@@ -61,7 +62,7 @@ def test_a_trace_of_a_pipeline(busy_pipeline: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     before = time.monotonic_ns() // 1000
     command = trace("--pid", str(busy_pipeline.pid), "--seconds", "1.5", "-o", str(file))
-    assert command.wait(timeout=30) == 0
+    assert command.wait(timeout=PATIENCE) == 0
     after = time.monotonic_ns() // 1000
     tracks = slices(file)
     for track in tracks:
@@ -84,10 +85,8 @@ def test_a_trace_of_a_pipeline(busy_pipeline: Daemon, tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_without_a_file(busy_pipeline: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     command = trace("--pid", str(busy_pipeline.pid), "--seconds", "60", "-o", str(file))
-    deadline = time.monotonic() + 20
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(file.exists)
     time.sleep(0.2)
     os.kill(command.pid, signal.SIGINT)
-    assert command.wait(timeout=5) == 130
+    assert command.wait(timeout=PATIENCE) == 130
     assert not file.exists()

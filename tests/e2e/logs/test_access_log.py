@@ -26,7 +26,7 @@ def test_each_request_has_a_line_with_its_times(capfd: pytest.CaptureFixture[str
                 timeout=60,
             )
         os.kill(daemon.pid, signal.SIGTERM)
-        assert daemon.exit_code(20) == 0
+        assert daemon.exit_code() == 0
     found = map(json.loads, capfd.readouterr().out.splitlines())
     lines = {line["id"]: line for line in found if line["path"] == "/v1/completions"}
     assert set(lines) == {f"mine-{number}" for number in range(REQUESTS)}

@@ -16,8 +16,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from server.demo import EMBEDDER_NAME, demo_models
-from tests.e2e.daemon import START_SECONDS, children_of, free_port, is_alive, wait_for
+from tests.e2e.daemon import children_of, free_port, is_alive
 from tests.engine_core.panicking import BAD, make_panicking
+from tests.patience import PATIENCE, wait_until
 
 LINE = b"x" * 99 + b"\n"
 EMBEDDER = demo_models()[EMBEDDER_NAME]
@@ -42,16 +43,16 @@ class Served:
         )
 
     def wait_ready(self) -> None:
-        wait_for(lambda: self._is_ready() or self.process.poll() is not None, START_SECONDS)
+        wait_until(lambda: self._is_ready() or self.process.poll() is not None)
         assert self.process.poll() is None
 
     def _is_ready(self) -> bool:
         with suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/health/ready", timeout=PATIENCE).status_code == 200
         return False
 
     def embeds(self, text: str = "water") -> bool:
-        answer = httpx.post(f"{self.url}/v1/embeddings", json={"input": text}, timeout=30)
+        answer = httpx.post(f"{self.url}/v1/embeddings", json={"input": text}, timeout=PATIENCE)
         assert answer.is_success or "cannot be tokenized" in answer.text
         return answer.is_success
 
@@ -64,14 +65,14 @@ class Served:
         assert len(children) >= 3
         started = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(20) == 0
-        assert time.monotonic() - started < 15
-        wait_for(lambda: not any(map(is_alive, children)), 10)
+        assert self.process.wait(PATIENCE) == 0
+        assert time.monotonic() - started < 50
+        wait_until(lambda: not any(map(is_alive, children)))
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -154,7 +155,9 @@ def test_a_reader_that_stops_while_every_process_has_something_to_say(tmp_path: 
         fill(writer)
         for _ in range(3):
             # The API process warns of what it cannot read, and the tokenizer's library of texts.
-            with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as connection:
+            with socket.create_connection(
+                ("127.0.0.1", daemon.port), timeout=PATIENCE
+            ) as connection:
                 connection.sendall(b"\x16\x03 no HTTP\r\n\r\n")
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
             assert not daemon.embeds(BAD)
@@ -162,7 +165,7 @@ def test_a_reader_that_stops_while_every_process_has_something_to_say(tmp_path: 
         # The supervisor warns of it, and starts another.
         (batches,) = children_of(daemon.process.pid)["server.batch_process.batch_main"]
         os.kill(batches, signal.SIGKILL)
-        wait_for(lambda: batches not in daemon.children(), 10)
+        wait_until(lambda: batches not in daemon.children())
         assert daemon.embeds()
         daemon.stop()
     os.close(writer)

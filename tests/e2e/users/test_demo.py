@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import threading
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import pytest
 import torch
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, metric, wait_for
+from tests.e2e.daemon import Daemon, metric
+from tests.patience import PATIENCE, wait_until
 
 PROMPT = "The function returns"
 TEXTS = ["The cat sat on the mat.", "A kitten rests on a rug.", "Interest rates rose in March."]
@@ -194,8 +194,8 @@ def test_a_client_that_leaves_is_aborted_and_its_blocks_freed(demo: Daemon) -> N
     with httpx.stream("POST", f"{demo.url}/v1/completions", json=body) as answer:
         lines = answer.iter_lines()  # held: httpx closes the connection with its iterator
         next(lines)
-        wait_for(lambda: metric(demo.url, "penstock_engine_running_rows") > 0, 5)
-    wait_for(lambda: metric(demo.url, "penstock_engine_kv_blocks_used") == 0, 5)
+        wait_until(lambda: metric(demo.url, "penstock_engine_running_rows") > 0)
+    wait_until(lambda: metric(demo.url, "penstock_engine_kv_blocks_used") == 0)
 
 
 def test_a_steady_client_is_not_disturbed_by_junk(demo: Daemon, greedy) -> None:
@@ -222,11 +222,11 @@ def test_a_steady_client_is_not_disturbed_by_junk(demo: Daemon, greedy) -> None:
     try:
         body = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
         for _ in range(5):
-            answer = httpx.post(f"{demo.url}/v1/completions", json=body, timeout=30)
+            answer = httpx.post(f"{demo.url}/v1/completions", json=body, timeout=PATIENCE)
             assert answer.json()["choices"][0]["text"] == greedy[0]
     finally:
         stop.set()
-        thrower.join(30)
+        thrower.join(PATIENCE)
     assert not thrower.is_alive()
 
 
@@ -249,7 +249,7 @@ def test_many_requests_at_once_all_get_their_own_answer(demo: Daemon) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(results) == 40
     assert [results[prompt] for prompt in prompts[:4]] == alone
 
@@ -273,10 +273,8 @@ def test_health_version_metrics_and_docs(demo: Daemon) -> None:
         assert httpx.get(demo.url + path).status_code == 200
     before = metric(demo.url, "penstock_engine_generated_tokens_total")
     body = {"prompt": PROMPT, "max_tokens": 7, "ignore_eos": True}
-    httpx.post(f"{demo.url}/v1/completions", json=body, timeout=30)
-    deadline = time.monotonic() + 5
-    while metric(demo.url, "penstock_engine_generated_tokens_total") < before + 7:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    httpx.post(f"{demo.url}/v1/completions", json=body, timeout=PATIENCE)
+    counter = "penstock_engine_generated_tokens_total"
+    wait_until(lambda: metric(demo.url, counter) >= before + 7)
     page = httpx.get(f"{demo.url}/docs").text
     assert not re.findall(r"(?:src|href)=[\"']https?://", page)

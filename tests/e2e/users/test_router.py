@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.daemon import Daemon, free_port, wait_for
+from tests.e2e.daemon import Daemon, free_port
 from tests.e2e.full_daemon import CLIENTS_PYTHON
+from tests.patience import wait_until
 
 REQUEST = {"model": "penstock-demo", "prompt": "The file", "max_tokens": 4}
 
@@ -38,7 +39,7 @@ def test_a_router_begins_when_the_models_are_loaded(tmp_path: Path) -> None:
     daemon = Daemon("--port", port)
     try:
         with routing(f"http://127.0.0.1:{port}", tmp_path / "log") as url:
-            wait_for(lambda: is_up(url), 90)
+            wait_until(lambda: is_up(url))
             answer = httpx.post(f"{url}/v1/completions", json=REQUEST, timeout=60)
             assert answer.status_code == 200, (tmp_path / "log").read_text()
     finally:

@@ -38,6 +38,7 @@ from engine_core.messages import (
     SamplingParams,
     ToCore,
 )
+from tests.patience import PATIENCE
 
 INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)
 
@@ -51,7 +52,7 @@ class Script:
         self._decoder = msgspec.msgpack.Decoder(ToCore)
 
     async def receive(self) -> ToCore:
-        self._client, frame = await asyncio.wait_for(self._socket.recv_multipart(), 5)
+        self._client, frame = await asyncio.wait_for(self._socket.recv_multipart(), PATIENCE)
         return self._decoder.decode(frame)
 
     async def job(self) -> GenerateJob | EncodeJob:
@@ -84,16 +85,16 @@ async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
         job = await script.job()
         assert isinstance(job, GenerateJob)
         await script.send(Outputs(accepted=[Accepted(job.id, [3], [b"ids"])]))
-        stream = await asyncio.wait_for(call, 5)
+        stream = await asyncio.wait_for(call, PATIENCE)
         assert (stream.prompt_tokens, stream.prompt_ids) == ([3], [b"ids"])
         news = [RowOutput(job.id, 0, 5), RowOutput(job.id, 1, 6, "stop"), RowOutput(job.id, 0, 7)]
         await script.send(Outputs(rows=news[:1]))
-        assert await asyncio.wait_for(stream.next(), 5) == news[:1]
+        assert await asyncio.wait_for(stream.next(), PATIENCE) == news[:1]
         await script.send(Outputs(rows=news[1:]))
-        assert await asyncio.wait_for(stream.next(), 5) == news[1:]
+        assert await asyncio.wait_for(stream.next(), PATIENCE) == news[1:]
         assert not stream.ended
         await script.send(Outputs(rows=[RowOutput(job.id, 0, 8, "length")]))
-        assert (await asyncio.wait_for(stream.next(), 5))[0].finish == "length"
+        assert (await asyncio.wait_for(stream.next(), PATIENCE))[0].finish == "length"
         assert stream.ended
         assert await stream.next() == []
 
@@ -103,12 +104,12 @@ async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path
         call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [1])]))
-        stream = await asyncio.wait_for(call, 5)
+        stream = await asyncio.wait_for(call, PATIENCE)
         stream.end_row(0)
         stream.end_row(0)
         assert await script.receive() == EndRow(job.id, 0)
         await script.send(Outputs(rows=[RowOutput(job.id, 0, 4), RowOutput(job.id, 1, 5)]))
-        assert [row.row for row in await asyncio.wait_for(stream.next(), 5)] == [1]
+        assert [row.row for row in await asyncio.wait_for(stream.next(), PATIENCE)] == [1]
         stream.abort()
         stream.abort()
         assert await script.receive() == Abort([job.id])
@@ -122,7 +123,7 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
         failed = Failed(job.id, "row_failed", "not finite")
         rows = [RowOutput(job.id, 0, 4)]
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
-        stream = await asyncio.wait_for(call, 5)
+        stream = await asyncio.wait_for(call, PATIENCE)
         assert await stream.next() == rows
         with pytest.raises(EngineError) as raised:
             await stream.next()
@@ -144,8 +145,8 @@ async def test_each_job_of_a_group_has_a_stream_and_its_own_end(tmp_path: Path) 
         row = RowOutput(two.id, 0, 5, "stop")
         await script.send(Outputs(accepted=[Accepted(two.id, [2])], rows=[row], failed=[failed]))
         with pytest.raises(EngineError, match="too long"):
-            await asyncio.wait_for(first.next(), 5)
-        assert await asyncio.wait_for(second.next(), 5) == [row]
+            await asyncio.wait_for(first.next(), PATIENCE)
+        assert await asyncio.wait_for(second.next(), PATIENCE) == [row]
         assert second.prompt_tokens == [2]
 
 
@@ -183,7 +184,7 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         assert (await refused(client)).retry_after == 3.5
         vector = DenseVectors(job.id, bytes(4), bytes(8))
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[vector]))
-        await asyncio.wait_for(asking, 5)
+        await asyncio.wait_for(asking, PATIENCE)
         last = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
         assert (await script.job()).id > job.id
         client.close()
@@ -220,7 +221,7 @@ async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
         with pytest.raises(EngineError) as raised:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
         assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
 
 
@@ -234,7 +235,7 @@ async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
             data = np.array([[row, row] for row in rows], np.float32)
             part = DenseVectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
             await script.send(Outputs(encoded=[part]))
-        encoded = await asyncio.wait_for(call, 5)
+        encoded = await asyncio.wait_for(call, PATIENCE)
         assert encoded.vectors.tolist() == [[0, 0], [1, 1], [2, 2]]
         assert encoded.prompt_tokens == [1, 1, 1]
 
@@ -261,7 +262,7 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
         client.abort_all(EngineError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
             with pytest.raises(EngineError) as raised:
-                await asyncio.wait_for(asked, 5)
+                await asyncio.wait_for(asked, PATIENCE)
             assert raised.value.code == "draining"
         assert await script.receive() == Abort([job.id])
 
@@ -272,7 +273,7 @@ async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
         with pytest.raises(EngineError):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
         assert client.dead
 
 
@@ -303,7 +304,7 @@ async def test_a_killed_engine_fails_every_job_at_once(tmp_path: Path) -> None:
             await engine.stdout.readline()
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineError) as raised:
-            await asyncio.wait_for(call, 1)
+            await asyncio.wait_for(call, PATIENCE)
         assert raised.value.code == "engine_dead"
         assert client.dead
         with pytest.raises(EngineError):

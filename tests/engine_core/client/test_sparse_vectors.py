@@ -26,6 +26,7 @@ from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.workflows import workflow_for
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import MODEL, execution_config
+from tests.patience import PATIENCE
 from workers.contract.messages import EmbedSparseOutput
 
 Row = list[tuple[float, float]]
@@ -101,7 +102,7 @@ async def test_entries_are_put_together_by_item(tmp_path: Path) -> None:
         for rows, own in (([2, 0], first), ([1], [[]])):
             part = SparseVectors(job.id, np.array(rows, np.int32).tobytes(), *sparse(own))
             await script.send(Outputs(encoded=[part]))
-        encoded = await asyncio.wait_for(call, 5)
+        encoded = await asyncio.wait_for(call, PATIENCE)
         assert encoded.entries.tolist() == [[1, 1], [49, 2], [5, 0.5]]
         assert encoded.counts == [2, 0, 1]
         assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
@@ -119,7 +120,7 @@ async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch)
             )
             await script.send(Outputs(encoded=[part]))
         with pytest.raises(EngineError, match="more than 3 entries") as refused:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])
 

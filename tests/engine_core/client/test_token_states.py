@@ -26,6 +26,7 @@ from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import execution_config
+from tests.patience import PATIENCE
 from workers.contract.messages import EmbedOutput
 
 
@@ -99,7 +100,7 @@ async def test_states_are_placed_by_item(tmp_path: Path) -> None:
             data = np.array([[number, -number] for number in numbers], np.float32)
             part = TokenStates(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
             await script.send(Outputs(encoded=[part]))
-        encoded = await asyncio.wait_for(call, 5)
+        encoded = await asyncio.wait_for(call, PATIENCE)
         assert encoded.states.tolist() == [[number, -number] for number in range(6)]
         assert encoded.prompt_tokens == [2, 1, 3]
 
@@ -116,7 +117,7 @@ async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
         )
         await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], encoded=[part]))
         with pytest.raises(EngineError, match="12 numbers; an answer takes 11") as refused:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])
 
@@ -128,7 +129,7 @@ async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
         part = TokenStates(job.id, bytes(4), bytes(8))
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[part]))
         with pytest.raises(EngineError, match="this model returns TokenStates"):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, PATIENCE)
         assert await script.receive() == Abort([job.id])
 
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from engine_core.client.trace_client import trace_engines
+from tests.patience import PATIENCE
 
 
 def test_an_interrupt_before_all_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,5 +26,5 @@ def test_an_interrupt_before_all_is_set_up(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(msgspec.msgpack, "encode", interrupted)
     thread = threading.Thread(target=trace, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert ended

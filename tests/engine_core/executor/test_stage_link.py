@@ -16,6 +16,7 @@ import zmq
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.executor.stage_link import StageLink
 from tests.engine_core.configs import MODEL, engine_config
+from tests.patience import PATIENCE
 from workers.contract.messages import (
     AllocateKV,
     EncodeStep,
@@ -230,7 +231,7 @@ def test_a_stage_that_goes_while_all_connect_is_named(stages: Stages, noticed_fi
         if not noticed_first:
             stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
         with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
-            starting.result(10)
+            starting.result(PATIENCE)
 
 
 def test_last_words_explain_more_than_going(stages: Stages) -> None:

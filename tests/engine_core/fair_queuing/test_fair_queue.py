@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
+from tests.patience import PATIENCE
 
 Item = tuple[int, int]
 """Its key and its number."""
@@ -80,6 +81,6 @@ def test_threads_get_all_items_then_the_end() -> None:
         queue.put(item, KeyShare(item[0]))
     queue.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert sorted(taken) == sorted(items)

@@ -129,9 +129,9 @@ def test_short_prefixes_are_not_worth_a_group() -> None:
 def test_a_long_chain_of_prefixes() -> None:
     text = list(range(2000))
     prompts = [tuple(text[:length]) for length in range(1, 2000)]
-    started = time.perf_counter()
+    started = time.process_time()
     groups = find_groups([ids(prompt) for prompt in prompts], least_shared=1)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert saved(groups) > sum(map(len, prompts)) // 3
 
 

@@ -15,6 +15,7 @@ from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, Gra
 from engine_core.tokenization.tokenized import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
+from tests.patience import PATIENCE
 
 TOKENIZED = [Tokenized(b"ids")]
 
@@ -30,7 +31,7 @@ class Scripted:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         self.sources.append(grammar.source)
         if grammar.source.startswith("wait"):
-            self.go.wait(20)
+            self.go.wait(PATIENCE)
         if grammar.source.startswith("fail"):
             raise GrammarError("it is bad")
         if grammar.source.startswith("die"):
@@ -59,10 +60,10 @@ def put(
     return job
 
 
-def take(threads: CompilerThreads, count: int, seconds: float = 10) -> dict[int, CompiledJob]:
+def take(threads: CompilerThreads, count: int) -> dict[int, CompiledJob]:
     """Take as the loop does: only when the descriptor says so, or after a `put`."""
     taken = {done.job.message.id: done for done in threads.take()}
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while len(taken) < count:
         assert select.select([threads.fileno()], [], [], deadline - time.monotonic())[0]
         for done in threads.take():
@@ -140,7 +141,7 @@ def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
     assert len(script.sources) == codes.count("invalid_request") == 4
     assert codes.count("overloaded") == 16
     script.go.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (refusal := (put(threads, 20, "a"), take(threads, 1))[1][20].refusal) is not None:
         assert refusal.code == "overloaded"
         assert time.monotonic() < deadline

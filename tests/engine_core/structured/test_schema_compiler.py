@@ -112,9 +112,9 @@ def test_what_is_no_schema_is_refused_even_so(schema: Any, path: str) -> None:
 def test_a_search_that_takes_long_ends() -> None:
     """A schema that is too large as a whole, and none of its keywords at fault."""
     many = {f"property{i}": {"type": "string", "pattern": f"(?=a{i})"} for i in range(900)}
-    started = time.monotonic()
+    started = time.process_time()
     loose = COMPILER.compile(Grammar("loose_json_schema", json.dumps({"properties": many}), ""))
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
     assert loose.ignored == ("$",) or len(loose.ignored) > 100
     assert allows(loose, "{}")
 

@@ -11,9 +11,9 @@ import pytest
 
 from engine_core.messages import Failed
 from server.settings.server_config import Limits, LogFormat
+from tests.patience import PATIENCE, wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config
-from tests.server.waiting import wait_until
 
 KEY = {"Authorization": "Bearer sesame"}
 TELLING = "a prompt that nobody may see"
@@ -52,7 +52,9 @@ class Log:
 
 def send(deployment: Deployment, *parts: bytes) -> bytes:
     """What is answered to these bytes, until the connection ends."""
-    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=5) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", deployment.api.port), timeout=PATIENCE
+    ) as connection:
         for part in parts:
             connection.sendall(part)
             time.sleep(0.1)
@@ -126,7 +128,9 @@ def test_a_client_that_leaves(builder: DeploymentBuilder, streamed: bool) -> Non
         b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sesame\r\n"
         b"Content-Length: %d\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=5) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", deployment.api.port), timeout=PATIENCE
+    ) as connection:
         connection.sendall(head % len(content) + content)
         wait_until(lambda: deployment.engines["writer"].running == 1)
         if streamed:

@@ -10,10 +10,10 @@ import openai
 import pytest
 
 from engine_core.messages import Failed
+from tests.patience import wait_until
 from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, post, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
-from tests.server.waiting import wait_until
 from workers.contract.token_sampling import TokenSampling
 
 PROMPT = "<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>[1]"

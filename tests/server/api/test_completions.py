@@ -5,8 +5,8 @@ import time
 import pytest
 
 from engine_core.messages import Failed, Tokenization
+from tests.patience import wait_until
 from tests.server.conftest import Deployment
-from tests.server.waiting import wait_until
 from workers.contract.token_sampling import GREEDY, TokenSampling
 
 BOS_AND_HELLO = 5  # the tokens of "<s>" and "Hello"

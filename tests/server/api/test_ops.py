@@ -12,11 +12,11 @@ from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import Limits
+from tests.patience import wait_until
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import served_model, server_config, write_tokenizer
-from tests.server.waiting import wait_until
 from workers.contract.model_shape import WrapperConfig
 
 

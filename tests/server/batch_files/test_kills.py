@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from server.batch_files.file_job import FileJob
+from tests.patience import PATIENCE
 from tests.server.batch_files.requests_file import RULES, Echo, line, outputs, write
 
 LINES = 2_000
@@ -20,7 +21,7 @@ def records(log: Path) -> int:
 def after_a_kill(source: Path, log: Path, synced: int) -> int:
     """Go on until there are more records than `synced`, and a moment longer; how many there are."""
     with subprocess.Popen([*JOB, str(source), str(log)]) as process:
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while records(log) <= synced and process.poll() is None and time.monotonic() < until:
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.05))

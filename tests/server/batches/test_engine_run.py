@@ -1,6 +1,7 @@
 import asyncio
 
 from server.batches.engine_run import Window
+from tests.patience import PATIENCE
 
 
 async def test_a_window_waits_until_there_is_room() -> None:
@@ -13,7 +14,7 @@ async def test_a_window_waits_until_there_is_room() -> None:
     await asyncio.sleep(0)
     assert not waiting.done(), "one token short"
     window.give(1, 1)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE)
 
 
 def test_a_window_knows_what_it_never_holds() -> None:

@@ -14,8 +14,8 @@ from subprocess import Popen
 
 import pytest
 
+from tests.patience import PATIENCE, wait_until
 from tests.server.daemon.fake_daemon import FakeDaemon
-from tests.server.waiting import wait_until
 
 
 @pytest.fixture
@@ -87,11 +87,11 @@ def on_a_terminal(script: str, folder: Path, *before: str) -> Generator[tuple[Po
     )
     os.close(theirs)
     try:
-        wait_until((folder / "ready").exists, 20)
+        wait_until((folder / "ready").exists)
         yield process, ours
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("nohup", [False, True])
@@ -104,7 +104,7 @@ def test_a_terminal_that_is_closed_ends_the_daemon(tmp_path: Path, nohup: bool) 
             time.sleep(0.5)
             assert process.poll() is None
         else:
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE) == 0
             assert (tmp_path / "diary").read_text() == "api\n"
 
 
@@ -114,4 +114,4 @@ def test_a_terminal_that_is_closed_ends_a_daemon_that_prepares_its_start(tmp_pat
         time.sleep(0.3)
         assert process.poll() is None
         os.close(ours)
-        assert process.wait(10) == 128 + signal.SIGHUP
+        assert process.wait(PATIENCE) == 128 + signal.SIGHUP

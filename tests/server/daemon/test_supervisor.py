@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import wait_until
 from tests.server.daemon.fake_daemon import FakeDaemon
 
 
@@ -73,7 +74,7 @@ async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> No
 
     started = time.monotonic()
     assert await daemon.run(stop_twice) == 128 + signal.SIGINT
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25
     assert is_gone(daemon.pid("engine"))
     assert is_gone(daemon.pid("api"))
 
@@ -93,7 +94,7 @@ async def test_a_killed_part_ends_the_daemon(
         os.kill(daemon.pid(victim), signal.SIGKILL)
 
     assert await daemon.run(kill) == 1
-    assert time.monotonic() - killed_at < 5
+    assert time.monotonic() - killed_at < 25
     assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
     assert all(is_gone(daemon.pid(part.title)) for part in daemon.parts)
 
@@ -132,7 +133,7 @@ async def test_when_nothing_else_lives_they_get_a_moment_only(daemon: FakeDaemon
         os.kill(daemon.pid("engine of a"), signal.SIGKILL)
 
     assert await daemon.run(kill, drain=60) == 1
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])
@@ -286,10 +287,3 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     wait_until(lambda: is_gone(pid))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

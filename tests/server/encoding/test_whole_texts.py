@@ -10,6 +10,7 @@ from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
+from tests.patience import PATIENCE
 
 TEXTS = ["", "a few words", "naïve \u00ad Straße,\n two lines\n\nand 1 2 3 🙂 more" * 9, "x" * 60]
 
@@ -39,7 +40,7 @@ async def test_nothing_is_begun_for_a_client_that_has_left(monkeypatch: pytest.M
 
     def held(self: SlicedText) -> int:
         began.set()
-        assert may_end.wait(10)
+        assert may_end.wait(PATIENCE)
         taken.append(take(self))
         return taken[-1]
 

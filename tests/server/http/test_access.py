@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
+from tests.patience import PATIENCE
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config, write_tokenizer
 
@@ -124,7 +125,7 @@ def test_strict_fields(guarded: Deployment, deployment: Deployment) -> None:
 
 def test_a_model_answers_to_each_of_its_names(guarded: Deployment) -> None:
     guarded_http = httpx.Client(
-        base_url=guarded.api.url, headers={"Authorization": "Bearer two"}, timeout=20
+        base_url=guarded.api.url, headers={"Authorization": "Bearer two"}, timeout=PATIENCE
     )
     with guarded_http as http:
         listed = [model["id"] for model in http.get("/v1/models").json()["data"]]

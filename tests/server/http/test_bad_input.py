@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from server.settings.server_config import Limits
+from tests.patience import PATIENCE
 from tests.server.support import server_config
 
 
@@ -104,7 +105,7 @@ def test_a_body_in_no_encoding_but_its_own(deployment, encoding):
 
 
 def test_a_body_that_is_far_too_large_is_not_read(deployment):
-    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE) as client:
         client.sendall(
             b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n"
         )
@@ -116,7 +117,7 @@ def test_a_body_that_is_far_too_large_is_not_read(deployment):
 def test_a_body_without_end_is_cut(builder):
     limits = Limits(max_body_bytes=100_000)
     deployment = builder.open(server_config(builder.model("embedder", "embed"), limits=limits))
-    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE) as client:
         client.sendall(
             b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
         )

@@ -125,9 +125,9 @@ def test_a_body_that_is_at_fault_elsewhere_too_names_the_field(rest):
 
 def test_an_entry_among_very_many_is_not_searched_for():
     entries = {str(number): "a" for number in range(100_000)} | {"last": 1}
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert chat_fault(b'"metadata": ' + msgspec.json.encode(entries) + b"}") == "metadata"
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_what_is_for_another_struct_of_a_union_is_refused_by_name():

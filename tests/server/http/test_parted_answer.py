@@ -7,6 +7,7 @@ import pytest
 
 from server.http.parted_answer import PartedAnswer, held_bytes, slices
 from server.metrics.request_record import RequestRecord
+from tests.patience import PATIENCE
 
 SLICE = 1 << 18
 
@@ -57,4 +58,4 @@ async def test_a_client_that_leaves_gets_no_more():
     task = asyncio.create_task(sent_by(answer, receive, taking=3))
     await asyncio.sleep(0.05)
     left.set()
-    assert len(await asyncio.wait_for(task, 5)) == 3
+    assert len(await asyncio.wait_for(task, PATIENCE)) == 3

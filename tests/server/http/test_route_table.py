@@ -13,9 +13,9 @@ from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
+from tests.patience import wait_until
 from tests.server.conftest import Deployment
 from tests.server.support import server_config
-from tests.server.waiting import wait_until
 
 
 def operations(deployment: Deployment, method: str) -> list[str]:

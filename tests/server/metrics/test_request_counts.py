@@ -12,8 +12,8 @@ from engine_core.messages import Failed
 from server.errors import ERRORS
 from server.metrics.request_families import STATUSES
 from server.tei.tei_errors import STATUSES as TEI_STATUSES
+from tests.patience import wait_until
 from tests.server.conftest import Deployment
-from tests.server.waiting import wait_until
 
 Labels = dict[str, str]
 
@@ -48,7 +48,7 @@ def gained(deployment: Deployment) -> Callable[..., float]:
 def counted(gained: Callable[..., float], *expected: tuple[str, Labels, float]) -> None:
     """An answer is counted once it is sent, which its reader may be ahead of."""
     with suppress(AssertionError):
-        wait_until(lambda: all(gained(name, **labels) == v for name, labels, v in expected), 5)
+        wait_until(lambda: all(gained(name, **labels) == v for name, labels, v in expected))
     assert {(name, *labels.values()): gained(name, **labels) for name, labels, _ in expected} == {
         (name, *labels.values()): value for name, labels, value in expected
     }

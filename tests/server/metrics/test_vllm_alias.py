@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from server.settings.server_config import ServerConfig
+from tests.patience import wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
-from tests.server.waiting import wait_until
 
 TABLE: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "vllm_metrics.toml").read_text()

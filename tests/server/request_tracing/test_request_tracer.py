@@ -10,10 +10,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from tests.patience import PATIENCE, wait_until
 from tests.server.canned_server import CannedServer
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config
-from tests.server.waiting import wait_until
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TAKEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
@@ -206,7 +206,7 @@ def test_what_waits_is_sent_at_the_end(
     deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
     assert not collector.requests
     deployment.api.drain()
-    assert deployment.api.process.wait(10) == 0
+    assert deployment.api.process.wait(PATIENCE) == 0
     assert len(spans(collector)) == 5
 
 
@@ -223,12 +223,12 @@ def test_a_collector_that_is_away(
     for _ in range(20):
         answer = deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
         assert answer.status_code == 200
-    wait_until(lambda: bool(lines()), seconds=10)
+    wait_until(lambda: bool(lines()))
     deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
     started = time.monotonic()
     deployment.api.drain()
-    assert deployment.api.process.wait(10) == 0
-    assert time.monotonic() - started < 4
+    assert deployment.api.process.wait(PATIENCE) == 0
+    assert time.monotonic() - started < 20
     (line,) = lines()
     assert " no traces can be sent to http://127.0.0.1:9/v1/traces, they are dropped: " in line
     assert "Connection refused" in line
@@ -257,12 +257,12 @@ def test_a_collector_in_trouble_holds_up_nobody(
             started = time.monotonic()
             deployment.http.get("/v1/models", headers=KEY)
             slowest = max(slowest, time.monotonic() - started)
-        assert slowest < 1
+        assert slowest < 6
         wait_until(lambda: collector.requests != [])
         started = time.monotonic()
         deployment.api.drain()
-        assert deployment.api.process.wait(10) == 0
-        assert time.monotonic() - started < 4
+        assert deployment.api.process.wait(PATIENCE) == 0
+        assert time.monotonic() - started < 20
     said = capfd.readouterr().err
     assert said.count("no traces can be sent") == lines
     assert said.count("Not Found") == lines

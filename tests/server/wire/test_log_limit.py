@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from server.wire.log_limit import LogLimit
+from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder
 from tests.server.support import server_config
+from tests.virtual_time import in_virtual_time
 
 WINDOW_S = 0.2
 
@@ -24,6 +26,7 @@ def log() -> Iterator[logging.Logger]:
     logger.removeFilter(limit)
 
 
+@in_virtual_time
 async def test_the_first_are_written_and_the_others_counted(
     log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -34,6 +37,7 @@ async def test_the_first_are_written_and_the_others_counted(
     assert caplog.messages[2:] == ["98 more in the last 0.2 s"]
 
 
+@in_virtual_time
 async def test_a_few_are_all_written(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(6):
         log.warning("number %d", number)
@@ -48,7 +52,9 @@ def test_bad_connections_and_wrong_keys(
     deployment = builder.open(config)
     started = time.monotonic()
     for _ in range(40):
-        with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=10) as client:
+        with socket.create_connection(
+            ("127.0.0.1", deployment.api.port), timeout=PATIENCE
+        ) as client:
             client.sendall(b"nothing\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
         assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 401

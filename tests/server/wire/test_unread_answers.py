@@ -6,6 +6,7 @@ import pytest
 
 from server.wire import unread_answers
 from server.wire.unread_answers import UnreadAnswers
+from tests.virtual_time import in_virtual_time
 
 MAX_BYTES, MAX_SECONDS = 1000, 0.2
 
@@ -35,6 +36,7 @@ def watcher(monkeypatch: pytest.MonkeyPatch) -> UnreadAnswers:
     return UnreadAnswers(MAX_BYTES, MAX_SECONDS)
 
 
+@in_virtual_time
 async def test_who_reads_nothing_is_cut_off_in_time(watcher: UnreadAnswers) -> None:
     still, slow, paused = Reader(10), Reader(900, rate=1), Reader(10)
     for reader in (still, slow, paused):
@@ -45,6 +47,7 @@ async def test_who_reads_nothing_is_cut_off_in_time(watcher: UnreadAnswers) -> N
     assert [still.is_cut, slow.is_cut, paused.is_cut] == [True, False, False]
 
 
+@in_virtual_time
 async def test_of_too_much_the_slowest_are_cut_off(watcher: UnreadAnswers) -> None:
     slow, slower, fast = Reader(500, rate=2), Reader(500, rate=1), Reader(500, rate=9)
     for reader in (slow, slower, fast):
@@ -57,6 +60,7 @@ async def test_of_too_much_the_slowest_are_cut_off(watcher: UnreadAnswers) -> No
     assert [r.is_cut for r in (slow, slower, fast, new)] == [True, True, False, False]
 
 
+@in_virtual_time
 async def test_one_answer_may_be_larger_than_what_all_may_have(watcher: UnreadAnswers) -> None:
     steady, slow = Reader(10 << 20, rate=16 << 10), Reader(10 << 20, rate=(16 << 10) - 1)
     watcher.watch(slow)
@@ -68,6 +72,7 @@ async def test_one_answer_may_be_larger_than_what_all_may_have(watcher: UnreadAn
     assert steady.is_cut
 
 
+@in_virtual_time
 async def test_who_reads_more_slowly_than_it_is_written_has_read(watcher: UnreadAnswers) -> None:
     reader = Reader(100, rate=1)
     watcher.watch(reader)
@@ -77,6 +82,7 @@ async def test_who_reads_more_slowly_than_it_is_written_has_read(watcher: Unread
     assert not reader.is_cut
 
 
+@in_virtual_time
 async def test_who_has_caught_up_is_forgotten(watcher: UnreadAnswers) -> None:
     reader = Reader(2000)
     watcher.watch(reader)

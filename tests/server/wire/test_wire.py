@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from server.wire.http_protocol import WireProtocol
 from server.wire.unreadable_request import NOTE_UNREAD
+from tests.patience import PATIENCE
 
 GET = b"GET /now HTTP/1.1\r\nHost: here\r\n"
 POST = b"POST /now HTTP/1.1\r\nHost: here\r\n"
@@ -75,7 +76,7 @@ class Client:
         return sent, await answering
 
     async def until(self, end: bytes) -> bytes:
-        return await asyncio.wait_for(self._reader.readuntil(end), 5)
+        return await asyncio.wait_for(self._reader.readuntil(end), PATIENCE)
 
     async def answers(self) -> Answers:
         """All that comes until the connection is closed."""
@@ -92,7 +93,7 @@ class Client:
         """All that comes until the end; a connection that is closed with bytes unread is reset."""
         data = b""
         with suppress(ConnectionResetError):
-            while piece := await asyncio.wait_for(self._reader.read(1 << 16), 5):
+            while piece := await asyncio.wait_for(self._reader.read(1 << 16), PATIENCE):
                 data += piece
         return data
 
@@ -207,7 +208,7 @@ async def test_a_request_that_stays_out_ends_the_connection(connect: Connect, pa
         started = loop.time()
         sending = asyncio.create_task(client.send(*parts, pause=0.01))
         await client.rest()
-        assert TIMEOUT_S * 0.9 < loop.time() - started < 2
+        assert TIMEOUT_S * 0.9 < loop.time() - started < 60
         sending.cancel()
         await asyncio.wait([sending])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.patience import PATIENCE
 from tests.workers.checkpoints import LLAMA, save_bert, save_llama, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
@@ -119,7 +120,7 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> 
             assert said[stage].neighbour_lost
             assert "\n" not in said[stage].message
         for stage in (0, 2):
-            assert group.processes[stage].wait(timeout=20) == 1
+            assert group.processes[stage].wait(timeout=PATIENCE) == 1
             assert len(group.log(stage)) == 1
         assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[0]
 

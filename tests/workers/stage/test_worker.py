@@ -11,6 +11,7 @@ import pytest
 import torch
 import zmq
 
+from tests.patience import PATIENCE
 from tests.workers.checkpoints import save_llama, share_of, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, Stages
 from tests.workers.step_maker import StepMaker
@@ -46,7 +47,7 @@ def test_a_worker_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
         assert [tokens_of(group.output()) for _ in steps] == expected
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(timeout=10) == 1
+        assert process.wait(timeout=PATIENCE) == 1
         assert group.log(0) == []
 
 
@@ -73,7 +74,7 @@ def test_sigterm_ends_a_worker_at_once(tmp_path: Path) -> None:
         group.hand_out_shares()
         assert isinstance(group.receive(), WorkerLoaded)
         group.processes[0].terminate()
-        assert group.processes[0].wait(timeout=10) == -signal.SIGTERM
+        assert group.processes[0].wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
 def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> No
         failure = group.failure()
         assert "safetensors" in failure.message
         assert str(tmp_path) in failure.message
-        assert group.processes[0].wait(timeout=10) == 1
+        assert group.processes[0].wait(timeout=PATIENCE) == 1
         (line,) = group.log(0)
         time, logged = line.split(" ", 1)
         assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
@@ -97,7 +98,7 @@ def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
         group.get_ready(NUM_BLOCKS)
         group.send(0, AllocateKV(3))
         assert group.failure() == WorkerFailed(0, "TypeError: expected a step, not AllocateKV")
-        assert group.processes[0].wait(timeout=10) == 1
+        assert group.processes[0].wait(timeout=PATIENCE) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.patience import PATIENCE
+
 BEGIN = """
 import logging, os, sys, threading, time
 from workers.contract.process.log import open_log
@@ -34,7 +36,7 @@ def process(script: str, stderr: int = subprocess.PIPE) -> "subprocess.Popen[byt
 def ended(script: str) -> tuple[int, list[str]]:
     """Its status, and the lines on its standard error."""
     with process(script) as running:
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=PATIENCE)
         return running.returncode, stderr.decode().splitlines()
 
 
@@ -82,8 +84,8 @@ time.sleep(60)
 """
     started = time.monotonic()
     with process(script, full[1]) as running:
-        assert running.wait(30) == 1
-    assert time.monotonic() - started < 20
+        assert running.wait(PATIENCE) == 1
+    assert time.monotonic() - started < 50
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "raise KeyError"])
@@ -93,7 +95,7 @@ for number in range(1000): print("line", number, file=sys.stderr, flush=True)
 {end}
 """
     with process(script, full[1]) as running:
-        assert running.wait(30) == (3 if "3" in end else 1)
+        assert running.wait(PATIENCE) == (3 if "3" in end else 1)
 
 
 def test_what_was_dropped_is_said_once_there_is_a_reader(full: tuple[int, int]) -> None:
@@ -119,9 +121,9 @@ sys.stdin.read()
         assert running.stdout is not None
         assert running.stdout.readline() == b"done\n"
         draining.start()
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE)
         os.close(writer)
-        draining.join(30)
+        draining.join(PATIENCE)
         assert running.returncode == 0
     lines = b"".join(read).decode().splitlines()
     written = sum("yyy" in line for line in lines)
@@ -152,5 +154,5 @@ for _ in range(20):
 """
     )
     with process(script, full[1]) as running:
-        assert running.wait(60) == 0
+        assert running.wait(PATIENCE) == 0
     assert os.get_blocking(full[1])
