@@ -135,6 +135,8 @@ def _tried(part: str, number: signal.Signals) -> Outcome:
                 return Outcome(part, number.name, *got, "goes on", "", state)
         time.sleep(1)  # who has just lost his parent may end
         live, files = sum(map(_is_alive, processes)), _private_files(folder)
+        for file in files:
+            os.utime(file, (0, 0))  # those of a minute ago may be about to be locked
         with _daemon(Path(folder)) as again:
             state = _batch_state(again.url, batch) + ", after a restart"
             swept = files - _private_files(folder)
