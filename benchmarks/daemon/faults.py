@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
@@ -47,18 +47,9 @@ _CHAT = {
 _LINES = 300
 
 
-class Outcome(NamedTuple):
-    """What was seen of one fault."""
-
-    part: str
-    signal: str
-    answer: str
-    stream: str
-    chat: str
-    embedding: str
-    end: str
-    left: str
-    batch: str
+_COLUMNS = (
+    "part", "signal", "answer", "stream", "chat", "embedding", "end", "left", "batch",
+)  # fmt: skip
 
 
 class _Started:
@@ -111,14 +102,15 @@ def main() -> None:
     """Fault after fault, each a line of the table as soon as it is over."""
     options = _parser().parse_args()
     print(this_machine().header())
-    print("| " + " | ".join(Outcome._fields) + " |\n" + "|---" * len(Outcome._fields) + "|")
+    print("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
     for part in _PARTS:
         for number in _SIGNALS:
             if not options.only or part in options.only:
-                print("| " + " | ".join(map(str, _tried(part, number))) + " |", flush=True)
+                print("| " + " | ".join(_tried(part, number)) + " |", flush=True)
 
 
-def _tried(part: str, number: signal.Signals) -> Outcome:
+def _tried(part: str, number: signal.Signals) -> list[str]:
+    """A line of the table, without its ends."""
     with TemporaryDirectory() as folder:
         with _daemon(Path(folder)) as daemon:
             batch = _new_batch(daemon.url)
@@ -132,7 +124,7 @@ def _tried(part: str, number: signal.Signals) -> Outcome:
             if code is None:
                 state = _batch_state(daemon.url, batch)
                 _stopped(daemon, processes)
-                return Outcome(part, number.name, *got, "goes on", "", state)
+                return [part, number.name, *got, "goes on", "", state]
         time.sleep(1)  # who has just lost his parent may end
         live, files = sum(map(_is_alive, processes)), _private_files(folder)
         for file in files:
@@ -142,7 +134,7 @@ def _tried(part: str, number: signal.Signals) -> Outcome:
             swept = files - _private_files(folder)
             _stopped(again, [])
     left = f"{live} processes, {len(files)} files" + f" ({len(swept)} swept at the next start)"
-    return Outcome(part, number.name, *got, f"{code} after {seconds:.1f} s", left, state)
+    return [part, number.name, *got, f"{code} after {seconds:.1f} s", left, state]
 
 
 def _private_files(folder: str) -> set[Path]:
