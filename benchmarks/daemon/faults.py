@@ -1,4 +1,4 @@
-"""`python -m benchmarks.daemon.faults`: each kind of process is killed, stopped and told to end.
+"""`python -m benchmarks.daemon.faults`: each kind of process gets SIGKILL, SIGSTOP and SIGTERM.
 
 Each fault has a daemon of its own with the demo models, four requests at work and a batch. The
 table says what each of them got, how the daemon ended or that it goes on, and what was left: live
@@ -89,7 +89,7 @@ class _Asked:
         try:
             with httpx.stream("POST", url, json=body, timeout=120) as answer:
                 text = answer.read().decode()
-                self.got = _told(answer.status_code, text)
+                self.got = _seen(answer.status_code, text)
         except httpx.HTTPError:
             self.got = "broken off"
 
@@ -199,7 +199,7 @@ def _batch_state(url: str, batch: str) -> str:
     return f"{state['status']}, {counts.get('completed', 0)} of {_LINES}"
 
 
-def _told(status: int, text: str) -> str:
+def _seen(status: int, text: str) -> str:
     """The status, and the code of an error; one in a stream came after its 200."""
     found = re.search(r'"error": ?\{.*?"code": ?"([^"]+)"', text)
     whole = "" if found or not text.startswith("data: ") else " whole" * text.endswith("[DONE]\n\n")
