@@ -222,10 +222,10 @@ def test_a_template_that_hangs_holds_up_nobody_else(deployment):
     assert "takes more than" in refused["message"]
     with pytest.raises(httpx.ReadTimeout):
         deployment.http.post(PATH, json=slow, timeout=0.2)  # one who does not wait
-    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
-    before = cpu_seconds(running)
+    rendering = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    before = sum(map(cpu_seconds, rendering))
     assert chat(deployment)["choices"]
-    assert cpu_seconds(running) - before < 1.5, "it has not gone on with what nobody waits for"
+    assert sum(map(cpu_seconds, rendering)) - before < 1.5, "nobody waits for what was asked first"
     assert post(deployment, model="endless").status_code == 200
 
 
