@@ -1,4 +1,4 @@
-"""What clients and checkpoints say, as messages repeat it: the beginning of it."""
+"""Beginnings of what clients and checkpoints say, as messages repeat them."""
 
 from typing import Final
 
@@ -20,6 +20,6 @@ def quoted(value: object) -> str:
 
 
 def one_line(error: object) -> str:
-    """What an error says, or the beginning of it, on one line that a terminal shows as it is."""
+    """An error's words, or the beginning of them, on one line that a terminal shows as it is."""
     beginning = str(error)[: _LINE + 1]
     return shortened("".join(sign if sign.isprintable() else " " for sign in beginning), _LINE)

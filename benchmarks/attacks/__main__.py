@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import secrets
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,14 +24,13 @@ import numpy as np
 from benchmarks.attacks.attacks import ATTACKS, Attack
 from benchmarks.attacks.honest_client import HonestClient
 from benchmarks.attacks.target import Target
-from benchmarks.daemon.process_stats import children_of, memory_of
+from benchmarks.daemon.process_stats import family_of, memory_of
 from benchmarks.daemon.running_daemon import RunningDaemon, running_daemon
 from server.bench.results.machine import this_machine
 
 _IDLE_SECONDS, _BEGINNING_SECONDS = 12.0, 2.0
 _STEP_SECONDS = 0.25
 """A step of the demo generator that is full of prompts, on one core."""
-
 
 _COLUMNS = ("idle p99", "p50", "p99", "memory", "5xx")
 
@@ -77,7 +76,7 @@ def _measure(attack: Attack, options: argparse.Namespace) -> Outcome:
         try:
             time.sleep(_BEGINNING_SECONDS)
             answers = client.ask_for(options.seconds)
-            memory = sum(memory_of(pid).pss for pid in _processes(daemon))
+            memory = sum(memory_of(pid).pss for pid in family_of(daemon.pid))
             errors = honest.server_errors()
         finally:
             process.kill()
@@ -107,12 +106,6 @@ def _daemon(
             port = urlsplit(daemon.url).port or 80
             attacker, honest = (Target(port, key) for key in keys or (None, None))
             yield daemon, attacker, honest
-
-
-def _processes(daemon: RunningDaemon) -> Sequence[int]:
-    children = list(children_of(daemon.pid))
-    grandchildren = [pid for child in children for pid in children_of(child)]
-    return [daemon.pid, *children, *grandchildren]
 
 
 def _percentiles(seconds: list[float], *shares: int) -> list[float]:

@@ -162,10 +162,10 @@ class FuzzedRequests:
         if isinstance(value, dict) and value and not self._one_in(5):
             fields = cast(dict[str, Any], value)
             name = self._draw.choice(list(fields))
-            part = fields[name]
-            if self._one_in(4):
-                del fields[name]
-            fields[str(self._spoilt()) if self._one_in(6) else name] = self._with_spoilt_part(part)
+            part = fields.pop(name)
+            if not self._one_in(6):
+                name = str(self._spoilt()) if self._one_in(6) else name
+                fields[name] = self._with_spoilt_part(part)
             return fields
         if isinstance(value, list) and value and not self._one_in(5):
             items = cast(list[Any], value)

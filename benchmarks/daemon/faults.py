@@ -10,8 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -23,12 +21,11 @@ from typing import Any
 import httpx
 
 from benchmarks.attacks.target import EMBEDDER, GENERATOR
-from benchmarks.daemon.process_stats import children_of
-from benchmarks.processes import running_command
+from benchmarks.daemon.process_stats import children_of, family_of
+from benchmarks.daemon.running_daemon import RunningDaemon, running_daemon
 from server.bench.results.machine import this_machine
 
-_READY = re.compile(r"is ready on (http\S+)")
-_STALL_SECONDS, _WATCHED_SECONDS, _START_SECONDS = 5, 25.0, 90.0
+_STALL_SECONDS, _WATCHED_SECONDS = 5, 25.0
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 _PARTS = {
     "supervisor": "",
@@ -50,31 +47,6 @@ _LINES = 300
 _COLUMNS = (
     "part", "signal", "answer", "stream", "chat", "embedding", "end", "left", "batch",
 )  # fmt: skip
-
-
-class _Started:
-    """`penstock serve` with a state folder and a folder of private files of its own."""
-
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
-        self.process, self.pid = process, process.pid
-        deadline = time.monotonic() + _START_SECONDS
-        while (ready := _READY.search(log.read_text())) is None:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"penstock serve did not become ready:\n{log.read_text()}")
-            time.sleep(0.1)
-        self.url = ready[1]
-
-    def pid_of(self, part: str) -> int:
-        """The first process of its kind; 0 while there is none."""
-        module, parents = _PARTS[part], [self.pid, *children_of(self.pid)]
-        if not module:
-            return self.pid
-        found = [pid for p in parents for pid, name in children_of(p).items() if name == module]
-        return found[0] if found else 0
-
-    def processes(self) -> list[int]:
-        children = list(children_of(self.pid))
-        return [self.pid, *children, *(pid for child in children for pid in children_of(child))]
 
 
 class _Asked:
@@ -112,27 +84,26 @@ def main() -> None:
 def _tried(part: str, number: signal.Signals) -> list[str]:
     """A line of the table, without its ends."""
     with TemporaryDirectory() as folder:
-        with _daemon(Path(folder)) as daemon:
+        with _daemon(folder) as daemon:
             batch = _new_batch(daemon.url)
             asked = _at_work(daemon)
-            processes = daemon.processes()
-            os.kill(daemon.pid_of(part), number)
+            processes = family_of(daemon.pid)
+            os.kill(_pid_of(part, daemon), number)
             signalled = time.monotonic()
-            code = _ended(daemon, signalled + _WATCHED_SECONDS)
+            code = daemon.exit_code(_WATCHED_SECONDS)
             seconds = time.monotonic() - signalled
             got = [request.wait(signalled + 2 * _WATCHED_SECONDS) for request in asked]
             if code is None:
                 state = _batch_state(daemon.url, batch)
-                _stopped(daemon, processes)
+                _continued(processes)
                 return [part, number.name, *got, "goes on", "", state]
         time.sleep(1)  # who has just lost his parent may end
         live, files = sum(map(_is_alive, processes)), _private_files(folder)
         for file in files:
             os.utime(file, (0, 0))  # those of a minute ago may be about to be locked
-        with _daemon(Path(folder)) as again:
+        with _daemon(folder) as again:
             state = _batch_state(again.url, batch) + ", after a restart"
             swept = files - _private_files(folder)
-            _stopped(again, [])
     left = f"{live} processes, {len(files)} files" + f" ({len(swept)} swept at the next start)"
     return [part, number.name, *got, f"{code} after {seconds:.1f} s", left, state]
 
@@ -142,17 +113,23 @@ def _private_files(folder: str) -> set[Path]:
 
 
 @contextmanager
-def _daemon(folder: Path) -> Generator[_Started]:
-    (folder / "private").mkdir(exist_ok=True)
-    command = [sys.executable, "-P", "-m", "server", "serve", "--port", "0", "--threads", "1"]
-    command += ["--state-dir", str(folder / "state"), "--stall-timeout", str(_STALL_SECONDS)]
-    environment = {**os.environ, "TMPDIR": str(folder / "private")}
-    log = folder / "log"
-    with (
-        log.open("w") as written,
-        running_command(command, environment, stderr=written.fileno()) as process,
-    ):
-        yield _Started(process, log)
+def _daemon(folder: str) -> Generator[RunningDaemon]:
+    """One with a state folder and a folder of private files of its own."""
+    private = Path(folder, "private")
+    private.mkdir(exist_ok=True)
+    words = ("--threads", "1", "--state-dir", str(Path(folder, "state")))
+    environment = {**os.environ, "TMPDIR": str(private)}
+    stall = ("--stall-timeout", str(_STALL_SECONDS))
+    with running_daemon(*words, *stall, environment=environment) as daemon:
+        yield daemon
+
+
+def _pid_of(part: str, daemon: RunningDaemon) -> int:
+    """The first process of its kind."""
+    if not (module := _PARTS[part]):
+        return daemon.pid
+    parents = [daemon.pid, *children_of(daemon.pid)]
+    return next(pid for p in parents for pid, name in children_of(p).items() if name == module)
 
 
 def _new_batch(url: str) -> str:
@@ -165,7 +142,7 @@ def _new_batch(url: str) -> str:
     return httpx.post(f"{url}/v1/batches", json=order).json()["id"]
 
 
-def _at_work(daemon: _Started) -> list[_Asked]:
+def _at_work(daemon: RunningDaemon) -> list[_Asked]:
     """Four requests: two that generate, and two that have just been sent."""
     asked = [
         _Asked(daemon.url, "/v1/completions", _PROMPT),
@@ -206,18 +183,10 @@ def _seen(status: int, text: str) -> str:
     return f"{status}{whole}" + (f" {found[1]}" if found else "")
 
 
-def _ended(daemon: _Started, deadline: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return daemon.process.wait(deadline - time.monotonic())
-    return None
-
-
-def _stopped(daemon: _Started, processes: list[int]) -> None:
+def _continued(processes: list[int]) -> None:
     for pid in processes:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    daemon.process.send_signal(signal.SIGTERM)
-    daemon.process.wait(60)
 
 
 def _is_alive(pid: int) -> bool:

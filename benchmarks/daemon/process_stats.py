@@ -32,6 +32,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def family_of(pid: int) -> list[int]:
+    """A daemon's supervisor, its children and theirs."""
+    children = list(children_of(pid))
+    return [pid, *children, *(inner for child in children for inner in children_of(child))]
+
+
 def children_of(pid: int) -> dict[int, str]:
     """Process id -> module of each Python child that runs one (`python -m MODULE`)."""
     pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

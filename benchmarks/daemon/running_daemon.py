@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from benchmarks.processes import running_command
 
@@ -29,6 +29,12 @@ class RunningDaemon:
         self._ready_or_ended.wait()
         if not self.url:
             raise RuntimeError(f"penstock serve did not become ready:\n{self._log}")
+
+    def exit_code(self, seconds: float) -> int | None:
+        """Wait so long for its end; None if it goes on."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
 
     def _read(self, started: float) -> None:
         """Read its log to the end: it must never wait for a reader."""
