@@ -77,8 +77,9 @@ def main() -> None:
         for load in loads.values():
             load.start(options.clients)
         samples = _watch(pids, loads, options.minutes)
-    for name, taken in samples.items():
-        print(_verdict(name, ready[name], taken, options.warm_up, loads[name].failures))
+        # Before the daemon ends, whose clients go on.
+        for name, taken in samples.items():
+            print(_verdict(name, ready[name], taken, options.warm_up, loads[name].failures))
 
 
 def _watch(

@@ -27,9 +27,11 @@ class ErrorAnswer(Response):
             headers=error.headers,
             media_type="application/json",
         )
-        # Its traceback leads to the frame that has this answer: a cycle, and the request's body
-        # would wait for the collector, which comes after hundreds of requests.
+        # Its traceback, and that of what it was raised beside, lead to the frame that has this
+        # answer: a cycle, and the request's body would wait for the collector, which comes after
+        # hundreds of requests.
         self._error = error.with_traceback(None)
+        self._error.__context__ = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Note it, and send it."""

@@ -130,8 +130,8 @@ def test_fields_at_fault(deployment, fields, param):
         b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1e999}}',
         b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": NaN}}',
         b'{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": '
-        + b"[" * 5000
-        + b"]" * 5000
+        + b"[" * 100_000
+        + b"]" * 100_000
         + b"}}",
     ],
 )
