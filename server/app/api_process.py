@@ -35,7 +35,7 @@ from server.wire.http_protocol import WireProtocol
 from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
 from workers.contract.process.log import open_log
-from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, Heartbeat, exit_with_parent
+from workers.contract.supervision import DRAIN_SIGNAL, Heartbeat, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
@@ -98,7 +98,7 @@ async def serve(
     CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     _calm_collector()
-    beating = lasting_task(_beat(), "heartbeat")
+    beating = lasting_task(Heartbeat().go_on(), "heartbeat")
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
     if service.access_log is not None:
@@ -129,14 +129,6 @@ def listening_sockets(listener: socket.socket) -> list[socket.socket]:
     # processes share: another one's `accept` would wait in the kernel.
     listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
-
-
-async def _beat() -> None:
-    """Show the supervisor that the loop makes progress."""
-    heartbeat = Heartbeat()
-    while True:
-        heartbeat.beat()
-        await asyncio.sleep(BEAT_SECONDS)
 
 
 def _calm_collector() -> None:

@@ -99,7 +99,10 @@ class Supervisor:
         return 128 + self._forced_by if self._forced_by else code
 
     def _name_processes(self) -> None:
-        self._on_started([*self._children, *(kept.child for kept in self._kept)])
+        self._on_started(self._processes())
+
+    def _processes(self) -> list[RunningPart]:
+        return [*self._children, *(kept.child for kept in self._kept)]
 
     def _on_signal(self, number: signal.Signals) -> None:
         """The first finishes the requests in flight and stops; a second one stops at once."""
@@ -172,11 +175,12 @@ class Supervisor:
     async def _watch(self) -> None:
         """Kill what stands still, which is then a death like any other. Engines watch their
         workers themselves: they know whether one has anything to do."""
-        # In Python one large request can keep an API process from its loop for seconds.
-        limits = {"engine": SILENT_BEATS, "api": self._timing.stall_timeout / BEAT_SECONDS}
+        # In Python one large request, or file, can keep a process from its loop for seconds.
+        patient = self._timing.stall_timeout / BEAT_SECONDS
+        limits = {"engine": SILENT_BEATS, "api": patient, "batch": patient}
         while self._timing.stall_timeout:
             await asyncio.sleep(BEAT_SECONDS)
-            for child in self._children:
+            for child in self._processes():
                 limit = limits.get(child.part.role, math.inf)
                 if not child.exit.done() and child.silent_beats() >= limit:
                     child.kill_stalled()

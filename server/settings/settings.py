@@ -188,8 +188,9 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Seconds,
         Flag(
             FlagGroup.LIFE,
-            "end the daemon if a step of a model, or an API process, hangs for this long; 0, for "
-            "debuggers: never, and idle engines and workers are not watched either "
+            "end the daemon if a step of a model, or an API process, hangs for this long, and "
+            "start the batch process again if that does; 0, for debuggers: never, and idle engines "
+            "and workers are not watched either "
             f"(default: {defaults.STALL_TIMEOUT:g})",
             parse_seconds,
             "SECONDS",

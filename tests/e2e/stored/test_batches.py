@@ -59,13 +59,15 @@ def is_under_way(client: openai.OpenAI, batch_id: str) -> bool:
 
 @pytest.mark.parametrize("killed", ["daemon", "batch process"])
 def test_a_kill_loses_no_line_and_answers_none_twice(tmp_path: Path, killed: str) -> None:
+    """The batch process is stopped, for which its supervisor kills it."""
     arguments = ["--threads", "1", "--api-workers", "2", "--state-dir", str(tmp_path / "state")]
+    arguments += ["--stall-timeout", "8"]
     with running(*arguments) as daemon:
         batch_id = begin(client_of(daemon), lines(400))
         wait_until(lambda: is_under_way(client_of(daemon), batch_id))
         if killed == "batch process":
             (process,) = daemon.children()["server.batch_process.batch_main"]
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, signal.SIGSTOP)
             batch = ended(client_of(daemon), batch_id)
         else:
             os.kill(daemon.pid, signal.SIGKILL)

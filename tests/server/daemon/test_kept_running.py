@@ -5,6 +5,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from server.daemon.running_part import RunningPart
 from tests.server.daemon.fake_daemon import FakeDaemon
 
@@ -27,3 +29,22 @@ async def test_the_next_one_is_told(tmp_path: Path) -> None:
     first, second = told
     assert first["engine"] == second["engine"]
     assert first["batches"] != second["batches"]
+
+
+async def test_one_that_stands_still_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = FakeDaemon(tmp_path)
+    daemon.add("worker", "worker")
+    daemon.add("batches", "batch")  # it never sends a heartbeat
+    starts = 0
+
+    def on_started(_: Sequence[RunningPart]) -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await daemon.run(lambda: None, stall=2.0, on_started=on_started) == 0
+    stood_still = "stood still (no heartbeat for 2 s) and was killed"
+    assert caplog.messages == [f"the batches {stood_still}; starting it again in 1 s"]
