@@ -18,12 +18,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(C
 HELD := '^(torch|triton|numpy)=='
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy test-models debian check coverage bench attack constraints test-newest
+.PHONY: help run test test-long test-deploy test-models debian check coverage bench attack constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
-	@echo "make test         the checks, then the whole test suite"
+	@echo "make test         the checks, then the test suite"
+	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
 	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
@@ -40,10 +41,13 @@ help:
 run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
 
-# Two tests at a time, but for those that measure: half of the suite waits for daemons.
+# Three tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy)" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
+
+test-long: $(TEST_READY) $(CLIENTS_READY)
+	$(BIN)/pytest -q -m long --numprocesses 3 --dist worksteal
 
 # Not two at a time: they build images, run containers and measure.
 test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)

@@ -1,6 +1,7 @@
 """For all tests."""
 
 import os
+import signal
 
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
@@ -15,6 +16,10 @@ os.environ["XDG_STATE_HOME"] = "/proc/self/none"
 
 # httpx gives up after 5 s if nothing else is asked for.
 vars(DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE))
+
+# A shell's background job ignores Ctrl-C, and so would the daemons of tests that send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Triton reads it while it is imported, which transformers does too, in some other folder's tests.
 # Without a GPU its kernels run in the interpreter.

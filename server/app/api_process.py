@@ -28,6 +28,7 @@ from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.app.reload import Certificate, Reload
 from server.lasting_task import lasting_task
+from server.loop_heartbeat import keep_beating
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.server_config import ServerConfig
@@ -35,7 +36,7 @@ from server.wire.http_protocol import WireProtocol
 from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
 from workers.contract.process.log import open_log
-from workers.contract.supervision import DRAIN_SIGNAL, Heartbeat, exit_with_parent
+from workers.contract.supervision import DRAIN_SIGNAL, exit_with_parent
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
@@ -98,7 +99,7 @@ async def serve(
     CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     _calm_collector()
-    beating = lasting_task(Heartbeat().go_on(), "heartbeat")
+    beating = lasting_task(keep_beating(), "heartbeat")
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
     if service.access_log is not None:

@@ -21,11 +21,12 @@ from server.batch_process.batch_runner import RETRY_S, BatchRunner
 from server.batches.results import JobStoppedError
 from server.keys.client_keys import ClientKeys
 from server.lasting_task import lasting_task
+from server.loop_heartbeat import keep_beating
 from server.settings.server_config import ServerConfig, State
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from workers.contract.process.log import open_log
-from workers.contract.supervision import Heartbeat, exit_with_parent
+from workers.contract.supervision import exit_with_parent
 
 _SHARE = 0.5
 """The part of what an engine takes at once that is for batches: others find room beside them."""
@@ -37,7 +38,7 @@ async def run_batches(config: ServerConfig) -> None:
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     assert config.state.folder is not None, "only then is there a batch process"
-    beating = lasting_task(Heartbeat().go_on(), "heartbeat")
+    beating = lasting_task(keep_beating(), "heartbeat")
     health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Lines are checked and counted where they were uploaded: here nobody asks for a key, and

@@ -77,7 +77,7 @@ def sparse_of(item: str | bytes) -> np.ndarray:
 
 def score_of(query: str, text: str) -> float:
     """The share of the query's words that the text has."""
-    words = query.split()
+    words = query.split() or [""]
     return sum(word in text.split() for word in words) / len(words)
 
 

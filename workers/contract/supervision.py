@@ -1,14 +1,14 @@
 """A child process of the daemon: it ends when its supervisor dies, and reports that it is alive.
 
 There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
-API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its workers, which send it
-`WorkerBeat` messages instead (`workers/stage/heartbeat.py`, `engine_core/executor/watch.py`).
+API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
+workers, which send it `WorkerBeat` messages instead (`workers/stage/heartbeat.py`,
+`engine_core/executor/watch.py`).
 
 A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
 other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
 """
 
-import asyncio
 import os
 import signal
 import socket
@@ -60,9 +60,3 @@ class Heartbeat:
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(b".", socket.MSG_DONTWAIT)
-
-    async def go_on(self) -> None:
-        """Show that the running event loop makes progress, until cancelled."""
-        while True:
-            self.beat()
-            await asyncio.sleep(BEAT_SECONDS)

@@ -35,6 +35,7 @@ def attacked(full_daemon: Daemon) -> Iterator[Target]:
     assert full_daemon.process.poll() is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("attacked")
 def test_answers_are_as_described(full_daemon: Daemon, tmp_path) -> None:
     described = httpx.get(f"{full_daemon.url}/openapi.json", headers=HEADERS).json()

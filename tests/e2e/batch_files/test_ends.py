@@ -50,7 +50,9 @@ def test_a_job_that_is_killed_again_and_again_loses_nothing(tmp_path: Path, demo
     assert not process.part.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_stopped_job_leaves_what_is_done_in_order(number: signal.Signals, tmp_path: Path) -> None:
     source, output = write(tmp_path, 1500, max_tokens=20, ignore_eos=True)
     with BatchProcess(source, output, "--threads", "1") as process:

@@ -4,6 +4,8 @@ import random
 import re
 from pathlib import Path
 
+import pytest
+
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.batch_files.batch_command import finished, request, write_lines
 
@@ -24,6 +26,7 @@ def saved_tokens(folder: Path, source: Path, max_sequences: int) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.long
 def test_a_shuffled_job_of_many_windows_saves_what_one_window_would(tmp_path: Path) -> None:
     """Documents of 40 words, each behind the same instructions, with seven questions each."""
     words = [f"word{number} " for number in range(500)]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import server.demo
 from engine_core.client.engine_client import EngineClient
@@ -37,6 +38,7 @@ async def serve(before: int, after: int) -> None:
         assert footprint().growth_since(earlier)["engine_core"] < ENGINE_GROWTH
 
 
+@pytest.mark.long
 def test_requests_that_finish_or_leave_keep_nothing() -> None:
     asyncio.run(serve(400, 800))
 

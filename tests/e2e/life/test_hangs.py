@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 import httpx
+import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, is_alive, metric
@@ -47,6 +48,7 @@ def assert_named(daemon: Daemon, part: str) -> None:
     assert any(part in line and "still" in line for line in daemon.log), daemon.log
 
 
+@pytest.mark.long
 def test_an_idle_part_that_is_frozen_ends_the_daemon() -> None:
     """A worker and an engine within 10 s whatever --stall-timeout is; an API process after it."""
     with several([(), (), ("--stall-timeout", "2")]) as daemons:

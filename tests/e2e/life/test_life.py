@@ -210,7 +210,9 @@ def test_when_a_model_dies_the_other_finishes(generator: str) -> None:
     assert "worker 0 of all-MiniLM-L6-v2 was killed by SIGKILL" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_when_an_api_process_dies_the_other_finishes(
     generator: str, number: signal.Signals
 ) -> None:

@@ -36,9 +36,12 @@ TRAFFIC = {
 }
 LOSSES = [
     (1, signal.SIGKILL, GENERATOR_NAME), (1, signal.SIGSTOP, EMBEDDER_NAME),
+    (4, signal.SIGKILL, GENERATOR_NAME),
+]  # fmt: skip
+MORE_LOSSES = [
     (2, signal.SIGKILL, EMBEDDER_NAME), (2, signal.SIGSTOP, GENERATOR_NAME),
     (3, signal.SIGKILL, GENERATOR_NAME), (3, signal.SIGSTOP, EMBEDDER_NAME),
-    (4, signal.SIGKILL, GENERATOR_NAME), (4, signal.SIGSTOP, GENERATOR_NAME),
+    (4, signal.SIGSTOP, GENERATOR_NAME),
 ]  # fmt: skip
 
 
@@ -113,7 +116,10 @@ def starting(model: str, stages: int) -> Generator[Daemon]:
         daemon.end()
 
 
-@pytest.mark.parametrize(("stages", "number", "model"), LOSSES)
+@pytest.mark.parametrize(
+    ("stages", "number", "model"),
+    [*LOSSES, *(pytest.param(*loss, marks=pytest.mark.long) for loss in MORE_LOSSES)],
+)
 def test_what_is_in_flight_fails_at_once_and_everything_ends(
     stages: int, number: signal.Signals, model: str
 ) -> None:
@@ -151,6 +157,7 @@ def check_answers(answers: list[Answer], lost: float, late: float, why: str) -> 
             assert answer.status in (200, 500, 503)
 
 
+@pytest.mark.long
 def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
     words = ("--pipeline-stages", "2", "--threads", "1", "--drain-timeout", "120")
     with running(*words, "--stall-timeout", f"{STALL:g}") as daemon:

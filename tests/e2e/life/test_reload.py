@@ -53,7 +53,7 @@ def hang_up(daemon: Daemon, word: str) -> list[str]:
     return daemon.log[before:]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_keys_and_certificate_change_under_a_stream(tmp_path: Path, processes: int) -> None:
     keys = tmp_path / "keys"
     keys.write_text("old\n")

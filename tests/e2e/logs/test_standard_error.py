@@ -145,6 +145,7 @@ def test_a_socket_that_was_full_from_the_start() -> None:
             daemon.stop()
 
 
+@pytest.mark.long
 def test_a_reader_that_stops_while_every_process_has_something_to_say(tmp_path: Path) -> None:
     model = shutil.copytree(EMBEDDER, tmp_path / "panicking")
     raw = Tokenizer.from_file(str(model / "tokenizer.json"))

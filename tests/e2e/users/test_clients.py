@@ -30,6 +30,7 @@ def drive(python: Path, script: str, daemon: Daemon) -> None:
     assert "skipped" not in ended.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", sorted(file.name for file in CLIENTS.glob("use_*.py")))
 def test_client(script: str, full_daemon: Daemon) -> None:
     drive(CLIENTS_PYTHON, script, full_daemon)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import pytest
 
 from engine_core.messages import Outputs
 from tests.engine_core.configs import MODEL
@@ -97,6 +98,7 @@ def test_clients_wait_little_beside_a_batch_and_the_batch_goes_on(word_tokenizer
     assert both.batch_tokens >= 0.8 * alone.batch_tokens
 
 
+@pytest.mark.long
 def test_short_steps_of_a_gpu_compute_little_in_vain(word_tokenizer) -> None:
     alone = measured(word_tokenizer, batch=True, online=False, tiles=True)
     both = measured(word_tokenizer, batch=True, online=True, tiles=True)

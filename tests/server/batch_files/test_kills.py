@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from server.batch_files.file_job import FileJob
 from tests.patience import PATIENCE
 from tests.server.batch_files.requests_file import RULES, Echo, line, outputs, write
@@ -30,6 +32,7 @@ def after_a_kill(source: Path, log: Path, synced: int) -> int:
     return records(log)
 
 
+@pytest.mark.long
 async def test_no_line_is_missing_or_twice_after_ten_kills(tmp_path: Path) -> None:
     source = write(tmp_path, *[line(str(number), f"prompt {number}") for number in range(LINES)])
     log = tmp_path / "log"

@@ -96,7 +96,14 @@ def test_nested_prefixes() -> None:
     assert max(own) <= 200
 
 
-@pytest.mark.parametrize("flags", [(), ("--no-groups",), ("--no-prefix-caching",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        pytest.param(("--no-groups",), marks=pytest.mark.long),
+        pytest.param(("--no-prefix-caching",), marks=pytest.mark.long),
+    ],
+)
 def test_what_is_saved(flags: tuple[str, ...], tmp_path: Path) -> None:
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
     arguments = ["--case", "degree-1", "degree-4", "--scale", "0.0005", *flags]
@@ -121,6 +128,7 @@ def test_outputs_that_end_by_themselves(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
     arguments = ["--case", "prefix16k", "nested", "--scale", "0.1", "--shape", shape]
@@ -133,6 +141,7 @@ def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
     assert nested["figures"]["cached_tokens"] >= 8 * 7 * 2000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "saved"),
     [

@@ -64,6 +64,7 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said.err.endswith("penstock: error: not measured: long32k\n")
 
 
+@pytest.mark.long
 def test_cases_of_a_pipeline_on_one_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_cases_of_a_pipeline_on_one_engine(
     assert "\nskew: stage 1: busy " in said
 
 
+@pytest.mark.long
 def test_all_sequences_of_the_largest_case_are_let_in_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

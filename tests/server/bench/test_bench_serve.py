@@ -82,7 +82,10 @@ def test_a_model_of_another_kind_is_a_failure(
 
 @pytest.mark.parametrize(
     ("case", "config", "requests"),
-    [("http-gen-32x32", LLAMA, 30), ("http-emb-32x128", BERT, 20)],
+    [
+        pytest.param("http-gen-32x32", LLAMA, 30, marks=pytest.mark.long),
+        ("http-emb-32x128", BERT, 20),
+    ],
 )
 def test_a_daemon_of_its_own(
     case: str,

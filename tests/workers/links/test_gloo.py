@@ -43,7 +43,16 @@ def decoder_steps(block_size: int) -> list[DecodeStep]:
     return steps
 
 
-@pytest.mark.parametrize("stage_layers", [(2, 2), (1, 1, 1, 1), (3, 1), (1, 3), (1, 2, 1)])
+@pytest.mark.parametrize(
+    "stage_layers",
+    [
+        (2, 2),
+        pytest.param((1, 1, 1, 1), marks=pytest.mark.long),
+        pytest.param((3, 1), marks=pytest.mark.long),
+        pytest.param((1, 3), marks=pytest.mark.long),
+        (1, 2, 1),
+    ],
+)
 def test_generation_is_the_same_over_any_processes(
     tmp_path: Path, stage_layers: tuple[int, ...]
 ) -> None:

@@ -106,6 +106,7 @@ def bpe() -> Tokenizer:
     return Tokenizer(byte_level_bpe())
 
 
+@pytest.mark.long
 def test_the_bpe_has_32768_entries_and_is_the_same_every_time(bpe: Tokenizer) -> None:
     assert bpe.raw.get_vocab_size() == 32_768
     assert max(bpe.raw.get_vocab().values()) == 32_767
