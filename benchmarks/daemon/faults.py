@@ -39,7 +39,9 @@ _PROMPT = {"model": GENERATOR, "prompt": "The function", "max_tokens": 700, "ign
 _CHAT = {
     "model": GENERATOR,
     "max_tokens": 1,
+    # It is long with its template, and then cut.
     "messages": [{"role": "user", "content": "a"}] * 50_000,
+    "truncate_prompt_tokens": -1,
 }
 _LINES = 300
 

@@ -13,7 +13,9 @@ from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import Script
 from tests.server.support import server_config, write_tokenizer
 
-LIMIT_S = 0.4
+LIMIT_S = 2.0
+"""A chat's prompt is written in that time, on a busy machine, too."""
+
 FOX = {"model": "writer", "max_tokens": 1000, "ignore_eos": True}
 CHAT = {**FOX, "messages": [{"role": "user", "content": "The"}]}
 TEXTS = {
@@ -80,7 +82,7 @@ def test_a_text_ends_with_what_there_is(
 def test_all_else_is_refused_and_leaves_the_engine(stuck: Deployment, path: str) -> None:
     answer = timed(stuck, path, OTHERS[path])
     assert answer.status_code == (424 if path == "/embed" else 504)
-    assert "0.4 s" in answer.text
+    assert f"{LIMIT_S:g} s" in answer.text
     for engine in stuck.engines.values():
         wait_until(lambda engine=engine: len(engine.aborted) == len(engine.received))
 
