@@ -186,16 +186,16 @@ class DecoderProcessor:
 
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
     """Raises RefusalError if the answer would hold too many log-probabilities of prompts: each
-    token has that many alternatives, and its own. A prompt is scored once, whatever its choices."""
+    token has that many alternatives, and its own, and each choice repeats those of its prompt."""
     width = message.params.prompt_logprobs
     if width is None:
         return
     tokens = sum(map(len, prompts))
-    scores = tokens * (width + 1)
+    scores = tokens * (width + 1) * message.n
     if scores > MAX_PROMPT_SCORES:
         reason = (
-            f"{tokens} prompt tokens x ({width} + 1) log-probabilities are {scores}; at most "
-            f"{MAX_PROMPT_SCORES} are returned"
+            f"{tokens} prompt tokens x ({width} + 1) log-probabilities x {message.n} choices are "
+            f"{scores}; at most {MAX_PROMPT_SCORES} are returned"
         )
         raise RefusalError("too_large", reason, "prompt")
 

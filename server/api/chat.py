@@ -1,7 +1,7 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -16,14 +16,17 @@ from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, generation_plan
-from server.generation.prompt_logprobs import NUMBERS_AT_ONCE
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import StreamedUsage, stream_events, streamed_usage
+from server.generation.stream import (
+    StreamedUsage,
+    encoded_choices,
+    stream_events,
+    streamed_usage,
+)
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
-from server.http.parted_answer import GAP, PartedAnswer, with_array
 from server.http.sse import EventStream
 from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
@@ -58,7 +61,7 @@ async def create_chat_completion(request: Request) -> Response:
         try:
             if body.stream:
                 return await EventStream.begin(answer.events(generating, usage))
-            return await answer.whole(generating, record)
+            return await answer.whole(generating)
         except EngineError as error:
             raise chat_error(error, body) from None
 
@@ -73,28 +76,22 @@ class _Answer:
         self._fingerprint = model.fingerprint
         self._form = form
 
-    async def whole(
-        self, generating: AbstractAsyncContextManager[Generation], record: RequestRecord
-    ) -> Response:
+    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Response:
         """The answer once it has ended."""
         async with generating as generation:
             pieces = await generation.final_pieces()
             first, form = pieces[0], self._form
-            in_parts = generation.num_scores > NUMBERS_AT_ONCE
             answer = ChatCompletion(
                 id=self._id,
                 created=self._created,
                 model=self._model,
                 system_fingerprint=self._fingerprint,
-                choices=GAP if in_parts else [form.choice(piece) for piece in pieces],
+                choices=await encoded_choices(pieces, form.choice),
                 usage=generation.usage(),
                 prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
                 prompt_logprobs=await form.prompt_logprobs(first),
             )
-            if not in_parts:
-                return json_answer(answer)
-            parts = with_array(answer, [await form.choice_in_parts(piece) for piece in pieces])
-            return PartedAnswer(parts, record)
+            return json_answer(answer)
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
@@ -107,19 +104,18 @@ class _Answer:
             partial(self._chunk, []),
         )
 
-    def _chunks(
+    async def _chunks(
         self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
-    ) -> Iterator[ChatChunk]:
-        prompt_ids = UNSET if piece.prompt_ids is None else piece.prompt_ids
-        for choice in self._form.deltas(piece):
-            yield self._chunk([choice], usage, prompt_ids)
-            prompt_ids = UNSET
+    ) -> list[ChatChunk]:
+        chunks = [self._chunk([choice], usage) for choice in await self._form.deltas(piece)]
+        if piece.prompt_ids is not None:
+            chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=piece.prompt_ids)
+        return chunks
 
     def _chunk(
         self,
         choices: list[ChunkChoice],
         usage: CompletionUsage | UnsetType | None,
-        prompt_ids: list[int] | UnsetType = UNSET,
     ) -> ChatChunk:
         return ChatChunk(
             id=self._id,
@@ -128,7 +124,6 @@ class _Answer:
             system_fingerprint=self._fingerprint,
             choices=choices,
             usage=usage,
-            prompt_token_ids=prompt_ids,
         )
 
 

@@ -12,19 +12,21 @@ from msgspec import UnsetType
 from engine_core.messages import SamplingParams
 from server.errors import APIError
 from server.generation.completion.completion_choices import CompletionFormat
-from server.generation.completion.completion_parts import CompletionParts
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
-from server.generation.prompt_logprobs import NUMBERS_AT_ONCE
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import StreamedUsage, stream_events, streamed_usage
+from server.generation.stream import (
+    StreamedUsage,
+    encoded_choices,
+    stream_events,
+    streamed_usage,
+)
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
-from server.http.parted_answer import GAP, PartedAnswer, with_array
 from server.http.sse import EventStream
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import record_of
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import value_under_any_name
@@ -59,7 +61,7 @@ async def create_completion(request: Request) -> Response:
         generating = generate(service, record, model, plan)
         if body.stream:
             return await EventStream.begin(answer.events(generating, usage))
-        return await answer.whole(generating, record)
+        return await answer.whole(generating)
 
 
 class _Answer:
@@ -71,19 +73,13 @@ class _Answer:
         self._model = model.name
         self._fingerprint = model.fingerprint
         self._form = form
-        self._parts = CompletionParts(form)
 
-    async def whole(
-        self, generating: AbstractAsyncContextManager[Generation], record: RequestRecord
-    ) -> Response:
+    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Response:
         """The answer once all choices have ended."""
         async with generating as generation:
             pieces = await generation.final_pieces()
-            usage = generation.usage()
-            if not (self._form.repeats_prompt or generation.num_scores > NUMBERS_AT_ONCE):
-                choices = [self._form.choice(piece) for piece in pieces]
-                return json_answer(self._completion(choices, usage))
-            return PartedAnswer(await self._in_parts(pieces, usage), record)
+            choices = await encoded_choices(pieces, self._form.choice)
+            return json_answer(self._completion(choices, generation.usage()))
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
@@ -92,17 +88,14 @@ class _Answer:
         return stream_events(
             generating,
             usage,
-            lambda piece, used: (self._completion([self._form.choice(piece)], used),),
+            self._chunks,
             partial(self._completion, []),
-            lambda piece, used: self._in_parts([piece], used),
         )
 
-    async def _in_parts(
-        self, pieces: list[TextPiece], usage: CompletionUsage | UnsetType | None
-    ) -> list[bytes]:
-        """The answer with these choices, as JSON."""
-        choices = [await self._parts.of(piece) for piece in pieces]
-        return with_array(self._completion(GAP, usage), choices)
+    async def _chunks(
+        self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
+    ) -> list[Completion]:
+        return [self._completion([await self._form.choice(piece)], usage)]
 
     def _completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None

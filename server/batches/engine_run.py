@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from server.batches.base import Put
 from server.batches.bundles import Bundle, Row, bundles, cut, may_share
@@ -14,6 +16,7 @@ from server.first_error import first_error
 from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.generation import Generation, submitted
 from server.metrics.request_record import RequestRecord
+from server.schemas.completions import CompletionChoice
 from server.service.registry import Model
 from server.service.service import Service
 
@@ -132,7 +135,10 @@ class EngineRun:
             generation = Generation(self._service, record, self._model, row.plan, stream, now)
             pieces = await generation.final_pieces()
         form = CompletionFormat(row.body, self._model)
-        return generated([form.choice(piece) for piece in pieces], generation.usage())
+        choices = [await form.choice(piece) for piece in pieces]
+        # Where they have many scores, a part of them is JSON.
+        plain = msgspec.json.decode(msgspec.json.encode(choices), type=list[CompletionChoice])
+        return generated(plain, generation.usage())
 
 
 async def _accepted(stream: GenerateStream) -> GenerateStream:

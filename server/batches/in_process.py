@@ -17,35 +17,25 @@ class InProcess:
         """As `posting.Exchange` says."""
         to_read: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
         answer: list[Message] = []
-        is_too_long = asyncio.Event()
 
         async def receive() -> Message:
             if to_read:
                 return to_read.pop()
-            # Otherwise the client stays: who cancels the request cancels this task.
-            await is_too_long.wait()
-            return {"type": "http.disconnect"}
+            # The client stays: who cancels the request cancels this task.
+            return await asyncio.get_running_loop().create_future()
 
         async def send(message: Message) -> None:
-            if is_too_long.is_set():
-                return
             answer.append(message)
-            if message["type"] == "http.response.start" and _length(message) > MAX_ANSWER_BYTES:
-                is_too_long.set()
 
         await self._app(_scope(path, len(data)), receive, send)
         start, *parts = answer
         headers = dict(start["headers"])
         request_id = headers[b"x-request-id"].decode()
-        if is_too_long.is_set():
-            return too_long(_length(start), request_id)
         wait = headers.get(b"retry-after")
         body = b"".join(part.get("body", b"") for part in parts)
+        if len(body) > MAX_ANSWER_BYTES:
+            return too_long(len(body), request_id)
         return Reply(start["status"], body, None if wait is None else float(wait), request_id)
-
-
-def _length(start: Message) -> int:
-    return int(dict(start["headers"]).get(b"content-length", b"0"))
 
 
 def _scope(path: str, size: int) -> dict[str, object]:

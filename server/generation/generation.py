@@ -124,15 +124,6 @@ class Generation:
         details = PromptTokensDetails(cached)
         return CompletionUsage(prompt, completion, prompt + completion, details)
 
-    @contextmanager
-    def holding(self, size: int) -> Generator[None]:
-        """So many bytes of the answer wait for the client to read what comes before."""
-        self._record.encoded_bytes = size
-        try:
-            yield
-        finally:
-            self._record.encoded_bytes = 0
-
     def expire(self) -> None:
         """The deadline has come: the engine stops, and `advance` ends the choices still open."""
         self._expired = True

@@ -1,16 +1,17 @@
-"""A streamed answer: the choices of a generation as events, while they grow."""
+"""From a generation's pieces to its answer: a list of choices, or events while they grow."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from server.errors import APIError
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
-from server.http.parted_answer import held_bytes, slices
-from server.http.sse import DONE, event, event_in_parts
+from server.http.sse import DONE, event
 from server.schemas.common import CompletionUsage
 from server.schemas.sampling import SamplingOptions
 
@@ -45,20 +46,29 @@ def streamed_usage(body: SamplingOptions) -> StreamedUsage:
     )
 
 
+async def encoded_choices(
+    pieces: Sequence[TextPiece], choice: Callable[[TextPiece], Awaitable[Struct]]
+) -> list[Any]:
+    """The choices of a whole answer as JSON, with other requests in between: each repeats what it
+    has of its prompt."""
+    choices: list[Any] = []
+    for piece in pieces:
+        if choices:
+            await asyncio.sleep(0)
+        choices.append(Raw(_encode(await choice(piece))))
+    return choices
+
+
 async def stream_events(
     generating: AbstractAsyncContextManager[Generation],
     usage: StreamedUsage,
-    chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Iterable[Struct]],
+    chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Awaitable[Sequence[Struct]]],
     last: Callable[[CompletionUsage], Struct],
-    in_parts: Callable[[TextPiece, CompletionUsage | UnsetType | None], Awaitable[list[bytes]]]
-    | None = None,
 ) -> AsyncGenerator[bytes]:
     """An empty item once the engine has accepted the job, then the text of each step in one item.
 
-    `chunks` formats a piece of a choice, with the usage so far. A piece that has something of its
-    prompt goes to `in_parts` instead, if there is that: its event may be long, and is several
-    items. `last` formats the chunk at the end that carries the whole usage. Raises APIError or
-    EngineError as `generating` does.
+    `chunks` formats a piece of a choice, with the usage so far; `last` the chunk at the end that
+    carries the whole usage. Raises APIError or EngineError as `generating` does.
 
     If the engine fails, everything that was certain by then has been sent. Text that was held back,
     because it might have become a stop string or because a character was incomplete, is lost.
@@ -68,19 +78,10 @@ async def stream_events(
         while updated := await generation.advance():
             pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
             used = usage.so_far(generation)
-            events: list[bytes] = []
-            is_long = False
-            for piece in pieces:
-                if in_parts is not None and piece.has_prompt:
-                    events += event_in_parts(await in_parts(piece, used))
-                    is_long = True
-                else:
-                    events += [event(_encode(chunk)) for chunk in chunks(piece, used)]
-            if is_long:
-                with generation.holding(held_bytes(events)):
-                    async for data in slices(events):
-                        yield data
-            elif events:
+            events = [
+                event(_encode(chunk)) for piece in pieces for chunk in await chunks(piece, used)
+            ]
+            if events:
                 yield b"".join(events)
         end = event(_encode(last(generation.usage()))) if usage.at_end else b""
     yield end + DONE

@@ -38,8 +38,3 @@ class TextPiece(msgspec.Struct, frozen=True):
     token_ids: list[int]
     prompt_ids: list[int] | None
     echo: str = ""
-
-    @property
-    def has_prompt(self) -> bool:
-        """Something of it is the prompt's, and the same for each of the prompt's choices."""
-        return bool(self.echo or self.prompt_tokens) or self.prompt_ids is not None

@@ -20,17 +20,11 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def event_in_parts(parts: list[bytes]) -> list[bytes]:
-    """One event that carries `parts` of JSON, also in parts."""
-    return [b"data: ", *parts, b"\n\n"]
-
-
 class EventStream(Response):
     """The answer 200 with a body of events; an error on the way is the last event.
 
-    Each item of `events` is written at once: one or more whole events, or a part of a long one. The
-    last event is DONE. `events` is closed whatever happens: a client that leaves cancels it where
-    it waits.
+    Each item of `events` is written at once: one or more whole events. The last event is DONE.
+    `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
     def __init__(self, events: AsyncGenerator[bytes]) -> None:

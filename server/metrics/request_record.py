@@ -37,7 +37,6 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     rows           sequences that its engine has accepted
     ended_rows     how many of them ended, and how
     held_bytes     about how much of the answer waits for its client to read what comes before
-    encoded_bytes  what of the answer is encoded and waits for that, too
     ignored        paths in its schema that its answer does not follow
     cached_tokens  of the prompt tokens, those found in the prefix cache
     tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine
@@ -61,7 +60,6 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     error: ErrorCode | None = None
     is_probe: bool = False
     held_bytes: Callable[[], int] | None = None
-    encoded_bytes: int = 0
     ignored: tuple[str, ...] = ()
     jobs: int = 0
     rows: int = 0

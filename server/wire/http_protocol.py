@@ -69,10 +69,7 @@ class WireProtocol(HttpToolsProtocol):
     def held_bytes(self) -> int:
         """About what of the answer waits to be written."""
         record: RequestRecord | None = self.scope.get("record")
-        if record is None:
-            return 0
-        waiting = 0 if record.held_bytes is None else record.held_bytes()
-        return waiting + record.encoded_bytes
+        return 0 if record is None or record.held_bytes is None else record.held_bytes()
 
     def cut(self) -> None:
         """End the connection, whatever its client has not read."""

@@ -1,15 +1,11 @@
 """From text pieces to the messages, deltas and log-probabilities of `/v1/chat/completions`."""
 
-from collections.abc import Iterator
-from typing import cast
-
-import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from server.generation.chat.conversation import last_answer
-from server.generation.prompt_logprobs import encoded_prompt_logprobs, in_turns
+from server.generation.prompt_logprobs import prompt_logprobs
+from server.generation.score_columns import score_columns
 from server.generation.text_piece import ScoredToken, TextPiece
-from server.http.parted_answer import GAP, with_array
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -40,58 +36,54 @@ class ChatFormat:
         self._echo = last_answer(body.messages) if body.echo else ""
         self._begun: set[int] = set()
 
-    def choice(self, piece: TextPiece) -> ChatChoice:
+    async def choice(self, piece: TextPiece) -> ChatChoice:
         """A whole answer."""
         return ChatChoice(
             index=piece.index,
             message=AssistantMessage(content=self._echo + piece.text),
-            logprobs=self._logprobs(piece),
+            logprobs=None
+            if self._top_logprobs is None
+            else await self._logprobs(piece, self._top_logprobs),
             finish_reason=piece.finish_reason,
             token_ids=piece.token_ids if self._has_ids else UNSET,
         )
-
-    async def choice_in_parts(self, piece: TextPiece) -> list[bytes]:
-        """A whole answer with log-probabilities as JSON, with other requests in between."""
-        width = self._top_logprobs or 0
-        choice = self.choice(msgspec.structs.replace(piece, tokens=[]))
-        entries = [
-            [msgspec.json.encode([self._entry(token, width) for token in some])[1:-1]]
-            async for some in in_turns(piece.tokens, width)
-        ]
-        logprobs = ChatLogprobs(content=GAP)
-        return with_array(msgspec.structs.replace(choice, logprobs=logprobs), entries)
 
     async def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
         """Those of the prompt of a whole answer."""
         width = self._prompt_logprobs
         if width is None:
             return UNSET
-        scores = await encoded_prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
-        return cast("PromptLogprobs", Raw(scores))
+        return await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
 
-    def deltas(self, piece: TextPiece) -> Iterator[ChunkChoice]:
+    async def deltas(self, piece: TextPiece) -> list[ChunkChoice]:
         """The role before a message's first piece, the piece, its finish reason after the last."""
+        deltas: list[ChunkChoice] = []
         if piece.index not in self._begun:
             self._begun.add(piece.index)
-            yield _delta(piece, Delta(role="assistant", content="", refusal=None))
+            deltas.append(_delta(piece, Delta(role="assistant", content="", refusal=None)))
             if self._echo:
-                yield _delta(piece, Delta(content=self._echo))
+                deltas.append(_delta(piece, Delta(content=self._echo)))
         if piece.text or piece.tokens or piece.token_ids:
-            yield ChunkChoice(
-                index=piece.index,
-                delta=Delta(content=piece.text),
-                logprobs=self._logprobs(piece),
-                finish_reason=None,
-                token_ids=piece.token_ids if self._has_ids else UNSET,
+            deltas.append(
+                ChunkChoice(
+                    index=piece.index,
+                    delta=Delta(content=piece.text),
+                    logprobs=None
+                    if self._top_logprobs is None
+                    else await self._logprobs(piece, self._top_logprobs),
+                    finish_reason=None,
+                    token_ids=piece.token_ids if self._has_ids else UNSET,
+                )
             )
         if piece.finish_reason is not None:
-            yield _delta(piece, Delta(), piece.finish_reason)
+            deltas.append(_delta(piece, Delta(), piece.finish_reason))
+        return deltas
 
-    def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:
-        width = self._top_logprobs
-        if width is None:
-            return None
-        return ChatLogprobs(content=[self._entry(token, width) for token in piece.tokens])
+    async def _logprobs(self, piece: TextPiece, width: int) -> ChatLogprobs:
+        (content,) = await score_columns(
+            [piece.tokens], width, lambda some: [[self._entry(token, width) for token in some]]
+        )
+        return ChatLogprobs(content=content)
 
     def _entry(self, token: ScoredToken, width: int) -> TokenLogprob:
         return TokenLogprob(

@@ -19,9 +19,12 @@ def test_log_probabilities_of_too_many_prompts_are_refused_before_they_are_compu
             error = answer.json()["error"]
             assert error["code"] == "too_large"
             assert "250000 prompt tokens x (20 + 1)" in error["message"]
-        # Choices do not count: of so many, each repeats the scores.
+        # Each choice repeats the scores.
         small = {"prompt": [9] * 500, "max_tokens": 0, "prompt_logprobs": 20, "n": 128}
         answer = httpx.post(f"{daemon.url}/v1/completions", json=small, timeout=60)
         scores = [choice["prompt_logprobs"] for choice in answer.json()["choices"]]
         assert [len(entries) for entries in scores] == [500] * 128
         assert all(entries == scores[0] for entries in scores)
+        large = {**small, "prompt": [[9] * 500] * 4}
+        answer = httpx.post(f"{daemon.url}/v1/completions", json=large, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_large")

@@ -180,3 +180,13 @@ def test_a_daemon_gives_the_same(generator: BatchLLM, embedder: BatchLLM, demo: 
         np.testing.assert_allclose(
             remote.embed(["a", "b c"]), embedder.embed(["a", "b c"]), atol=1e-5
         )
+
+
+def test_many_scores_are_numbers_too(generator: BatchLLM) -> None:
+    (result,) = generator.generate([[9] * 900], max_tokens=1, prompt_logprobs=20)
+    scores = good(result).choices[0].prompt_logprobs
+    assert isinstance(scores, list)
+    first, *entries = scores
+    assert first is None
+    assert len(entries) == 899
+    assert all(entry is not None and 9 in entry for entry in entries)

@@ -78,7 +78,7 @@ def test_a_length_that_was_asked_for_is_not_lowered() -> None:
 
 
 def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
-    """8 tokens x 512 are the bound, for 1,024 prompts, whatever their choices."""
+    """8 tokens x 512 are the bound, for 1,024 prompts; each choice repeats them."""
     config = execution_config()
     processor = DecoderProcessor(config, 64)
     tokenized = [Tokenized(array("i", [3] * 8).tobytes())] * 1024
@@ -89,7 +89,10 @@ def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
         job = Job(b"client", GenerateJob(1, params=params, n=n), n, 0, group)
         return len(list(processor.prepare(CompiledJob(job, tokenized))[1]))
 
-    assert rows(64, 511) == rows(64, None) == rows(64, 512, PrefixGroup(0)) == 65536
-    with pytest.raises(RefusalError, match=r"8192 prompt tokens x \(512 \+ 1\)") as refused:
-        rows(1, 512)
-    assert (refused.value.code, refused.value.param) == ("too_large", "prompt")
+    assert rows(64, 7) == rows(64, None) == rows(64, 512, PrefixGroup(0)) == 65536
+    assert rows(1, 511) == 1024
+    for n, width in ((1, 512), (2, 256), (64, 8)):
+        said = rf"8192 prompt tokens x \({width} \+ 1\) log-probabilities x {n} choices"
+        with pytest.raises(RefusalError, match=said) as refused:
+            rows(n, width)
+        assert (refused.value.code, refused.value.param) == ("too_large", "prompt")

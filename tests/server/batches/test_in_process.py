@@ -1,15 +1,15 @@
 """Answers of an application without a socket: whole ones, and one that is too long for that."""
 
+from collections.abc import AsyncGenerator
+
 import msgspec
 import pytest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.batches.in_process import InProcess
 from server.batches.posting import MAX_ANSWER_BYTES
 from server.errors import ErrorBody
-from server.http.parted_answer import PartedAnswer
-from server.metrics.request_record import RequestRecord
 
 ID = "request-7"
 
@@ -26,8 +26,12 @@ class Application:
         await self.response(scope, receive, send)
 
 
-def in_parts(*parts: bytes) -> PartedAnswer:
-    return PartedAnswer(parts, RequestRecord(request_id="", started=0.0))
+def in_parts(*parts: bytes) -> StreamingResponse:
+    async def one_by_one() -> AsyncGenerator[bytes]:
+        for part in parts:
+            yield part
+
+    return StreamingResponse(one_by_one(), media_type="application/json")
 
 
 @pytest.mark.parametrize(

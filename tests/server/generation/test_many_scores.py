@@ -1,4 +1,4 @@
-"""Answers with many log-probabilities of generated tokens: sent in parts, and bounded."""
+"""Answers with many log-probabilities of generated tokens: encoded in parts, and bounded."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,12 +51,13 @@ def test_an_answer_in_parts_is_what_it_would_be_whole(deployment: Deployment, sa
 
 @pytest.mark.parametrize("path", PATHS)
 def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path: str) -> None:
-    deployment.engines["writer"].script.tokens = [7] * 700
+    deployment.engines["writer"].script.tokens = [7] * 2000
     deployment.engines["writer"].script.step_seconds = 0.001
     large = {**PATHS[path], "ignore_eos": True, "n": 2 * CHOICES}
     small = {**large, "max_tokens": 20, "n": 1}
     with ThreadPoolExecutor(2) as pool:
-        refused = pool.submit(deployment.post, path, large)
+        # Refused long before the engine would be done with it.
+        refused = pool.submit(deployment.post, path, {**large, "max_tokens": 2000})
         while not refused.done():
             assert deployment.post(path, small).status_code == 200
     error = refused.result().json()["error"]
