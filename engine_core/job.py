@@ -2,11 +2,13 @@
 
 import sys
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from engine_core.job_timing import JobMoments
 from engine_core.messages import EncodeJob, FailureCode, GenerateJob
 
 JobKey = tuple[bytes, int]
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class RefusalError(Exception):
@@ -27,6 +29,16 @@ class RefusalError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after
+
+
+def without_frames(error: ErrorT) -> ErrorT:
+    """Return `error`, which leads to no frame any more, for whoever keeps it.
+
+    Its traceback, and that of what it was raised beside, lead to the keeper: a cycle, and all that
+    these frames hold would wait for the garbage collector.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

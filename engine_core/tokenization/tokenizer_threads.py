@@ -8,7 +8,7 @@ from itertools import groupby
 
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job, RefusalError, without_frames
 from engine_core.mailbox import Mailbox
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
@@ -203,7 +203,7 @@ def _refusal(error: BaseException) -> RefusalError:
     """Raises what is neither an Exception nor a panic."""
     if not isinstance(error, RefusalError):
         return not_tokenized(error)
-    return error.with_traceback(None)  # that leads back to the job: a cycle
+    return without_frames(error)
 
 
 def _is_over(job: TokenizedJob) -> bool:

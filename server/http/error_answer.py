@@ -6,6 +6,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from engine_core.job import without_frames
 from server.errors import APIError
 from server.metrics.request_record import RequestRecord
 
@@ -27,11 +28,7 @@ class ErrorAnswer(Response):
             headers=error.headers,
             media_type="application/json",
         )
-        # Its traceback, and that of what it was raised beside, lead to the frame that has this
-        # answer: a cycle, and the request's body would wait for the collector, which comes after
-        # hundreds of requests.
-        self._error = error.with_traceback(None)
-        self._error.__context__ = None
+        self._error = without_frames(error)  # the collector comes after hundreds of requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Note it, and send it."""

@@ -1,6 +1,8 @@
 """A text at which the tokenizer's library panics is refused, and nothing else is disturbed."""
 
+import gc
 import select
+import weakref
 
 import pytest
 from tokenizers import Tokenizer as RawTokenizer
@@ -45,7 +47,7 @@ def is_refused(job: TokenizedJob) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize(
     ("bad", "good"),
     [
         ([BAD], ["b b"]),
@@ -56,6 +58,9 @@ def is_refused(job: TokenizedJob) -> bool:
     ],
     ids=["text", "texts", "pair", "long", "pieces"],
 )
+
+
+@each_kind
 def test_only_its_job_is_refused_and_the_thread_goes_on(bad: list[Text], good: list[Text]) -> None:
     threads = TokenizerThreads(panicking(), 1_000_000)
     for _ in range(3):
@@ -64,6 +69,29 @@ def test_only_its_job_is_refused_and_the_thread_goes_on(bad: list[Text], good: l
         assert [len(job.tokenized) for job in (jobs[0], jobs[2])] == [len(good), len(good)]
     (last,) = tokenized(threads, good)
     assert last.refusal is None
+
+
+class Kept(list[Text]):
+    """Texts of which one sees whether they are kept."""
+
+    __slots__ = ("__weakref__",)
+
+
+@each_kind
+def test_its_texts_are_free_without_a_collector(bad: list[Text], good: list[Text]) -> None:
+    threads = TokenizerThreads(panicking(), 1_000_000)
+    texts = Kept(bad)
+    kept = weakref.ref(texts)
+    gc.collect()
+    gc.disable()
+    try:
+        (job,) = tokenized(threads, texts)
+        assert is_refused(job)
+        del job, texts
+        tokenized(threads, good)  # until then a thread knows its last job
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_encodings_refuse_it() -> None:
