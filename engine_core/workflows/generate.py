@@ -185,8 +185,10 @@ class DecoderProcessor:
 
 
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
-    """Raises RefusalError if the answer would hold too many log-probabilities of prompts: each
-    token has that many alternatives, and its own, and each choice repeats those of its prompt."""
+    """Raises RefusalError if the answer would hold too many log-probabilities of prompts.
+
+    Each token has that many alternatives, and its own; each choice repeats those of its prompt.
+    """
     width = message.params.prompt_logprobs
     if width is None:
         return

@@ -113,9 +113,7 @@ class _Answer:
         return chunks
 
     def _chunk(
-        self,
-        choices: list[ChunkChoice],
-        usage: CompletionUsage | UnsetType | None,
+        self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
     ) -> ChatChunk:
         return ChatChunk(
             id=self._id,

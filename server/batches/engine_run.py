@@ -136,9 +136,10 @@ class EngineRun:
             pieces = await generation.final_pieces()
         form = CompletionFormat(row.body, self._model)
         choices = [await form.choice(piece) for piece in pieces]
-        # Where they have many scores, a part of them is JSON.
-        plain = msgspec.json.decode(msgspec.json.encode(choices), type=list[CompletionChoice])
-        return generated(plain, generation.usage())
+        if row.body.logprobs is not None or row.body.prompt_logprobs is not None:
+            # Many scores are JSON.
+            choices = msgspec.json.decode(msgspec.json.encode(choices), type=list[CompletionChoice])
+        return generated(choices, generation.usage())
 
 
 async def _accepted(stream: GenerateStream) -> GenerateStream:

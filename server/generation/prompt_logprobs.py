@@ -11,7 +11,7 @@ from server.service.token_text import TokenText
 async def prompt_logprobs(
     tokens: Sequence[ScoredToken], width: int, text: TokenText
 ) -> PromptLogprobs:
-    """An entry for each token, with that and the `width` likeliest; None for the first one, also
+    """An entry for each token, with that and the `width` likeliest. The first one's is None, also
     where the engine has not computed any in time."""
     if not tokens:
         return [None]

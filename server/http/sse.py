@@ -21,7 +21,7 @@ def event(data: bytes) -> bytes:
 
 
 class EventStream(Response):
-    """The answer 200 with a body of events; an error on the way is the last event.
+    """The answer 200 with a body of events. An error on the way is the last event.
 
     Each item of `events` is written at once: one or more whole events. The last event is DONE.
     `events` is closed whatever happens: a client that leaves cancels it where it waits.

@@ -49,7 +49,7 @@ class ChatFormat:
         )
 
     async def prompt_logprobs(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
-        """Those of the prompt of a whole answer."""
+        """Log-probabilities of the prompt, for a whole answer."""
         width = self._prompt_logprobs
         if width is None:
             return UNSET

@@ -41,7 +41,7 @@ class CompletionFormat:
         )
 
     async def _scores(self, piece: TextPiece, width: int) -> CompletionLogprobs:
-        """The tokens with `width` alternatives each; the token itself is always among them."""
+        """The tokens with `width` alternatives each. The token itself is always among them."""
         tokens = [piece.prompt_tokens, piece.tokens] if self._echo else [piece.tokens]
         return CompletionLogprobs(
             *await score_columns(
