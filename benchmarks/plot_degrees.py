@@ -45,9 +45,7 @@ def read_line(file: Path) -> Line:
 
 
 def _label(case: dict[str, Any], command: str) -> str:
-    words = ["groups" if "grouping_seconds" in case["figures"] else "one by one"]
-    if "--no-prefix-caching" in command:
-        words.append("no prefix caching")
+    words = ["no prefix caching" if "--no-prefix-caching" in command else "shared by token"]
     if case["engine"].get("disable_cascade_attn"):
         words.append("no shared attention")
     return ", ".join(words)

@@ -17,17 +17,15 @@ from typing import Any
 import msgspec
 
 from engine_core.admission.budget import Budget
-from engine_core.admission.group_jobs import jobs_of
 from engine_core.admission.queue_bound import QueueBound
 from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.job import Job, JobKey, PrefixGroup, RefusalError, is_of_batch_class
+from engine_core.job import Job, JobKey, RefusalError
 from engine_core.messages import (
     Abort,
     EncodeJob,
     EndRow,
-    GenerateGroup,
     GenerateJob,
     Hello,
     ResetCache,
@@ -200,9 +198,8 @@ class EngineCore:
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
-            case GenerateJob() | EncodeJob() | GenerateGroup():
-                for job_message, group in jobs_of(message):
-                    self._admit(client, job_message, group)
+            case GenerateJob() | EncodeJob():
+                self._admit(client, message)
             case EndRow(job=job_id, row=row):
                 if (job := self._jobs.get((client, job_id))) is not None:
                     self._outbox.close_rows(job, self._scheduler.abort(job, row))
@@ -217,15 +214,13 @@ class EngineCore:
                 self._known_clients.add(client)
                 self._clients.send(client, self._info)
 
-    def _admit(
-        self, client: bytes, message: GenerateJob | EncodeJob, group: PrefixGroup | None
-    ) -> None:
+    def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         try:
             self._workflow.check(message)
             texts = self._processor.texts(message)
-            if not is_of_batch_class(message, group):
+            if not message.batch:
                 self._check_wait(message)
-            job = self._budget.admit(client, message, group)
+            job = self._budget.admit(client, message)
         except RefusalError as refusal:
             self._outbox.refuse(client, message.id, refusal)
             return

@@ -41,34 +41,17 @@ def without_frames(error: ErrorT) -> ErrorT:
     return error.with_traceback(None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefixGroup:
-    """Rows of the batch class whose prompts begin with the same `prefix_len` tokens. Each has one
-    token of its own at least, its own part; with 0 they share nothing."""
-
-    prefix_len: int
-
-
-def is_of_batch_class(message: GenerateJob | EncodeJob, group: PrefixGroup | None) -> bool:
-    """Its rows wait for all others, and are never refused for that: it came with a group, or is to
-    be grouped."""
-    return group is not None or (isinstance(message, EncodeJob) and message.grouped)
-
-
 @dataclass(slots=True, eq=False)
 class Job:
     """One admitted job of one client. `cost` is how many tokens it may take; it has `ended` once
     its terminal message is sent, or its client has aborted it. At most `share` of its rows are made
-    and counted at a time; `counted_*` are what the budget holds for it. The rows of one that came
-    with a `group` are in it; those of one that `is_batch` are of the batch class."""
+    and counted at a time; `counted_*` are what the budget holds for it."""
 
     client: bytes
     message: GenerateJob | EncodeJob
     num_rows: int
     cost: int
-    group: PrefixGroup | None = None
     share: int = sys.maxsize
-    is_batch: bool = field(init=False)
     open_rows: int = field(init=False)
     counted_rows: int = 0
     counted_tokens: int = 0
@@ -77,7 +60,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows
-        self.is_batch = is_of_batch_class(self.message, self.group)
+
+    @property
+    def is_batch(self) -> bool:
+        """Its rows are of the batch band."""
+        return self.message.batch
 
     @property
     def key(self) -> JobKey:

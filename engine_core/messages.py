@@ -116,7 +116,8 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
 
     Prompts are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which are
     checked against the vocabulary and may be truncated. They share cached prefixes only with jobs
-    of the same `cache_salt`. Jobs of a lower `priority` begin first.
+    of the same `cache_salt`. Jobs of a lower `priority` begin first. Rows of a `batch` begin after
+    all others, and are never refused for the time that they would wait.
     """
 
     params: SamplingParams
@@ -127,19 +128,7 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
     tokenization: Tokenization = Tokenization()
     priority: int = 0
     key: KeyShare = NO_KEY
-
-
-class GenerateGroup(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="group"):
-    """Jobs whose prompts all begin with the ids of `prefix` (int32 bytes), which is computed once.
-
-    They are ordinary jobs, each with its own id, answers and end, but their `ids` are own parts:
-    what follows the prefix, one token at least, never truncated. With an empty prefix they share
-    nothing, and may be any. Their rows are of the batch class: they begin after all others,
-    whatever `priority`, and are never refused for the time that they would wait.
-    """
-
-    prefix: bytes
-    jobs: list[GenerateJob]
+    batch: bool = False
 
 
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
@@ -149,8 +138,8 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
     truncated and cannot be scored. `instruction` replaces the default of a reranker whose template
     has one. A model with a KV cache shares cached prefixes only among jobs
-    of the same `cache_salt`. Jobs of a lower `priority` begin first; rows of a `grouped` one are of
-    the batch class, and there share what they begin with as the jobs of a `GenerateGroup` do.
+    of the same `cache_salt`. Jobs of a lower `priority` begin first; those of a `batch`
+    after all others.
     """
 
     texts: list[str] = []
@@ -161,7 +150,7 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     tokenization: Tokenization = Tokenization()
     priority: int = 0
     key: KeyShare = NO_KEY
-    grouped: bool = False
+    batch: bool = False
     token_states: bool = False
 
 
@@ -296,5 +285,5 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     timings: list[JobTiming] = []
 
 
-ToCore = Hello | GenerateJob | GenerateGroup | EncodeJob | Abort | EndRow | ResetCache | Trace
+ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
 FromCore = EngineInfo | Outputs | Beat

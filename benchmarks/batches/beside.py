@@ -26,7 +26,6 @@ from server.bench.results.measurement import Figures, milliseconds
 from workers.contract.token_sampling import GREEDY
 
 _OWN = GenerationCase(name="online", count=4096, own=512, outputs=128)
-_ID_BYTES = 4
 _OPEN_GROUPS = 160
 """Groups with the engine at once: two and a half times what its slots hold, in b16."""
 _MOST_ROWS_PER_S = 150
@@ -68,9 +67,10 @@ class Online:
 class Batch:
     """Group after group, a number of them at once; when each row ended."""
 
-    def __init__(self, client: EngineClient, case: GenerationCase, seconds: float) -> None:
-        """Enough for so many seconds."""
-        self._client, self._case = client, case
+    def __init__(self, endpoint: str, case: GenerationCase, seconds: float) -> None:
+        """Enough for so many seconds, for the engine with this client endpoint."""
+        self._client, self._case = EngineClient(endpoint), case
+        self._client.batch = True
         count = math.ceil(seconds * _MOST_ROWS_PER_S / case.members)
         ordered = msgspec.structs.replace(case, count=count, shuffled=False)
         prompts = offline_prompts(ordered)
@@ -81,12 +81,14 @@ class Batch:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Until the block ends."""
+        await self._client.start()
         feeding = asyncio.create_task(self._feed())
         try:
             yield
         finally:
             feeding.cancel()
             await asyncio.wait([feeding])
+            self._client.close()
 
     def rate(self, since: float, until: float) -> float:
         """Rows a second."""
@@ -100,17 +102,11 @@ class Batch:
 
     async def _group(self, members: list[bytes]) -> None:
         params = SamplingParams(sampling=GREEDY, max_tokens=self._case.outputs, ignore_eos=True)
-        cut = self._case.prefix * _ID_BYTES
-        own = [(ids[cut:], params) for ids in members]
-        streams = self._client.generate_group(members[0][:cut], own)
-        await asyncio.gather(*map(self._row, streams))
+        with await self._client.generate(params, ids=members) as stream:
+            while updates := await stream.next():
+                now = time.perf_counter()
+                self.ends += [now for output in updates if output.finish is not None]
         self._room.release()
-
-    async def _row(self, stream: Any) -> None:
-        with stream:
-            while await stream.next():
-                pass
-        self.ends.append(time.perf_counter())
 
 
 def online_figures(times: list[tuple[float, float, float]]) -> Figures:
@@ -128,7 +124,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
     async with measured_engine(given) as engine:
         online = Online(engine.client, offline_prompts(_OWN), given.rate)
         seconds = _WARM_SECONDS + given.alone_seconds + given.seconds
-        batch = Batch(engine.client, case_of(given), seconds)
+        batch = Batch(engine.model.engine.client_endpoint, case_of(given), seconds)
         await online.run(3.0)
         idle = online_figures(await online.run(given.idle_seconds))
         async with batch.running():

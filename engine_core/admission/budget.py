@@ -4,13 +4,13 @@ A job's rows beyond what it may count are made when others of it have ended.
 """
 
 from engine_core.admission.shared_bound import SharedBound
-from engine_core.job import Job, PrefixGroup, RefusalError
+from engine_core.job import Job, RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
 
 
 class Budget:
     """Rows and tokens in flight. Text counts its bytes until it has been tokenized. Jobs of the
-    batch class count all that they have."""
+    batch band count all that they have."""
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         self._bound = SharedBound(max_rows, max_tokens)
@@ -23,9 +23,7 @@ class Budget:
         held = self._bound.all
         return held.requests == held.rows == held.tokens == 0
 
-    def admit(
-        self, client: bytes, message: GenerateJob | EncodeJob, group: PrefixGroup | None = None
-    ) -> Job:
+    def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
         if it does not fit now."""
         bound, key = self._bound, message.key.number
@@ -38,7 +36,7 @@ class Budget:
                 f"the request has {rows} rows and up to {cost} tokens; this server takes at most "
                 f"{bound.max_rows} rows and {bound.max_tokens} tokens at once",
             )
-        job, counted = Job(client, message, rows, cost, group), (rows, cost)
+        job, counted = Job(client, message, rows, cost), (rows, cost)
         if not job.is_batch:
             job.share, counted = bound.rows_of_one, bound.share(rows, cost, sent)
         self._count_changed()

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,7 +21,6 @@ from engine_core.messages import (
     EngineInfo,
     Failed,
     FromCore,
-    GenerateGroup,
     GenerateJob,
     Hello,
     Outputs,
@@ -34,8 +33,8 @@ from engine_core.transport import AsyncDealer
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). With `grouped`, the
-    items of `encode` are of the batch class, and those of one job share what they begin with.
+    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). The
+    rows of its jobs are of the batch band if `batch` is true.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -43,7 +42,7 @@ class EngineClient:
         self.beat: Beat | None = None
         self.beat_at = 0.0
         self.dead = False
-        self.grouped = False
+        self.batch = False
         self._over: EngineError | None = None
         self.breakers: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._endpoint = endpoint
@@ -99,44 +98,10 @@ class EngineClient:
             tokenization=options.tokenization,
             priority=options.priority,
             key=options.key,
+            batch=self.batch,
         )
         await self._submit(job, stream, message)
         return stream
-
-    def generate_group(
-        self,
-        prefix: bytes,
-        members: Sequence[tuple[bytes, SamplingParams]],
-        *,
-        n: int = 1,
-        cache_salt: str = "",
-    ) -> list[GenerateStream]:
-        """Submit prompts that begin alike: `prefix` and the members' own parts are int32 bytes.
-
-        Returns a stream a member at once. One that the engine refuses raises EngineError where its
-        updates are awaited; `accepted` tells earlier. Raises EngineError if the engine is gone.
-        """
-        jobs = [
-            GenerateJob(self.new_id(), params=params, ids=[own], n=n, cache_salt=cache_salt)
-            for own, params in members
-        ]
-        return self.send_group(prefix, jobs)
-
-    def new_id(self) -> int:
-        """For a job of this client."""
-        return next(self._ids)
-
-    def send_group(self, prefix: bytes, jobs: list[GenerateJob]) -> list[GenerateStream]:
-        """The same with whole jobs, whose ids lack the prefix. Without one they may have texts, and
-        several prompts."""
-        self._check_alive()
-        streams: list[GenerateStream] = []
-        for job in jobs:
-            rows = (len(job.texts) + len(job.ids)) * job.n
-            self._jobs[job.id] = stream = GenerateStream(self, job.id, rows)
-            streams.append(stream)
-        self.send(GenerateGroup(prefix=prefix, jobs=jobs))
-        return streams
 
     async def encode(
         self,
@@ -167,7 +132,7 @@ class EngineClient:
             tokenization=options.tokenization,
             priority=options.priority,
             key=options.key,
-            grouped=self.grouped,
+            batch=self.batch,
             token_states=call.token_states,
         )
         accepted = await self._submit(job, call, message)

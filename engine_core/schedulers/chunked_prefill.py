@@ -4,7 +4,6 @@ import math
 
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.micro_batches import MicroBatches
-from engine_core.schedulers.preemption import Preemption
 from engine_core.schedulers.prompt_budget import PromptBudget
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
@@ -12,7 +11,11 @@ from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from engine_core.schedulers.sharing.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.short_steps import ShortSteps
+
+_MOST_HELD = 128
+"""Requests of a class that a step looks at in vain: thousands may wait for one prompt."""
 
 
 class ChunkedPrefill:
@@ -26,12 +29,12 @@ class ChunkedPrefill:
         running: RunningRequests,
         classes: RequestClasses,
         shared: SharedPrefixes,
-        preemption: Preemption,
+        in_progress: PromptsInProgress,
         short_steps: ShortSteps,
         micro_batches: MicroBatches,
     ) -> None:
         self._kv, self._running, self._classes, self._shared = kv, running, classes, shared
-        self._preemption, self._short_steps = preemption, short_steps
+        self._in_progress, self._short_steps = in_progress, short_steps
         self._micro_batches = micro_batches
         self.queried_tokens = self.cached_tokens = 0
         """Prompt tokens of all requests that have begun, and how many of them were cached."""
@@ -62,10 +65,17 @@ class ChunkedPrefill:
         self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
     ) -> bool:
         """Begin waiting requests, of at most so many tokens. False if one has to wait."""
+        held = 0
         while queue:
             request = queue.next(batch.step) if self._running.free_slots else None
             if request is None or not self._length(request, 0, budget):
                 return False
+            if self._in_progress.holds(request, batch.step):
+                queue.hold(request)
+                held += 1
+                if held == _MOST_HELD:
+                    return False
+                continue
             most -= len(request.tokens)
             if most < 0 or not self._begin(queue, batch, request):
                 return False
@@ -79,7 +89,7 @@ class ChunkedPrefill:
 
     def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
-        if (claim := self._preemption.claim(queue, request)) is None:
+        if (claim := queue.claim(request)) is None:
             return False
         self._running.begin(request, claim.start)
         batch.inits.append(request.slot_init())
@@ -89,6 +99,7 @@ class ChunkedPrefill:
         batch.begun.append(request.job)
         request.begin(claim.start, claim.shared)
         queue.begun(request)
+        self._in_progress.begin(request)
         if not request.announced:
             self.cached_tokens += request.cached
             self.queried_tokens += len(request.tokens)
@@ -110,4 +121,3 @@ class ChunkedPrefill:
         batch.add(request, start, length, start + length == stop)
         self._running.chunk_submitted(request, length)
         request.register_blocks(self._kv, start + length)
-        queue.computed(request, batch.step)

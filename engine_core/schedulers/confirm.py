@@ -11,6 +11,7 @@ from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.sharing.cached_prefix import share_computed
 from workers.contract.messages import GenerateOutput, Logprobs
 
 _ITEM = 4  # bytes of an int32 or float32
@@ -90,6 +91,7 @@ def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
     if known // kv.block_size > request.registered and request.status is Status.RUNNING:
         request.hashes = kv.hash_blocks(tokens, request.hashes, request.salt)
         request.register_blocks(kv, known)
+        share_computed(kv, request, known)
     if token in request.stops:
         return "stop"
     return "length" if known + 1 >= request.max_len else None

@@ -26,15 +26,20 @@ from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from engine_core.schedulers.sharing.cached_prefix import share_computed, share_text
+from engine_core.schedulers.sharing.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.short_steps import ShortSteps
 from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
 
+_OBSERVED = 16
+"""One step in so many is observed in any case."""
+
 
 class DecoderScheduler:
     """API keys take turns; first come, first served in each, priority by priority. Then come rows
-    beyond a share, and the batch class last. The oldest request always makes progress.
+    beyond a share, and the batch band last. The oldest request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
     one holds neither. Running requests, then preempted ones, are in the order in which they began;
@@ -59,7 +64,8 @@ class DecoderScheduler:
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
-        self._arrivals, self._groups = self._classes.arrivals, self._classes.groups
+        self._arrivals = self._classes.arrivals
+        self._in_progress = PromptsInProgress(self.kv, self._costs)
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
@@ -70,7 +76,7 @@ class DecoderScheduler:
             self._running,
             self._classes,
             self._shared,
-            self._preemption,
+            self._in_progress,
             self._short_steps,
             self._micro_batches,
         )
@@ -128,6 +134,8 @@ class DecoderScheduler:
             self._prefill.add(batch, budget)
         if not batch.requests and not full:
             self._add_decodes(batch, ahead_of)
+        # What is copied is copied first: later steps may write there.
+        self.kv.release(batch.copies[::2])
         if not batch.requests:
             return None
         self._step += 1
@@ -137,7 +145,8 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None or self._short_steps.present:
+        # Rarely where nothing but the worth of waiting depends on it: fitting takes microseconds.
+        if self._step_time is not None or self._short_steps.present or not self._step % _OBSERVED:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
@@ -163,6 +172,7 @@ class DecoderScheduler:
             yield mask
 
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
+        self._share(batch)
         for request in self._confirm(batch, output, outbox):
             self._classes.of(request).finished(request)
             self._end(request)
@@ -173,6 +183,19 @@ class DecoderScheduler:
         """Apply a step's results to its requests; yields those that are over."""
         self._generated_tokens += num_sampled(batch)
         return confirm_rows(batch, output, self.kv, outbox)
+
+    def _share(self, batch: DecodeBatch) -> None:
+        """What a step has computed of prompts may be copied; who waited for it does so no more."""
+        for row in range(batch.num_decodes, len(batch.requests)):
+            request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
+            if request.status is Status.RUNNING:
+                share_computed(self.kv, request, stop)
+                self._resume(self._in_progress.computed(request, stop))
+        self._resume(self._in_progress.step_over(batch.step))
+
+    def _resume(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._classes.of(request).put_back(request)
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on. A pipeline divides these
@@ -217,6 +240,7 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._release(request)
         else:
+            self._in_progress.forget(request)
             self._classes.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained
@@ -240,6 +264,8 @@ class DecoderScheduler:
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""
+        self._resume(self._in_progress.leave(request))
+        share_text(self.kv, request)
         self._running.leave(request)
         self._classes.of(request).left(request)
         self._shared.leave(request)

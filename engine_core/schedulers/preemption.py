@@ -1,18 +1,18 @@
-"""Who gives way where slots or blocks are short: pins that no row uses, then rows of the batch
-class, then surplus rows, then the youngest."""
+"""Who gives way where slots or blocks are short: rows of the batch band, then surplus rows, then
+the youngest."""
 
 from collections.abc import Callable
 
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.queue_policy import Claim, QueuePolicy, cached_prefix
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.sharing.cached_prefix import cached_prefix
 
 
 class Preemption:
-    """Chooses the running requests that wait again, and what is unpinned. The oldest request always
-    makes progress, and a row of the batch class never takes anything from another."""
+    """Chooses the running requests that wait again. The oldest request always makes progress, and a
+    row of the batch band never takes anything from another."""
 
     def __init__(
         self,
@@ -23,30 +23,19 @@ class Preemption:
     ) -> None:
         """`preempt` makes a running request wait again, without slot and blocks."""
         self._kv, self._running = kv, running
-        self._classes, self._groups = classes, classes.groups
-        self._preempt = preempt
-
-    def claim(self, queue: QueuePolicy, request: Request) -> Claim | None:
-        """The blocks with which the first request of a queue begins; None if too few are free. All
-        but the batch class, whose queue sees to its own pins, get those that no row uses."""
-        while (claim := queue.claim(request)) is None:
-            if queue is self._groups or not self._groups.unpin_idle():
-                return None
-        return claim
+        self._classes, self._preempt = classes, preempt
 
     def for_growth(self, request: Request) -> bool:
         """Free blocks for a running request. False if it is itself the one that would give way, or
         if a token of it is unresolved: it may be about to end."""
-        if self._groups.unpin_idle():
-            return True
         youngest = self._classes.youngest_below or self._running.youngest
         if request.unresolved or youngest is request:
-            return self._groups.unpin_any()
+            return False
         self._preempt(youngest)
         return True
 
     def for_arrivals(self, max_tokens: int) -> None:
-        """Rows of the batch class, and surplus ones, give way to all regular requests that a step
+        """Rows of the batch band, and surplus ones, give way to all regular requests that a step
         of so many tokens could begin."""
         if not self._classes.arrivals or self._classes.youngest_below is None:
             return
@@ -54,7 +43,7 @@ class Preemption:
         before = sum(self._running.beside(self._classes.below()))
         arrivals = self._classes.arrivals.first(max_tokens - before)
         for slots, request in enumerate(arrivals, 1):
-            held = self._kv.num_held(cached_prefix(self._kv, request))
+            held = self._kv.num_held(cached_prefix(self._kv, request).blocks)
             blocks += self._kv.blocks_for(len(request.tokens)) - held
             if not self._free(slots, blocks):
                 return
@@ -64,8 +53,6 @@ class Preemption:
         too few."""
         free_slots = self._running.free_slots
         while len(free_slots) < slots or self._kv.num_free < blocks:
-            if len(free_slots) >= slots and self._groups.unpin_idle():
-                continue
             if (youngest := self._classes.youngest_below) is None:
                 return False
             self._preempt(youngest)

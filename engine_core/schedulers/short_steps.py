@@ -1,4 +1,4 @@
-"""How much of a step the batch class and large jobs take: beside requests of clients, what fills a
+"""How much of a step the batch band and large jobs take: beside requests of clients, what fills a
 short time."""
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class ShortSteps:
         """A single stage has no `step_time`."""
         self._running, self._classes, self._rows = running, classes, rows
         self._costs, self._step_time = costs, step_time
-        self._tile, self._block_size = tile_tokens(config), config.block_size
+        self._tile = tile_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
         self._small = OnlineTraffic(lambda: rows.small_jobs > 0, clock)
         self._clients = OnlineTraffic(lambda: rows.client_jobs > 0, clock)
@@ -63,8 +63,8 @@ class ShortSteps:
         if not self.present:
             self._beside_small = self.limited = False
             return False
-        groups = self._classes.groups
-        batch = bool(groups.running) or len(groups) > 0
+        queue = self._classes.batch
+        batch = bool(queue.running) or len(queue) > 0
         self._beside_small = self._small.is_recent()
         self.limited = self._beside_small or (batch and self._clients.is_recent())
         return self.limited
@@ -75,10 +75,7 @@ class ShortSteps:
             return False
         if self._classes.of(request) is not self._classes.arrivals:
             return True
-        if not self._beside_small or (other := self._rows.first_surplus(request.job)) is None:
-            return False
-        # What rows share is soon computed: they would begin before that, each to compute it again.
-        return not request.leads(other, self._block_size)
+        return self._beside_small and self._rows.is_large(request.job)
 
     def fits_arrivals(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one

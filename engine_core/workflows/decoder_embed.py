@@ -3,15 +3,14 @@
 So long texts are computed in chunks, and texts that begin alike share the computed beginning.
 """
 
-import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
-from engine_core.prefix_groups.find_groups import find_groups
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.encoded_rows import confirm_encoded_rows
@@ -48,28 +47,13 @@ class PromptProcessor:
 
     def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, list[Request]]:
         accepted, _ = self._items.prepare(inputs)
-        prompts = [text.ids for text in inputs.tokenized]
-        groups = _groups(inputs.job.message, prompts)
-        rows = enumerate(zip(prompts, groups, strict=True))
-        return accepted, [
-            _request(inputs.job, row, array("i", ids), own) for row, (ids, own) in rows
-        ]
+        rows = list(enumerate(text.ids for text in inputs.tokenized))
+        if inputs.job.is_batch:
+            rows.sort(key=itemgetter(1))  # what begins alike is side by side
+        return accepted, [_request(inputs.job, row, array("i", ids)) for row, ids in rows]
 
 
-def _groups(
-    message: GenerateJob | EncodeJob, prompts: Sequence[bytes]
-) -> Sequence[PrefixGroup | None]:
-    """What each of `prompts` shares with others of its job; None if the job is not grouped."""
-    groups: list[PrefixGroup | None] = [None] * len(prompts)
-    if isinstance(message, EncodeJob) and message.grouped:
-        for prefix_len, members in find_groups(prompts):
-            group = PrefixGroup(prefix_len)
-            for row in members.tolist():
-                groups[row] = group
-    return groups
-
-
-def _request(job: Job, row: int, tokens: "array[int]", group: PrefixGroup | None) -> Request:
+def _request(job: Job, row: int, tokens: "array[int]") -> Request:
     message = job.message
     return Request(
         job=job,
@@ -79,8 +63,7 @@ def _request(job: Job, row: int, tokens: "array[int]", group: PrefixGroup | None
         max_len=len(tokens),
         seed=0,
         salt=message.cache_salt.encode(),
-        priority=message.priority if group is None else math.inf,
-        group=group,
+        priority=message.priority,
     )
 
 

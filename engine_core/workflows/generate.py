@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import select
 from array import array
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from engine_core.job import Job, PrefixGroup, RefusalError
+from engine_core.job import Job, RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request, row_seed
@@ -82,10 +81,8 @@ class DecoderProcessor:
         assert isinstance(message, GenerateJob)
         self._check_ids(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
-        if job.group is None:
+        if not message.batch:
             _check_scores(message, prompts)
-        else:
-            _check_own_parts(job.group, message, prompts)
         limits = [
             self._max_len(message, index, text, tokens)
             for index, (text, tokens) in enumerate(zip(tokenized, prompts, strict=True))
@@ -108,8 +105,7 @@ class DecoderProcessor:
                 limits=token_limits,
                 barred=barred,
                 salt=message.cache_salt.encode(),
-                priority=message.priority if job.group is None else math.inf,
-                group=job.group,
+                priority=message.priority,
             )
             for index, tokens in enumerate(prompts)
             for choice in range(message.n)
@@ -200,18 +196,6 @@ def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
             f"{scores}; at most {MAX_PROMPT_SCORES} are returned"
         )
         raise RefusalError("too_large", reason, "prompt")
-
-
-def _check_own_parts(group: PrefixGroup, message: GenerateJob, prompts: list[array[int]]) -> None:
-    """Raises RefusalError unless each prompt is the group's prefix, if it has one, and some ids
-    more."""
-    if group.prefix_len and (message.texts or message.tokenization.truncate_to is not None):
-        reason = "a job behind a prefix has token ids, not texts, and none of them is truncated"
-        raise RefusalError("invalid_request", reason, "prompt")
-    for tokens in prompts:
-        if len(tokens) <= group.prefix_len > 0:
-            reason = f"the prompt has no tokens beyond its group's prefix of {group.prefix_len}"
-            raise RefusalError("invalid_request", reason, "prompt")
 
 
 WORKFLOW = Workflow(

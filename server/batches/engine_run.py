@@ -1,14 +1,16 @@
-"""One job on one's own engine: submitted group by group as there is room, followed to its end."""
+"""One job on one's own engine: sorted, so that what begins alike is side by side, submitted as
+there is room, followed to its end."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
 from engine_core.client.pending_jobs import EngineError, GenerateStream
 from server.batches.base import Put
-from server.batches.bundles import Bundle, Row, bundles, cut, may_share
+from server.batches.bundles import Row
 from server.batches.posting import failure
 from server.batches.requests import generated
 from server.batches.results import Generated, JobStoppedError, RequestError
@@ -63,35 +65,11 @@ class EngineRun:
 
     async def run(self, rows: Sequence[Row]) -> None:
         """Compute all of `rows`. Raises JobStoppedError if the engine is gone."""
-        sharing = [row for row in rows if may_share(row)]
-        groups = await asyncio.to_thread(lambda: list(bundles(sharing)))
         with first_error(JobStoppedError):
             async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    # The next part can come before the last row of the one before has ended.
-                    for part in cut(group, self._most[0] // 2, self._most[1] // 2):
-                        await self._submit(part, tasks)
-                for row in rows:
-                    if not may_share(row) and await self._has_room(row):
-                        tasks.create_task(self._follow(row, lambda row=row: self._alone(row)))
-
-    async def _submit(self, bundle: Bundle[Row], tasks: asyncio.TaskGroup) -> None:
-        """Once there is room for it."""
-        rows = [row for row in bundle.rows if await self._has_room(row)]
-        if not rows:
-            return
-        own = bundle.prefix_len * 4
-        try:
-            streams = self._model.client.generate_group(
-                rows[0].ids[:own],
-                [(row.ids[own:], row.plan.params) for row in rows],
-                n=rows[0].plan.width,
-                cache_salt=rows[0].plan.cache_salt,
-            )
-        except EngineError as error:
-            raise JobStoppedError(error.message) from None
-        for row, stream in zip(rows, streams, strict=True):
-            tasks.create_task(self._follow(row, lambda stream=stream: _accepted(stream)))
+                for row in sorted(rows, key=attrgetter("ids")):
+                    if await self._has_room(row):
+                        tasks.create_task(self._follow(row))
 
     async def _has_room(self, row: Row) -> bool:
         """Wait for it; a row that is too large even alone fails."""
@@ -106,17 +84,17 @@ class EngineRun:
         self._put(row.index, RequestError("too_large", message, "prompt"))
         return False
 
-    async def _follow(self, row: Row, begin: Callable[[], Awaitable[GenerateStream]]) -> None:
+    async def _follow(self, row: Row) -> None:
         try:
             while True:
                 try:
-                    self._put(row.index, await self._generated(row, await begin()))
+                    stream = await submitted(self._model, row.plan)
+                    self._put(row.index, await self._generated(row, stream))
                     return
                 except EngineError as error:
                     if error.code != "overloaded":
                         raise
                     await asyncio.sleep(error.retry_after or _SECONDS)
-                begin = lambda: self._alone(row)  # noqa: E731
         except EngineError as error:
             failed = failure(error.code, error.message, error.param)
             if isinstance(failed, JobStoppedError):
@@ -124,9 +102,6 @@ class EngineRun:
             self._put(row.index, failed)
         finally:
             self._window.give(row.plan.width, row.tokens)
-
-    async def _alone(self, row: Row) -> GenerateStream:
-        return await submitted(self._model, row.plan)
 
     async def _generated(self, row: Row, stream: GenerateStream) -> Generated:
         now = time.perf_counter()
@@ -140,8 +115,3 @@ class EngineRun:
             # Many scores are JSON.
             choices = msgspec.json.decode(msgspec.json.encode(choices), type=list[CompletionChoice])
         return generated(choices, generation.usage())
-
-
-async def _accepted(stream: GenerateStream) -> GenerateStream:
-    await stream.accepted
-    return stream

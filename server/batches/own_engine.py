@@ -74,7 +74,7 @@ class OwnEngine:
 async def own_engine(folder: Path, options: EngineOptions) -> AsyncGenerator[OwnEngine]:
     """An engine until the block ends. Raises what `running_engine` raises."""
     async with running_engine(folder, options) as engine:
-        engine.client.grouped = True
+        engine.client.batch = True
         yield OwnEngine(_service(engine))
 
 

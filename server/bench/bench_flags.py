@@ -9,7 +9,6 @@ from server.bench.cases.dummy_models import parse_shape, shape_names
 from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case, OfflineCase
 from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
-from server.bench.offline import Sharing
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import API_KEY_VARIABLE
 from server.settings.setting_types import parse_positive, parse_share
@@ -46,14 +45,9 @@ def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)
     offline.add_argument(
-        "--no-groups",
-        action="store_true",
-        help="submit each prompt by itself, without looking for the prefixes that they share",
-    )
-    offline.add_argument(
         "--no-prefix-caching",
         action="store_true",
-        help="where prompts share prefixes, give jobs and groups cache salts of their own, so that "
+        help="where prompts share prefixes, give jobs cache salts of their own, so that "
         "none finds what another has computed",
     )
     serve = _command(commands, "serve", _SERVE, _HTTP_GROUPS, "a server over HTTP")
@@ -177,8 +171,8 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    sharing = Sharing(groups=not options.no_groups, prefix_caching=not options.no_prefix_caching)
-    return bench_offline(_bench_options(options), _chosen(options), sharing)
+    caching = not options.no_prefix_caching
+    return bench_offline(_bench_options(options), _chosen(options), prefix_caching=caching)
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from server.bench.cases.dummy_models import shape_folder
 from server.bench.cases.workloads import Case, HTTPCase, OfflineCase, Shape
 from server.bench.load.http_client import Address
 from server.bench.load.http_runner import running_server, started_server
-from server.bench.offline import Sharing, offline_runner
+from server.bench.offline import offline_runner
 from server.bench.report import (
     CaseReport,
     Report,
@@ -88,9 +88,11 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     targets: Targets | None
 
 
-def bench_offline(options: BenchOptions, cases: Sequence[OfflineCase], sharing: Sharing) -> int:
+def bench_offline(
+    options: BenchOptions, cases: Sequence[OfflineCase], *, prefix_caching: bool
+) -> int:
     """Measure engines of our own without HTTP; the exit code."""
-    return _bench(options, cases, partial(offline_runner, options.engine, sharing))
+    return _bench(options, cases, partial(offline_runner, options.engine, prefix_caching))
 
 
 def bench_started(

@@ -1,4 +1,4 @@
-"""Prompts that are continued through the engine client, one by one or in groups."""
+"""Prompts that are continued through the engine client."""
 
 import time
 from collections.abc import Coroutine, Iterator, Sequence
@@ -12,7 +12,6 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput, SamplingParams
-from engine_core.prefix_groups.find_groups import PromptGroup, find_groups
 from server.bench.cases.random_prompts import output_lengths
 from server.bench.cases.workloads import GenerationCase
 from server.bench.results.measurement import BenchError, Figures, milliseconds
@@ -60,7 +59,7 @@ def _params(case: GenerationCase, outputs: int) -> SamplingParams:
 
 
 class Continuations:
-    """Prompts, each by itself."""
+    """Prompts in order."""
 
     unit = "tokens"
 
@@ -145,30 +144,3 @@ def _check(prompt: Prompt, output: RowOutput, count: int) -> None:
     expected = "stop" if prompt.params.stop_token_ids else "length"
     if output.finish != expected or count != prompt.outputs:
         raise BenchError(f"a row ended ({output.finish}) after {count} of {prompt.outputs} tokens")
-
-
-class GroupedContinuations(Continuations):
-    """The same, in groups of the prompts that begin alike. Finding these is part of the time."""
-
-    _grouping_s = 0.0
-
-    def jobs(self) -> Iterator[Coroutine[object, object, None]]:
-        """One a group."""
-        started = time.perf_counter()
-        groups = find_groups([prompt.ids for prompt in self.prompts])
-        self._grouping_s = time.perf_counter() - started
-        return map(self._group, groups)
-
-    async def _group(self, group: PromptGroup) -> None:
-        numbers: list[int] = group.members.tolist()
-        members = [self.prompts[number] for number in numbers]
-        cut = group.prefix_len * _ID_BYTES
-        own = [(prompt.ids[cut:], prompt.params) for prompt in members]
-        salt = self.salt(numbers[0])
-        streams = self.client.generate_group(members[0].ids[:cut], own, cache_salt=salt)
-        pairs = zip(streams, numbers, strict=True)
-        await together([self.follow(stream, [number]) for stream, number in pairs])
-
-    def figures(self, seconds: float) -> Figures:
-        """Likewise, and the time to find the groups."""
-        return super().figures(seconds) | {"grouping_seconds": self._grouping_s}

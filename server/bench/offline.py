@@ -9,7 +9,7 @@ import msgspec
 
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import EncodeCase, OfflineCase
-from server.bench.continuations import Continuations, GroupedContinuations, prompts_of
+from server.bench.continuations import Continuations, prompts_of
 from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import Figures, Progress
 from server.bench.sequences import Sequences
@@ -22,29 +22,22 @@ _WARM_UP_TOKENS = 1 << 17
 _WARM_UP_OUTPUTS = 16
 
 
-class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What prompts with equal beginnings may share. With `groups` those of a case of shared
-    prefixes come in groups; without `prefix_caching` nothing is found that an earlier prompt has
-    computed, unless they are in one group."""
-
-    groups: bool = True
-    prefix_caching: bool = True
-
-
 @asynccontextmanager
 async def offline_runner(
-    options: EngineOptions, sharing: Sharing, folder: Path, _: OfflineCase
+    options: EngineOptions, prefix_caching: bool, folder: Path, _: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
     """An engine with the model in `folder`. Raises what `running_engine` raises."""
     async with running_engine(folder, options) as engine:
-        yield OfflineRunner(engine, sharing)
+        yield OfflineRunner(engine, prefix_caching=prefix_caching)
 
 
 class OfflineRunner:
     """Runs cases on one engine, one after another."""
 
-    def __init__(self, engine: RunningEngine, sharing: Sharing) -> None:
-        self._sharing = sharing
+    def __init__(self, engine: RunningEngine, *, prefix_caching: bool) -> None:
+        """Without `prefix_caching`, no prompt of a case of shared prefixes finds what another has
+        computed."""
+        self._prefix_caching = prefix_caching
         self.engine = engine
         self.model: ServedModel | None = engine.model
         self._client = engine.client
@@ -81,25 +74,25 @@ class OfflineRunner:
         self, case: OfflineCase, prompts: Sequence[bytes], most_outputs: int | None = None
     ) -> Continuations | Sequences:
         """All of `prompts`, with at most so many outputs each."""
-        sharing, caching = self._sharing, self._sharing.prefix_caching or not case.prefix
+        self._client.batch = bool(case.prefix)
+        if case.prefix:
+            prompts = sorted(prompts)  # as whoever sends many prompts does
         if isinstance(case, EncodeCase):
             return self._sequences(case, prompts)
-        kind = GroupedContinuations if sharing.groups and case.prefix else Continuations
         own = prompts_of(case, prompts, most_outputs)
-        return kind(self._client, own, prefix_caching=caching)
+        caching = self._prefix_caching or not case.prefix
+        return Continuations(self._client, own, prefix_caching=caching)
 
     def _sequences(self, case: EncodeCase, prompts: Sequence[bytes]) -> Sequences:
         """In jobs of those that share a prefix, or of one each where nothing is to be shared."""
-        alone = not (self._sharing.groups or self._sharing.prefix_caching)
         if not case.prefix:
             return Sequences(self._client, prompts, classifies=self._classifies)
-        self._client.grouped = self._sharing.groups
         return Sequences(
             self._client,
             prompts,
             classifies=self._classifies,
-            rows_a_job=1 if alone else case.members,
-            prefix_caching=self._sharing.prefix_caching,
+            rows_a_job=case.members if self._prefix_caching else 1,
+            prefix_caching=self._prefix_caching,
         )
 
 

@@ -15,11 +15,10 @@ from benchmarks.plot_degrees import read_line
 
 def report(file: Path, *flags: str, shared: bool = True, **rates: float) -> Path:
     """A file as `penstock bench offline --json` writes it, as far as it is read."""
-    grouped = {} if "--no-groups" in flags else {"grouping_seconds": 0.1}
     cases: list[dict[str, Any]] = [
         {
             "case": name.replace("_", "-"),
-            "figures": {"requests_per_s": rate, **grouped},
+            "figures": {"requests_per_s": rate},
             "runs": [{}],
             "engine": {"disable_cascade_attn": not shared},
         }
@@ -37,16 +36,20 @@ def plotted(*arguments: Path | str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_line_a_file(tmp_path: Path) -> None:
-    grouped = report(tmp_path / "a.json", degree_16=80.0, degree_1=20.0, b16=81.0)
-    alone = report(tmp_path / "b.json", "--no-groups", shared=False, degree_16=40.0)
-    assert read_line(grouped).rates == {1: 20.0, 16: 80.0}
-    assert read_line(grouped).label == "groups"
+    shared = report(tmp_path / "a.json", degree_16=80.0, degree_1=20.0, b16=81.0)
+    alone = report(tmp_path / "b.json", "--no-prefix-caching", shared=False, degree_16=40.0)
+    assert read_line(shared).rates == {1: 20.0, 16: 80.0}
+    assert read_line(shared).label == "shared by token"
     picture = tmp_path / "degrees.svg"
-    assert plotted(grouped, alone, "-o", picture).stderr == ""
+    assert plotted(shared, alone, "-o", picture).stderr == ""
     drawn = picture.read_text()
-    for text in ("groups", "one by one, no shared attention", "NVIDIA H200, commit abc"):
+    for text in (
+        "shared by token",
+        "no prefix caching, no shared attention",
+        "NVIDIA H200, commit abc",
+    ):
         assert f">{text}" in drawn
-    assert plotted(grouped, alone, "-o", tmp_path / "again.svg").returncode == 0
+    assert plotted(shared, alone, "-o", tmp_path / "again.svg").returncode == 0
     assert (tmp_path / "again.svg").read_text() == drawn
 
 

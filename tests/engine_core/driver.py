@@ -5,12 +5,14 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.job import Job
 from engine_core.messages import GenerateJob, RowOutput, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.schedulers.requests.batch_queue import BatchQueue
 from engine_core.schedulers.requests.request import Request
 from tests.engine_core.configs import execution_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
@@ -27,6 +29,7 @@ class Driver:
         max_step_tokens: int = 32,
         steps_ahead: int = 1,
         disable_cascade_attn: bool = False,
+        block_size: int = 4,
         costs: Coefficients | None = None,
     ) -> None:
         """Steps take what `costs` say, and the scheduler knows it; without them no time passes."""
@@ -36,6 +39,7 @@ class Driver:
             max_step_tokens=max_step_tokens,
             steps_ahead=steps_ahead,
             disable_cascade_attn=disable_cascade_attn,
+            block_size=block_size,
         )
         self.max_depth = config.max_depth
         self.now = 0.0
@@ -59,11 +63,13 @@ class Driver:
         max_tokens: int,
         salt: bytes = b"",
         priority: int = 0,
-        group: PrefixGroup | None = None,
+        batch: bool = False,
+        key: int = 0,
         **params,
     ) -> Job:
         sampling = SamplingParams(max_tokens=max_tokens, **params)
-        job = Job(b"client", GenerateJob(job_id, params=sampling), 1, 0, group)
+        message = GenerateJob(job_id, params=sampling, key=KeyShare(key), batch=batch)
+        job = Job(b"client", message, 1, 0)
         request = Request(
             job,
             0,
@@ -73,10 +79,14 @@ class Driver:
             seed=0,
             salt=salt,
             priority=priority,
-            group=group,
         )
         self.scheduler.add(job, [request])
         return job
+
+    @property
+    def batch_queue(self) -> BatchQueue:
+        """That of the scheduler's batch band."""
+        return self.scheduler._classes.batch
 
     def submit(self) -> bool:
         assert len(self.batches) <= self.max_depth
@@ -141,9 +151,12 @@ class Driver:
     def assert_idle(self) -> None:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-        groups = self.scheduler._groups
-        assert (groups.num_tokens, groups._growth, len(groups._groups)) == (0, 0, 0)
-        assert [*groups._open, *groups._fresh, *groups.running] == []
+        queue = self.batch_queue
+        assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
+        assert [*queue._open, *queue._held, *queue.running] == []
+        progress = self.scheduler._in_progress
+        assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
+        assert [progress._leaders, progress._for_one_step] == [{}, {}]
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
         self.scheduler.kv.check_integrity()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine_core.messages import EncodeJob, GenerateGroup, GenerateJob, SamplingParams
+from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
 from tests.engine_core.simulated_model import SimulatedModel
@@ -107,18 +107,17 @@ class TimedEngine:
         self._arrive(GenerateJob(self._jobs, params=params, ids=ids, priority=priority))
         return self._jobs
 
-    def put_group(self, prefix: int, own: int, max_tokens: int, count: int) -> None:
-        """Prompts of the batch class arrive now, which share `prefix` tokens."""
+    def put_batch(self, prefix: int, own: int, max_tokens: int, count: int) -> None:
+        """A job of the batch band arrives now, whose prompts share `prefix` tokens."""
         self._jobs += 1
         beginning = array("i", ((self._jobs % 50, self._jobs // 50) * prefix)[:prefix]).tobytes()
         params = SamplingParams(max_tokens=max_tokens)
-        jobs: list[GenerateJob] = []
-        for member in range(count):
-            ids = array("i", ((member % 50, member // 50) * own)[:own]).tobytes()
-            jobs.append(
-                GenerateJob(1_000_000 + self._jobs * count + member, params=params, ids=[ids])
-            )
-        self.engine.clients.put(b"batch", GenerateGroup(prefix=beginning, jobs=jobs))
+        ids = [
+            beginning + array("i", ((member % 50, member // 50) * own)[:own]).tobytes()
+            for member in range(count)
+        ]
+        job = GenerateJob(1_000_000 + self._jobs, params=params, ids=ids, batch=True)
+        self.engine.clients.put(b"batch", job)
 
     def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:
         """A job of texts to encode arrives now. Returns its id."""

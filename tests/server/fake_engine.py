@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import zmq
 
-from engine_core.admission.group_jobs import jobs_of
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
@@ -248,11 +247,12 @@ class FakeEngine:
                     self._close_row(job, message.row)
             case ResetCache() | Trace():
                 pass  # there is no cache here, and no stage
+            case GenerateJob() | EncodeJob():
+                self.received.append(message)
+                if not self.script.deaf:
+                    self._admit(client, message)
             case _:
-                for job, _ in jobs_of(message):
-                    self.received.append(job)
-                    if not self.script.deaf:
-                        self._admit(client, job)
+                pass
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         if (refusal := self.script.refusal) is not None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
@@ -128,15 +128,16 @@ class InlineEngine:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         judge: Judge,
-        group: PrefixGroup | None = None,
+        *,
+        batch: bool = False,
     ) -> None:
-        """Bring every prompt, all of `group`, to its end. `judge` may change tokens at depth 1
-        only."""
+        """Bring every prompt to its end, in the batch band or not. `judge` may change tokens at
+        depth 1 only."""
         waiting = deque(enumerate(prompts))
         in_flight: deque[_Launched] = deque()
         while waiting or self._open_jobs:
             for _ in range(min(self.way.arrivals, len(waiting))):
-                self._admit(*waiting.popleft(), params, group)
+                self._admit(*waiting.popleft(), params, batch=batch)
             while len(in_flight) < min(self.way.depth, self.scheduler.depth()):
                 launched = self._launch(in_flight[0].batch if in_flight else None)
                 if launched is None:
@@ -148,9 +149,10 @@ class InlineEngine:
             self._finish(wasted, judge)
 
     def _admit(
-        self, number: int, prompt: Sequence[int], params: SamplingParams, group: PrefixGroup | None
+        self, number: int, prompt: Sequence[int], params: SamplingParams, *, batch: bool
     ) -> None:
-        job = Job(b"test", GenerateJob(number, params=params), num_rows=1, cost=0, group=group)
+        message = GenerateJob(number, params=params, batch=batch)
+        job = Job(b"test", message, num_rows=1, cost=0)
         inputs = CompiledJob(job, [Tokenized(array("i", prompt).tobytes())])
         _, requests = self._processor.prepare(inputs)
         self._open_jobs += 1

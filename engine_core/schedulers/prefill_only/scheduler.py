@@ -33,7 +33,7 @@ class PrefillOnlyScheduler:
     many steps of others that need many. Jobs of one size and priority get even shares; what they
     leave goes to those that have waited longest for a row. `StepBudget` says how large a step is.
 
-    Jobs of the batch class take what all others leave, one after the other. A row of them is in
+    Jobs of the batch band take what all others leave, one after the other. A row of them is in
     every step that has the tokens for it.
     """
 

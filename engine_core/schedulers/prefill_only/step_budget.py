@@ -18,7 +18,7 @@ class StepBudget:
     time: a job is divided by its whole size, never by what is left.
 
     Beside small jobs of clients, or a moment after one, steps are short: filled to 20 ms, or to as
-    many tokens as are worth a step. Who comes then waits for little. Jobs of the batch class make
+    many tokens as are worth a step. Who comes then waits for little. Jobs of the batch band make
     way for all jobs of clients like that.
     """
 
@@ -86,7 +86,7 @@ class StepBudget:
         return tokens * self._whole_costs / self._whole_tokens
 
     def left_for_batch(self, work: StepWork, left: float) -> float:
-        """The same for jobs of the batch class, behind the `work` of others, which leaves so much
+        """The same for jobs of the batch band, behind the `work` of others, which leaves so much
         of the step. A single stage's step takes all that fit, if it need not be short."""
         if self._step_time is None:
             left = math.inf

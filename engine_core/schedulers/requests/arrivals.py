@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterator
 
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.queue_policy import Claim, claim_from_cache
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.waiting import WaitingQueue
+from engine_core.schedulers.sharing.cached_prefix import Claim, claim_from_cache
 
 
 class ArrivalQueue:
@@ -40,8 +40,13 @@ class ArrivalQueue:
 
     def put_back(self, request: Request) -> None:
         tokens = len(request.tokens)
-        self.waiting.put_back(request, tokens)
-        self._blocks += self._kv.blocks_for(tokens)
+        if not self.waiting.resume(request):
+            self.waiting.put_back(request, tokens)
+            self._blocks += self._kv.blocks_for(tokens)
+
+    def hold(self, request: Request) -> None:
+        self.waiting.given(request, len(request.tokens))
+        self.waiting.hold(request)
 
     def remove(self, request: Request) -> None:
         self._blocks -= self._kv.blocks_for(self.waiting.remove(request))
@@ -71,9 +76,6 @@ class ArrivalQueue:
     def begun(self, request: Request) -> None:
         self.waiting.given(request, len(request.tokens))
         self.remove(request)
-
-    def computed(self, request: Request, step: int) -> None:
-        """Nobody waits for it."""
 
     def grown(self, request: Request) -> None:
         """Nothing is reserved."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from engine_core.schedulers.requests.arrivals import ArrivalQueue, SurplusQueue
-from engine_core.schedulers.requests.groups import GroupQueue
+from engine_core.schedulers.requests.batch_queue import BatchQueue
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request, Status
@@ -24,8 +24,8 @@ class RequestClasses:
         """A device computes efficiently from `step_tokens` a step on."""
         self.arrivals = ArrivalQueue(kv, config.max_priority_wait, clock)
         self.surplus = SurplusQueue(kv, config.max_priority_wait, clock)
-        self.groups = GroupQueue(kv, config.max_running, step_tokens)
-        self.in_turn: tuple[QueuePolicy, ...] = (self.arrivals, self.surplus, self.groups)
+        self.batch = BatchQueue(kv, config.max_running, step_tokens)
+        self.in_turn: tuple[QueuePolicy, ...] = (self.arrivals, self.surplus, self.batch)
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -35,7 +35,7 @@ class RequestClasses:
     def num_tokens(self) -> int:
         """Those of prompts that wait: of each at least one."""
         arrivals, surplus = self.arrivals.waiting, self.surplus.waiting
-        return arrivals.num_tokens + surplus.num_tokens + self.groups.num_tokens
+        return arrivals.num_tokens + surplus.num_tokens + self.batch.num_tokens
 
     def fit(self, slots: int, tokens: int) -> bool:
         """All that wait are of the first class, could begin, and would leave room for another."""
@@ -45,23 +45,23 @@ class RequestClasses:
     @property
     def youngest_below(self) -> Request | None:
         """The youngest row of the last class that has any running; None if only the first has."""
-        return self.groups.youngest or self.surplus.youngest
+        return self.batch.youngest or self.surplus.youngest
 
     def of(self, request: Request) -> QueuePolicy:
         """The queue of a request's class."""
-        if request.group is not None:
-            return self.groups
+        if request.job.is_batch:
+            return self.batch
         return self.surplus if request.surplus else self.arrivals
 
     @property
     def has_below(self) -> bool:
         """There are requests of other classes than the first, running or waiting."""
-        running = self.groups.running or self.surplus.running
-        return bool(running or self.surplus.waiting.num_tokens or self.groups.num_tokens)
+        running = self.batch.running or self.surplus.running
+        return bool(running or self.surplus.waiting.num_tokens or self.batch.num_tokens)
 
     def below(self) -> dict[Request, None]:
         """What runs of all classes but the first."""
-        return dict.fromkeys([*self.groups.running, *self.surplus.running])
+        return dict.fromkeys([*self.batch.running, *self.surplus.running])
 
     def promote(self, request: Request) -> None:
         """A surplus row is a regular one from now on."""

@@ -3,7 +3,8 @@
 A block holds the keys and values of `block_size` consecutive tokens of one sequence. A full block
 is identified by the hash of its tokens chained to the hash of the block before it (as in vLLM's
 automatic prefix caching), so equal prefixes share blocks. Each chain begins with a secret of this
-process: no client can aim at another's block.
+process: no client can aim at another's block. Where prompts part within a block, `ChildBlocks`
+finds it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-BlockHash = bytes
+from engine_core.schedulers.sharing.child_blocks import BlockHash, ChildBlocks
+
 _DIGEST_BYTES = 16
 
 
@@ -34,6 +36,7 @@ class KVCacheManager:
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
+        self.children = ChildBlocks()
         # Evicted from the left: blocks without content first, then the least recently used.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._least_free = num_blocks
@@ -60,13 +63,18 @@ class KVCacheManager:
         Sequences of different `salt` have no hash in common.
         """
         hashes, size = list(known), self.block_size
-        root = self._root(salt) if salt else self._unsalted
-        parent = hashes[-1] if hashes else root
+        parent = self.parent_of(len(hashes), hashes, salt)
         for start in range(len(hashes) * size, len(tokens) - size + 1, size):
             content = parent + tokens[start : start + size].tobytes()
             parent = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
             hashes.append(parent)
         return hashes
+
+    def parent_of(self, index: int, hashes: Sequence[BlockHash], salt: bytes) -> BlockHash:
+        """The hash of all before block number `index` of a sequence with these `hashes`."""
+        if index:
+            return hashes[index - 1]
+        return self._root(salt) if salt else self._unsalted
 
     def _root(self, salt: bytes) -> BlockHash:
         """What comes before the first block. The salt is hashed by itself: else tokens could pass
@@ -127,7 +135,7 @@ class KVCacheManager:
             self._references[block] -= 1
             if self._references[block] == 0:
                 self._free[block] = None
-                if self._hash_of[block] is None:
+                if self._hash_of[block] is None and block not in self.children:
                     self._free.move_to_end(block, last=False)
 
     def reset(self) -> None:
@@ -143,6 +151,7 @@ class KVCacheManager:
             assert (references == 0) == (block in self._free), f"block {block} is lost"
         for block_hash, block in self._block_of.items():
             assert self._hash_of[block] == block_hash, f"block {block} is registered twice"
+        self.children.check_integrity()
 
     def _pop_free(self) -> int:
         block, _ = self._free.popitem(last=False)
@@ -151,6 +160,7 @@ class KVCacheManager:
         return block
 
     def _forget(self, block: int) -> None:
+        self.children.forget(block)
         block_hash = self._hash_of[block]
         if block_hash is not None:
             del self._block_of[block_hash]

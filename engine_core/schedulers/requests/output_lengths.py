@@ -1,4 +1,4 @@
-"""How long the outputs of the batch class are expected to be."""
+"""How long the outputs of the batch band are expected to be."""
 
 from engine_core.schedulers.requests.request import Request
 

@@ -3,43 +3,10 @@
 A scheduler has a queue for each class of requests, and asks them in turn.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request
-
-
-class Claim(NamedTuple):
-    """The blocks of all known tokens of a request that begins.
-
-    The first `start` positions are in the cache: `shared` whole blocks of others, and what the step
-    copies, (from, to), into the next one before its own work.
-    """
-
-    blocks: list[int]
-    shared: int
-    start: int
-    copy: tuple[int, int] | tuple[()] = ()
-
-
-def cached_prefix(kv: KVCacheManager, request: Request) -> list[int]:
-    """The blocks of the longest prefix of its known tokens that is cached and may be shared. The
-    last known token is never in it, because the next token is sampled from its logits."""
-    request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
-    shareable = 0 if request.awaits_scores else (len(request.tokens) - 1) // kv.block_size
-    return kv.match(request.hashes[:shareable])
-
-
-def claim_from_cache(kv: KVCacheManager, request: Request) -> Claim | None:
-    """The blocks of all its known tokens, of which the cached prefix is shared; None if too few are
-    free."""
-    shared = cached_prefix(kv, request)
-    kv.touch(shared)
-    fresh = kv.allocate(kv.blocks_for(len(request.tokens)) - len(shared))
-    if fresh is None:
-        kv.release(shared)
-        return None
-    return Claim(shared + fresh, len(shared), len(shared) * kv.block_size)
+from engine_core.schedulers.sharing.cached_prefix import Claim
 
 
 class QueuePolicy(Protocol):
@@ -57,7 +24,11 @@ class QueuePolicy(Protocol):
         ...
 
     def put_back(self, request: Request) -> None:
-        """A preempted request waits again."""
+        """A request that was preempted, or held, waits again: before all others."""
+        ...
+
+    def hold(self, request: Request) -> None:
+        """Its turn has come, but it waits for another until `put_back`, and counts until then."""
         ...
 
     def remove(self, request: Request) -> None:
@@ -79,10 +50,6 @@ class QueuePolicy(Protocol):
 
     def begun(self, request: Request) -> None:
         """It waits no longer and runs, with the blocks that it has claimed."""
-        ...
-
-    def computed(self, request: Request, step: int) -> None:
-        """Its positions up to `submitted` are computed with this step."""
         ...
 
     def grown(self, request: Request) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.job import Job
 from engine_core.messages import SamplingParams
-from engine_core.schedulers.requests.kv_cache_manager import BlockHash, KVCacheManager
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.sharing.child_blocks import BlockHash
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 
@@ -48,7 +49,6 @@ class Request:
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
-    group          whose prefix it shares, if it is of the batch class
     surplus        beyond the share of its job or key: it gives way to rows that are not
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
@@ -57,6 +57,8 @@ class Request:
     resident_from  positions from here on take their token from the slot's buffer, because it was
                    sampled while the request held this slot
     last_step      the newest step that samples for it
+    indexed        its blocks whose tokens others of its scope find
+    has_waited     for what another job computes, which it does once
     shared_block   the last block of the prefix that it shares with others that run, or UNSHARED
     cached         prompt tokens found in the prefix cache
     announced      whether its client has had an output
@@ -77,7 +79,6 @@ class Request:
     barred: bytes = b""
     salt: bytes = b""
     priority: float = 0
-    group: PrefixGroup | None = None
     surplus: bool = False
     status: Status = Status.WAITING
     slot: int = -1
@@ -89,6 +90,8 @@ class Request:
     blocks: list[int] = field(default_factory=list[int])
     hashes: list[BlockHash] = field(default_factory=list[BlockHash])
     registered: int = 0
+    indexed: int = 0
+    has_waited: bool = False
     shared_block: int = UNSHARED
     cached: int = 0
     announced: bool = False
@@ -112,13 +115,6 @@ class Request:
         """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
-    def leads(self, other: Request, block_size: int) -> bool:
-        """The next block that it computes is one that another will find in the cache."""
-        end = self.submitted + block_size
-        if other.awaits_scores or len(self.tokens) < end:
-            return False
-        return self.tokens[:end] == other.tokens[:end]
-
     def targets_in(self, start: int, stop: int) -> range:
         """The positions in [start, stop) whose next token is a prompt token that must be scored."""
         if self.params.prompt_logprobs is None:
@@ -129,7 +125,7 @@ class Request:
         """It runs from now on, with its first `start` positions in the cache, of which whole blocks
         are shared."""
         self.submitted = start
-        self.registered = shared_blocks
+        self.registered = self.indexed = shared_blocks
         self.resident_from = len(self.tokens)
         self.scores_from = self.scored
         if not self.announced:
@@ -139,7 +135,7 @@ class Request:
     def wait_again(self) -> None:
         """It is preempted: it has no blocks, and computes all known tokens when it begins again."""
         self.status = Status.WAITING
-        self.submitted = self.registered = 0
+        self.submitted = self.registered = self.indexed = 0
         self.last_step = -1
 
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:

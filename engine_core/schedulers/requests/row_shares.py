@@ -59,7 +59,7 @@ class RowShares:
         self._absent: dict[_KeyRows, float] = {}
         self._weights = 0.0  # of all these
         self.client_jobs = self.small_jobs = 0
-        """Jobs that are not of the batch class; those of them without surplus rows."""
+        """Jobs that are not of the batch band; those of them without surplus rows."""
 
     def __len__(self) -> int:
         """Jobs with open rows."""
@@ -82,10 +82,10 @@ class RowShares:
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
-    def first_surplus(self, job: Job) -> Request | None:
-        """The surplus row that is promoted next; None if the job is small."""
+    def is_large(self, job: Job) -> bool:
+        """It has surplus rows."""
         state = self._jobs.get(job.key)
-        return None if state is None else next(iter(state.surplus), None)
+        return state is not None and bool(state.surplus)
 
     def close(self, job: Job) -> list[Request]:
         """The job has ended. Returns its open rows, of which nothing is known from now on."""

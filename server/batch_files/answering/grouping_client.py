@@ -1,20 +1,21 @@
-"""A client of an engine that holds prompts back until those that begin alike are known."""
+"""A client of an engine that holds prompts back until many can be sorted."""
 
 import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import NO_OPTIONS, JobOptions
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream
 from engine_core.config import EngineConfig
-from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.messages import SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batch_files.answering.arrivals import Arrivals
-from server.batches.bundles import Bundle, bundles, cut, ids_of
+from server.batches.bundles import ids_of
 from server.batches.engine_run import Window
 
 _ID_BYTES = 4
@@ -22,16 +23,13 @@ _ID_BYTES = 4
 
 @dataclass(slots=True, eq=False)
 class _HeldPrompt:
-    """A prompt of a line that waits for its `stream`: None for one without tokens. `ids` are empty
-    until `text` is tokenized. Implements `PromptRow`."""
+    """A prompt of a line that waits for its `turn`. `ids` are empty until `text` is tokenized."""
 
     task: asyncio.Task[Any]
     text: tuple[str, bool]
     ids: bytes
-    params: SamplingParams
     width: int
-    cache_salt: str
-    stream: asyncio.Future[GenerateStream | None]
+    turn: asyncio.Future[None]
 
     @property
     def tokens(self) -> int:
@@ -40,7 +38,7 @@ class _HeldPrompt:
 
 class GroupingClient(EngineClient):
     """Jobs of lines wait here for room in the engine. Those of one prompt are held until `submit`,
-    which finds the groups; others go as soon as there is room, those that are tried again at
+    which sorts them; others go as soon as there is room, those that are tried again at
     once."""
 
     def __init__(
@@ -48,7 +46,7 @@ class GroupingClient(EngineClient):
     ) -> None:
         """Uses at most this `share` of what the engine takes at once."""
         super().__init__(engine.client_endpoint)
-        self.grouped = True
+        self.batch = True
         self._tokenizer, self._arrivals = tokenizer, arrivals
         rows, tokens = engine.max_pending_rows, engine.max_pending_tokens
         self._most = (math.ceil(rows * share), math.ceil(tokens * share))
@@ -71,30 +69,23 @@ class GroupingClient(EngineClient):
         options: JobOptions = NO_OPTIONS,
         on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
-        """As `EngineClient` does, but later, and without priority and key: lines are of the batch
-        class."""
+        """As `EngineClient` does, but later."""
         texts, ids = texts or [], ids or []
-        tokenization, salt = options.tokenization, options.cache_salt
         if (task := self._arrivals.arrive()) is not None:
+            tokenization = options.tokenization
             if len(texts) + len(ids) == 1 and tokenization.truncate_to is None:
                 text = (texts[0] if texts else "", tokenization.add_special_tokens)
-                future = asyncio.get_running_loop().create_future()
-                held = _HeldPrompt(task, text, b"".join(ids), params, n, salt, future)
+                turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                held = _HeldPrompt(task, text, b"".join(ids), n, turn)
                 self._held.append(held)
-                if (stream := await _released(held)) is not None:
-                    return await _accepted(stream)
-            await self._take(task, (len(texts) + len(ids)) * n, _size(texts, ids) * n)
-        job = GenerateJob(
-            self.new_id(),
-            params=params,
-            texts=texts,
-            ids=ids,
-            n=n,
-            cache_salt=salt,
-            tokenization=tokenization,
+                await turn
+                if held.ids:
+                    texts, ids = [], [held.ids]
+            else:
+                await self._take(task, (len(texts) + len(ids)) * n, _size(texts, ids) * n)
+        return await super().generate(
+            params, texts=texts, ids=ids, n=n, options=options, on_row_end=on_row_end
         )
-        (stream,) = self.send_group(b"", [job])
-        return await _accepted(stream)
 
     async def encode(
         self,
@@ -129,67 +120,22 @@ class GroupingClient(EngineClient):
         encoded = await asyncio.to_thread(ids_of, self._tokenizer, given)
         for prompt, ids in zip(texts, encoded, strict=True):
             prompt.ids = ids
-            if not ids and not prompt.stream.done():
-                prompt.stream.set_result(None)
 
     async def submit(self) -> None:
-        """Submit what is held, group by group as there is room."""
-        held = [prompt for prompt in self._held if not prompt.stream.done()]
+        """Submit what is held as there is room, in the order of tokens: what begins alike is side
+        by side."""
+        held = [prompt for prompt in self._held if not prompt.turn.done()]
         self._held, self._tokenized = [], 0
-        groups = await asyncio.to_thread(lambda: list(bundles(held)))
-        for group in groups:
-            # The next part can come before the last line of the one before has ended.
-            for part in cut(group, self._most[0] // 2, self._most[1] // 2):
-                for prompt in part.rows:
-                    await self._take(prompt.task, prompt.width, prompt.tokens)
-                self._submit_part(part)
-
-    def _submit_part(self, part: Bundle[_HeldPrompt]) -> None:
-        own = part.prefix_len * _ID_BYTES
-        first = part.rows[0]
-        try:
-            streams = self.generate_group(
-                first.ids[:own],
-                [(prompt.ids[own:], prompt.params) for prompt in part.rows],
-                n=first.width,
-                cache_salt=first.cache_salt,
-            )
-        except EngineError as error:
-            for prompt in part.rows:
-                if not prompt.stream.done():
-                    prompt.stream.set_exception(error)
-            return
-        for prompt, stream in zip(part.rows, streams, strict=True):
-            if prompt.stream.done():  # its line is over
-                stream.abort()
-            else:
-                prompt.stream.set_result(stream)
+        for prompt in sorted(held, key=attrgetter("ids")):
+            await self._take(prompt.task, prompt.width, prompt.tokens)
+            if not prompt.turn.done():
+                prompt.turn.set_result(None)
 
     async def _take(self, task: asyncio.Task[Any], rows: int, tokens: int) -> None:
         """Wait for room, until the task ends. The engine refuses what is larger than all of it."""
         if self._room.holds(rows, tokens):
             await self._room.take(rows, tokens)
             task.add_done_callback(lambda _: self._room.give(rows, tokens))
-
-
-async def _released(held: _HeldPrompt) -> GenerateStream | None:
-    """Its stream, once there is one. If nobody waits for it any more, it is aborted."""
-    try:
-        return await held.stream
-    except asyncio.CancelledError:
-        over = held.stream.cancelled() or held.stream.exception() is not None
-        if not over and (stream := held.stream.result()) is not None:
-            stream.abort()
-        raise
-
-
-async def _accepted(stream: GenerateStream) -> GenerateStream:
-    try:
-        await stream.accepted
-    except asyncio.CancelledError:
-        stream.abort()
-        raise
-    return stream
 
 
 def _size(texts: list[str], ids: list[bytes]) -> int:

@@ -30,7 +30,6 @@ from engine_core.messages import (
     EndRow,
     EngineInfo,
     Failed,
-    GenerateGroup,
     GenerateJob,
     Hello,
     Outputs,
@@ -129,25 +128,6 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
             await stream.next()
         assert raised.value.code == "row_failed"
         assert not client.dead
-
-
-async def test_each_job_of_a_group_has_a_stream_and_its_own_end(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (client, script):
-        own = [(b"4567", SamplingParams(max_tokens=3)), (b"89ab", SamplingParams())]
-        first, second = client.generate_group(b"0123", own, cache_salt="s")
-        message = await script.receive()
-        assert isinstance(message, GenerateGroup)
-        assert message.prefix == b"0123"
-        assert [(job.ids, job.params) for job in message.jobs] == [([i], p) for i, p in own]
-        assert all(job.cache_salt == "s" for job in message.jobs)
-        one, two = message.jobs
-        failed = Failed(one.id, "context_length_exceeded", "too long")
-        row = RowOutput(two.id, 0, 5, "stop")
-        await script.send(Outputs(accepted=[Accepted(two.id, [2])], rows=[row], failed=[failed]))
-        with pytest.raises(EngineError, match="too long"):
-            await asyncio.wait_for(first.next(), PATIENCE)
-        assert await asyncio.wait_for(second.next(), PATIENCE) == [row]
-        assert second.prompt_tokens == [2]
 
 
 async def refused(client: EngineClient, priority: int = 0) -> EngineError:

@@ -1,4 +1,4 @@
-"""An encoder's jobs of the batch class take what others leave, of short steps beside them."""
+"""An encoder's jobs of the batch band take what others leave, of short steps beside them."""
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ def jobs_of(steps: Steps, number: int) -> set[int]:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_no_priority_of_a_client_is_behind_a_batch(stages: int) -> None:
     steps = Steps(stages=stages)
-    steps.add(1, [16] * 4, grouped=True, priority=-LAST)
+    steps.add(1, [16] * 4, batch=True, priority=-LAST)
     steps.add(2, [16] * 4, priority=LAST)
     assert steps.drain() == [2, 1]
 
@@ -36,7 +36,7 @@ def test_no_priority_of_a_client_is_behind_a_batch(stages: int) -> None:
 def test_a_job_that_comes_is_in_the_next_step_and_steps_are_short_then() -> None:
     steps = steps_of()
     for job in range(50):
-        steps.add(job, [30] * 20, grouped=True)
+        steps.add(job, [30] * 20, batch=True)
     steps.step()
     assert steps.works[0].tokens == 1020, "nobody waits: a step is filled to the brim"
     for job in range(100, 105):
@@ -52,7 +52,7 @@ def test_steps_are_short_for_five_seconds_after_an_answer() -> None:
     steps = steps_of()
     steps.add(100, [20])
     steps.step()
-    steps.add(1, [30] * 1000, grouped=True)
+    steps.add(1, [30] * 1000, batch=True)
     answered = steps.now
     tokens: list[int] = []
     for wait in (0.0, 4.9, 5.1):
@@ -64,7 +64,7 @@ def test_steps_are_short_for_five_seconds_after_an_answer() -> None:
 
 def test_work_of_clients_is_not_limited_and_a_row_of_the_batch_goes_beside_it() -> None:
     steps = steps_of()
-    steps.add(1, [30] * 100, grouped=True)
+    steps.add(1, [30] * 100, batch=True)
     steps.add(2, [100] * 30)
     for _ in range(3):
         steps.step()
@@ -81,7 +81,7 @@ def test_one_row_of_the_batch_goes_beside_long_work_however_short_others_are() -
     steps = steps_of(4)
     steps.add(500, [1])
     for job in (1, 2, 3):
-        steps.add(job, [54 if job == 1 else 1], grouped=True)
+        steps.add(job, [54 if job == 1 else 1], batch=True)
     steps.add(4, [60] * 40)
     steps.drain()
     for rows, work in zip(steps.order, steps.works, strict=True):
@@ -91,7 +91,7 @@ def test_one_row_of_the_batch_goes_beside_long_work_however_short_others_are() -
 
 def test_a_step_is_open_to_who_comes_beside_a_limited_batch() -> None:
     steps = steps_of()
-    steps.add(1, [30] * 1000, grouped=True)
+    steps.add(1, [30] * 1000, batch=True)
     steps.step()
     assert not steps.scheduler.is_open()
     steps.add(2, [30])
@@ -109,7 +109,7 @@ def test_mixed_steps_are_bounded_and_every_row_runs_once(stages: int, data: st.D
     steps.add(500, [1])
     for job in range(data.draw(st.integers(1, 12), "jobs")):
         jobs[job] = data.draw(lens, "lens")
-        steps.add(job, jobs[job], grouped=data.draw(st.booleans(), "grouped"))
+        steps.add(job, jobs[job], batch=data.draw(st.booleans(), "batch"))
         for _ in range(data.draw(st.integers(0, 2), "steps")):
             steps.step()
     aborted = data.draw(st.sampled_from([None, *jobs]), "abort")
@@ -136,7 +136,7 @@ def test_a_batch_is_never_refused_for_its_wait(
 
     monkeypatch.setattr(QueueBound, "admit", refuse)
     engine = Engine(word_tokenizer, "BertModel", 0, max_model_len=16)
-    engine.clients.put(A, EncodeJob(1, texts=["w5"], grouped=True))
+    engine.clients.put(A, EncodeJob(1, texts=["w5"], batch=True))
     engine.clients.put(A, EncodeJob(2, texts=["w5"]))
     engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
     sent = [outputs for outputs in engine.clients.sent[A] if isinstance(outputs, Outputs)]

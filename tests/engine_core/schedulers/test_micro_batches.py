@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from engine_core.job import PrefixGroup
 from engine_core.schedulers.requests.request import UNSHARED
 from tests.engine_core.driver import Driver, prompt_of
 
@@ -31,10 +30,10 @@ def driver_with_groups(stages: int) -> Driver:
         num_blocks=20000, stages=stages, max_running=_SLOTS, max_step_tokens=2000, steps_ahead=0
     )
     for number in range(_GROUPS):
-        group, prefix = PrefixGroup(80), prompt_of(80, seed=number)
+        prefix = prompt_of(80, seed=number)
         for member in range(_DEGREE):
             job = number * _DEGREE + member
-            driver.add(job, prefix + prompt_of(5, seed=1000 + job), 30, group=group)
+            driver.add(job, prefix + prompt_of(5, seed=1000 + job), 30, batch=True)
     return driver
 
 
@@ -56,9 +55,9 @@ def test_micro_batches_stay_even() -> None:
 
 def test_a_group_larger_than_a_micro_batch_is_divided() -> None:
     driver = Driver(num_blocks=4000, stages=2, max_running=64, max_step_tokens=2000, steps_ahead=0)
-    group, prefix = PrefixGroup(80), prompt_of(80)
+    prefix = prompt_of(80)
     for job in range(64):
-        driver.add(job, [*prefix, job], 40, group=group)
+        driver.add(job, [*prefix, job], 40, batch=True)
     driver.drain()
     rows = [batch.num_decodes for batch in driver.submitted]
     assert max(rows) <= 40

@@ -63,7 +63,7 @@ def measured(tokenizer, *, batch: bool, online: bool, tiles: bool = False) -> Me
     )
     if batch:
         for _ in range(300):
-            timed.put_group(prefix=500, own=50, max_tokens=25, count=16)
+            timed.put_batch(prefix=500, own=50, max_tokens=25, count=16)
     drawn = random.Random(1)
     arrivals = np.cumsum([drawn.expovariate(RATE) for _ in range(int(RATE * SECONDS))]).tolist()
     begun: dict[int, float] = {}

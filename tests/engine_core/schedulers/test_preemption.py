@@ -1,10 +1,9 @@
-"""Rows of the batch class give way to requests that come alone, and to no more than these need."""
+"""Rows of the batch band give way to requests that come alone, and to no more than these need."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import PrefixGroup
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
@@ -12,13 +11,12 @@ _PREFIX = 18
 
 
 def add_batch(driver: Driver, rows: int, max_tokens: int, degree: int = 8) -> list[list[int]]:
-    """Jobs 0 … rows - 1, in groups of `degree`: 18 + 3 prompt tokens each."""
+    """Jobs 0 … rows - 1, of which `degree` each share a prefix: 18 + 3 prompt tokens each."""
     prompts: list[list[int]] = []
-    groups = [PrefixGroup(_PREFIX) for _ in range(0, rows, degree)]
     for row in range(rows):
-        prefix, group = prompt_of(_PREFIX, seed=row // degree), groups[row // degree]
+        prefix = prompt_of(_PREFIX, seed=row // degree)
         prompts.append(prefix + prompt_of(3, seed=10_000 + row))
-        driver.add(row, prompts[-1], max_tokens, group=group)
+        driver.add(row, prompts[-1], max_tokens, batch=True)
     return prompts
 
 
@@ -47,7 +45,7 @@ def assert_texts(driver: Driver, prompts: dict[int, list[int]], max_tokens: int)
 @pytest.mark.parametrize("rows", [8, 1000])
 def test_an_arrival_behind_running_rows_is_in_the_next_step(rows: int, stages: int) -> None:
     driver = Driver(rows * 20, stages=stages, max_running=rows, max_step_tokens=4096)
-    driver.scheduler._groups._step_tokens = 4096  # a large device: rows begin at once
+    driver.batch_queue._step_tokens = 4096  # a large device: rows begin at once
     prompts = dict(enumerate(add_batch(driver, rows + 8, max_tokens=30)))
     run_until_slots_are_taken(driver)
     prompts[9999] = prompt_of(50, seed=7)
@@ -81,13 +79,17 @@ def test_no_more_give_way_than_a_step_can_begin() -> None:
     assert_texts(driver, prompts, 40)
 
 
-def test_the_youngest_gives_way_and_its_prefix_stays_pinned() -> None:
+def test_the_youngest_gives_way_and_its_prefix_stays_cached() -> None:
     driver = Driver(400, max_running=4, max_step_tokens=64)
     prompts = dict(enumerate(add_batch(driver, 6, max_tokens=40)))
     run_until_slots_are_taken(driver)
     driver.add(100, prompt_of(9, seed=100), 40)
     assert 100 in rows_of_next_step(driver)
-    assert [request.job.message.id for request in driver.scheduler._groups.running] == [0, 1, 2]
+    assert [request.job.message.id for request in driver.batch_queue.running] == [
+        0,
+        1,
+        2,
+    ]
     driver.scheduler.abort(driver.submitted[-1].begun[0])
     while 3 not in rows_of_next_step(driver):
         pass
@@ -99,46 +101,6 @@ def test_the_youngest_gives_way_and_its_prefix_stays_pinned() -> None:
     assert_texts(driver, prompts, 40)
 
 
-@pytest.mark.parametrize("more_blocks", [0, 1])
-def test_an_idle_prefix_is_unpinned_only_for_blocks(more_blocks: int) -> None:
-    driver = Driver(200, max_running=3, max_step_tokens=512)
-    idle, prefix = PrefixGroup(_PREFIX), prompt_of(_PREFIX, seed=55)
-    prompts = {0: prompt_of(19)} | {job: [*prefix, job] for job in (1, 2, 3)}
-    driver.add(0, prompts[0], 30, group=PrefixGroup(0))
-    driver.submit()
-    for job in (1, 2, 3):
-        driver.add(job, prompts[job], 30, group=idle)
-    run_until_slots_are_taken(driver)
-    for job in (100, 101):
-        prompts[job] = prompt_of(9, seed=job)
-        driver.add(job, prompts[job], 30)
-    rows_of_next_step(driver)
-    (left,) = driver.scheduler._groups.running
-    blocks = driver.scheduler.kv.num_free + len(left.blocks) + more_blocks
-    prompts[102] = prompt_of(4 * blocks, seed=102)
-    last = driver.add(102, prompts[102], 30)
-    assert 102 in rows_of_next_step(driver)
-    assert not driver.scheduler._groups.running
-    assert bool(driver.scheduler._groups._groups[idle].pinned) != bool(more_blocks)
-    driver.scheduler.abort(last)
-    del prompts[102]
-    assert_texts(driver, prompts, 30)
-
-
-def test_an_idle_prefix_gives_way_where_nothing_runs() -> None:
-    """Only its pins lack what the request needs, and there is no row that could give way."""
-    driver = Driver(num_blocks=8, max_running=1, max_step_tokens=64)
-    prompts = dict(enumerate(add_batch(driver, 2, max_tokens=1)))
-    driver.step()
-    driver.finish()
-    usage = driver.scheduler.usage()
-    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 1, 5)
-    prompts[9] = prompt_of(4 * 8 - 1, seed=9)
-    driver.add(9, prompts[9], 1)
-    assert rows_of_next_step(driver) == {9}
-    assert_texts(driver, prompts, 1)
-
-
 def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     """Ten arrivals begin with the same 80 tokens, which another computes: each needs one block."""
     driver = Driver(80, max_running=64, max_step_tokens=512)
@@ -148,7 +110,7 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     driver.add(100, common, 30)
     rows_of_next_step(driver)
     rows_of_next_step(driver)
-    assert driver.scheduler._groups.running
+    assert driver.batch_queue.running
     for job in range(101, 111):
         prompts[job] = [*common, job % 50]
         driver.add(job, prompts[job], 30)
@@ -179,7 +141,7 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
         for _ in range(data.draw(st.integers(0, 4), "steps")):
             if not driver.submit() and driver.batches:
                 driver.finish()
-            elif arrivals and arrivals.next(0) and driver.scheduler._groups.running:
+            elif arrivals and arrivals.next(0) and driver.batch_queue.running:
                 assert driver.submitted[-1].num_tokens == step
         prompt = prompt_of(data.draw(st.integers(1, 40), "prompt"), seed=job)
         driver.add(job, prompt, 9)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.job import PrefixGroup
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
@@ -68,12 +67,12 @@ def test_members_of_two_groups_that_mix_are_side_by_side() -> None:
     assert sorted(most) == [[0, 3, size], [3, 3, size]]
 
 
-def test_groups_of_a_job_are_those_of_its_steps() -> None:
+def test_rows_of_the_batch_band_are_a_group_too() -> None:
     driver = Recorder(num_blocks=100, max_step_tokens=64)
     size = driver.scheduler.kv.block_size
-    group, prefix = PrefixGroup(3 * size + 2), prompt_of(3 * size + 2, seed=9)
+    prefix = prompt_of(3 * size + 2, seed=9)
     for member in range(5):
-        driver.add(member, [*prefix, member], 8, group=group)
+        driver.add(member, [*prefix, member], 8, batch=True)
     driver.drain()
     assert [[0, 5, 3 * size]] in driver.groups
     driver.assert_idle()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, StepWork
@@ -22,7 +22,7 @@ LEAST = 32
 
 def driver_of(stages: int = 1, max_running: int = 64, max_step_tokens: int = 1024) -> Driver:
     driver = Driver(4000 * stages, stages, max_running, max_step_tokens, costs=COSTS)
-    driver.scheduler._groups._step_tokens = 1024  # a large device: prompts are not metered
+    driver.batch_queue._step_tokens = 1024  # a large device: prompts are not metered
     return driver
 
 
@@ -32,13 +32,13 @@ def add_batch(
     """Jobs 0 … rows - 1, none of which share anything."""
     prompts = {job: prompt_of(prompt, seed=job) for job in range(rows)}
     for job, tokens in prompts.items():
-        driver.add(job, tokens, output, group=PrefixGroup(0))
+        driver.add(job, tokens, output, batch=True)
     return prompts
 
 
 def batch_tokens(batch: DecodeBatch) -> int:
     rows = zip(batch.requests, batch.lens, strict=True)
-    return sum(length for request, length in rows if request.group is not None)
+    return sum(length for request, length in rows if request.job.is_batch)
 
 
 def assert_texts(driver: Driver, prompts: dict[int, list[int]], output: int = 20) -> None:
@@ -130,7 +130,7 @@ def test_an_online_prompt_is_not_limited_and_batch_work_goes_on_beside_it() -> N
     prompts[100] = prompt_of(900, seed=100)
     driver.add(100, prompts[100], 20)
     batch = driver.step()
-    online = [n for r, n in zip(batch.requests, batch.lens, strict=True) if r.group is None]
+    online = [n for r, n in zip(batch.requests, batch.lens, strict=True) if not r.job.is_batch]
     assert online == [900]
     assert 0 < batch_tokens(batch) <= 2 * LEAST
     assert_texts(driver, prompts)
@@ -142,7 +142,7 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     its next token."""
     driver, rows = driver_of(stages, max_running=256 * stages), 200 * stages
     add_batch(driver, rows, prompt=20, output=40)
-    while driver.scheduler._groups:
+    while driver.batch_queue:
         driver.step()
     for _ in range(4):
         driver.step()
@@ -179,7 +179,7 @@ def test_no_mixed_step_is_longer_than_its_bound(stages: int, data: st.DataObject
                     driver.finish()
                 continue
             batch = driver.submitted[-1]
-            online = [row for row, request in enumerate(batch.requests) if request.group is None]
+            online = [row for row, request in enumerate(batch.requests) if not request.job.is_batch]
             prompt_rows = [row for row in online if row >= batch.num_decodes]
             work = StepWork(
                 sum(batch.lens[row] for row in online) + 2 * LEAST,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.job import Job, PrefixGroup, RefusalError
+from engine_core.job import Job, RefusalError
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
@@ -84,12 +84,12 @@ def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
     tokenized = [Tokenized(array("i", [3] * 8).tobytes())] * 1024
     assert 8 * 512 * len(tokenized) == MAX_PROMPT_SCORES
 
-    def rows(n: int, width: int | None, group: PrefixGroup | None = None) -> int:
+    def rows(n: int, width: int | None, batch: bool = False) -> int:
         params = SamplingParams(max_tokens=0, prompt_logprobs=width)
-        job = Job(b"client", GenerateJob(1, params=params, n=n), n, 0, group)
+        job = Job(b"client", GenerateJob(1, params=params, n=n, batch=batch), n, 0)
         return len(list(processor.prepare(CompiledJob(job, tokenized))[1]))
 
-    assert rows(64, 7) == rows(64, None) == rows(64, 512, PrefixGroup(0)) == 65536
+    assert rows(64, 7) == rows(64, None) == rows(64, 512, batch=True) == 65536
     assert rows(1, 511) == 1024
     for n, width in ((1, 512), (2, 256), (64, 8)):
         said = rf"8192 prompt tokens x \({width} \+ 1\) log-probabilities x {n} choices"

@@ -8,7 +8,7 @@ import pytest
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.offline import OfflineRunner, Sharing
+from server.bench.offline import OfflineRunner
 from server.daemon.run import RunningEngine
 from tests.server.fake_engine import FakeEngine
 from tests.server.support import served_model
@@ -26,5 +26,5 @@ async def fake(
             client = EngineClient(endpoint)
             await client.start()
             await client.wait_ready()
-            yield engine, OfflineRunner(RunningEngine(client, model), Sharing())
+            yield engine, OfflineRunner(RunningEngine(client, model), prefix_caching=True)
             client.close()

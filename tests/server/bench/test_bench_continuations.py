@@ -12,7 +12,7 @@ from server.bench.cases.random_prompts import offline_prompts, output_lengths
 from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, GenerationCase
 from server.bench.continuations import prompts_of
-from server.bench.offline import OfflineRunner, Sharing
+from server.bench.offline import OfflineRunner
 from tests.server.bench.test_bench_offline import ON_CPU, write_shape
 from tests.server.checkpoint_folders import LLAMA
 from tests.server.fake_engine import FakeEngine
@@ -27,37 +27,29 @@ def cases_of(*arguments: str, kept: Path) -> list[dict[str, Any]]:
     return json.loads(kept.read_bytes())["cases"]
 
 
-@pytest.mark.parametrize("groups", [True, False])
-async def test_prompts_that_share_prefixes(
-    fake: tuple[FakeEngine, OfflineRunner], groups: bool
+async def test_prompts_that_share_prefixes_are_sorted_and_of_the_batch_band(
+    fake: tuple[FakeEngine, OfflineRunner],
 ) -> None:
     engine, runner = fake
-    grouped = OfflineRunner(runner.engine, Sharing(groups=groups))
-    figures = await grouped.measure(CASES["b16"].scaled(0.01), 0)
+    figures = await runner.measure(CASES["b16"].scaled(0.01), 0)
     assert figures["requests"] == 4 * 16
-    assert ("grouping_seconds" in figures) == groups
-    assert [len(job.ids) for job in engine.received] == ([1] * 64 if groups else [64])
+    assert [(len(job.ids), job.batch) for job in engine.received] == [(64, True)]
     ids = [prompt for job in engine.received for prompt in job.ids]
-    assert sorted(ids) == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
-    if groups:
-        prefixes = [prompt[: 2000 * 4] for prompt in ids]
-        assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
+    assert ids == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
+    prefixes = [prompt[: 2000 * 4] for prompt in ids]
+    assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
 
 
-@pytest.mark.parametrize("groups", [True, False])
-async def test_without_prefix_caching_only_groups_share(
-    fake: tuple[FakeEngine, OfflineRunner], groups: bool
-) -> None:
+async def test_without_prefix_caching_none_share(fake: tuple[FakeEngine, OfflineRunner]) -> None:
     engine, runner = fake
-    alone = OfflineRunner(runner.engine, Sharing(groups=groups, prefix_caching=False))
+    alone = OfflineRunner(runner.engine, prefix_caching=False)
     await alone.measure(CASES["b16"].scaled(0.01), 0)
-    salts = [job.cache_salt for job in engine.received]
-    assert len(salts) == 64
-    assert len(set(salts)) == (4 if groups else 64)
+    salts = {job.cache_salt for job in engine.received}
+    assert len(salts) == len(engine.received) == 64
     assert "" not in salts
     # Prompts of other cases share nothing: they are submitted as always.
     await alone.measure(CASES["rand"].scaled(0.05), 0)
-    assert [job.cache_salt for job in engine.received[64:]] == ["", ""]
+    assert [(job.cache_salt, job.batch) for job in engine.received[64:]] == [("", False)] * 2
 
 
 def test_rows_that_end_by_a_stop_token() -> None:
@@ -97,14 +89,10 @@ def test_nested_prefixes() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        (),
-        pytest.param(("--no-groups",), marks=pytest.mark.long),
-        pytest.param(("--no-prefix-caching",), marks=pytest.mark.long),
-    ],
+    ("flags", "saved"),
+    [((), 2000), pytest.param(("--no-prefix-caching",), 0, marks=pytest.mark.long)],
 )
-def test_what_is_saved(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_is_saved(flags: tuple[str, ...], saved: int, tmp_path: Path) -> None:
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
     arguments = ["--case", "degree-1", "degree-4", "--scale", "0.0005", *flags]
     # A whole block of the cache is smaller than what is left of a prefix.
@@ -112,9 +100,6 @@ def test_what_is_saved(flags: tuple[str, ...], tmp_path: Path) -> None:
     alone, four = cases_of(*arguments, kept=tmp_path / "out.json")
     assert alone["figures"]["requests"] == 4
     assert alone["figures"]["saved_share"] == 0
-    assert ("grouping_seconds" in alone["figures"]) == (flags != ("--no-groups",))
-    whole_blocks = 2000 // 128 * 128
-    saved = whole_blocks if flags == ("--no-groups",) else 2000
     assert four["figures"]["saved_share"] == pytest.approx(3 * saved / (4 * 2200))
 
 
@@ -146,9 +131,7 @@ def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
     ("flags", "saved"),
     [
         ((), 200),
-        (("--no-groups",), 192),
-        (("--no-prefix-caching",), 200),
-        (("--no-groups", "--no-prefix-caching"), 0),
+        (("--no-prefix-caching",), 0),
     ],
 )
 def test_documents_of_one_query(flags: tuple[str, ...], saved: int, tmp_path: Path) -> None:
@@ -167,7 +150,7 @@ async def test_a_job_for_each_way_to_sample(fake: tuple[FakeEngine, OfflineRunne
     engine, runner = fake
     engine.script.tokens = [5]
     case = CASES["degree-4"].scaled(0.0005)
-    await OfflineRunner(runner.engine, Sharing(groups=False)).measure(case, 0)
+    await runner.measure(case, 0)
     (job,) = engine.received
     assert isinstance(job, GenerateJob)
     assert (len(job.ids), job.params.max_tokens, job.params.ignore_eos) == (4, 100, True)

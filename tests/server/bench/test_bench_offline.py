@@ -13,7 +13,7 @@ from engine_core.messages import Failed
 from server import cli
 from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
-from server.bench.offline import OfflineRunner, Sharing, offline_runner
+from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.results.measurement import BenchError
 from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
@@ -71,10 +71,10 @@ def test_cases_of_a_pipeline_on_one_engine(
     starts: list[Path] = []
 
     def counted(
-        options: EngineOptions, sharing: Sharing, folder: Path, case: OfflineCase
+        options: EngineOptions, prefix_caching: bool, folder: Path, case: OfflineCase
     ) -> AbstractAsyncContextManager[OfflineRunner]:
         starts.append(folder)
-        return offline_runner(options, sharing, folder, case)
+        return offline_runner(options, prefix_caching, folder, case)
 
     monkeypatch.setattr("server.bench.commands.offline_runner", counted)
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})

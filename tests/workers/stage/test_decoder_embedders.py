@@ -85,7 +85,7 @@ def test_items_of_a_grouped_job_share_to_the_token(
     shared = " ".join(f"w{number}" for number in range(5, 42))
     texts = [f"{shared} w{number} w3" for number in range(50, 60)] + ["w5", "w6 w7"]
     before = cached_tokens(engine)
-    (vectors,) = answers(engine, [EncodeJob(1, texts=texts, grouped=True)]).values()
+    (vectors,) = answers(engine, [EncodeJob(1, texts=texts, batch=True)]).values()
     assert off_by(vectors, reference.encode(texts)) < TOLERANCE
     assert cached_tokens(engine) - before == 9 * 37
     assert idle(engine)

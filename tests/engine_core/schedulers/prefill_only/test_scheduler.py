@@ -53,11 +53,11 @@ class Steps:
         lens: list[int],
         priority: int = 0,
         *,
-        grouped: bool = False,
+        batch: bool = False,
         key: KeyShare = NO_KEY,
     ) -> None:
         items = [b""] * len(lens)
-        message = EncodeJob(job_id, ids=items, priority=priority, grouped=grouped, key=key)
+        message = EncodeJob(job_id, ids=items, priority=priority, batch=batch, key=key)
         job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
         tokens = np.zeros(sum(lens), np.int32)
         rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))

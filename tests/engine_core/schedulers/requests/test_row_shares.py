@@ -176,7 +176,8 @@ def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps(shared: 
     longest = STEP_SECONDS + (32 + 8) * costs.token
     assert max(driver.costs.seconds(batch.work) for batch in others) <= longest
     assert all(1 in in_it for in_it in jobs)
-    assert driver.scheduler.usage().cached_tokens == 49 * shared
+    # Some own parts begin alike by chance.
+    assert 49 * shared <= driver.scheduler.usage().cached_tokens <= 49 * (shared + 1)
     driver.assert_idle()
 
 

@@ -1,6 +1,5 @@
-"""How rows of groups are scheduled: what begins first, and how full steps are."""
+"""How rows of the batch band are scheduled: what begins first, and how full steps are."""
 
-from engine_core.job import PrefixGroup
 from engine_core.schedulers.batches import DecodeBatch
 from tests.engine_core.driver import Driver, prompt_of
 
@@ -8,13 +7,13 @@ _ROWS, _OWN, _OUTPUT = 640, 10, 12
 _DEGREE, _PREFIX = 8, 40
 
 
-def job_of_groups(driver: Driver) -> None:
-    """640 rows in groups of 8: 40 + 10 prompt tokens, 12 of output."""
+def many_that_share(driver: Driver) -> None:
+    """640 rows, of which 8 each share a prefix: 40 + 10 prompt tokens, 12 of output."""
     for number in range(_ROWS // _DEGREE):
-        group, prefix = PrefixGroup(_PREFIX), prompt_of(_PREFIX, seed=number)
+        prefix = prompt_of(_PREFIX, seed=number)
         for member in range(_DEGREE):
             own = prompt_of(_OWN, seed=1000 + number * _DEGREE + member)
-            driver.add(number * _DEGREE + member, prefix + own, _OUTPUT, group=group)
+            driver.add(number * _DEGREE + member, prefix + own, _OUTPUT, batch=True)
 
 
 def decodes_only(batch: DecodeBatch) -> bool:
@@ -25,12 +24,12 @@ def test_no_step_only_decodes_while_a_prompt_could_run() -> None:
     """And from the first end to the last beginning, steps compute as much as keeps the balance."""
     slots = 32
     driver = Driver(num_blocks=4000, max_running=slots, max_step_tokens=512, steps_ahead=0)
-    driver.scheduler._groups._step_tokens = 64  # a small device: it is busy with fewer tokens
-    job_of_groups(driver)
+    driver.batch_queue._step_tokens = 64  # a small device: it is busy with fewer tokens
+    many_that_share(driver)
     full: list[int] = []
     while driver.submit():
         scheduler, batch = driver.scheduler, driver.submitted[-1]
-        if len(scheduler._groups):
+        if len(driver.batch_queue):
             assert not decodes_only(batch) or not scheduler._running.free_slots
             full.append(batch.num_tokens)
         driver.finish()
@@ -45,8 +44,8 @@ def test_prompts_are_spread_over_the_steps() -> None:
     """No step takes much more of them than the balance asks for: decodes never wait for long."""
     slots = 32
     driver = Driver(num_blocks=4000, max_running=slots, max_step_tokens=512, steps_ahead=0)
-    driver.scheduler._groups._step_tokens = 64
-    job_of_groups(driver)
+    driver.batch_queue._step_tokens = 64
+    many_that_share(driver)
     driver.drain()
     computed = (_PREFIX + _DEGREE * _OWN) / _DEGREE
     quota = max(1.25 * slots * computed / _OUTPUT, 64) + 1
@@ -54,23 +53,22 @@ def test_prompts_are_spread_over_the_steps() -> None:
 
 
 def test_the_largest_share_of_decoding_begins_first() -> None:
-    driver = Driver(num_blocks=400, max_running=2)
-    lone, many, short = PrefixGroup(20), PrefixGroup(20), PrefixGroup(20)
-    driver.add(0, prompt_of(21, seed=1), 4, group=lone)
+    driver = Driver(num_blocks=400, max_running=2, block_size=32)
+    driver.add(0, prompt_of(21, seed=1), 4, batch=True)
     for number in (1, 2, 3):
-        driver.add(number, [*prompt_of(20, seed=2), number], 4, group=many)
-    driver.add(4, prompt_of(21, seed=3), 2, group=short)
+        driver.add(number, [*prompt_of(20, seed=2), number], 4, batch=True)
+    driver.add(4, prompt_of(21, seed=3), 2, batch=True)
     driver.drain()
     begun = [job.message.id for batch in driver.submitted for job in batch.begun]
-    assert begun == [1, 0, 2, 3, 4], "while 1 leads, the next group begins"
+    assert begun == [1, 0, 2, 3, 4], "while 1 computes what they share, the next run begins"
 
 
 def test_outputs_are_expected_as_long_as_those_that_have_finished() -> None:
     driver = Driver(num_blocks=400, max_running=1)
-    lengths = driver.scheduler._groups._lengths
+    lengths = driver.batch_queue._lengths
     assert lengths.mean is None
     for number in range(3):
-        driver.add(number, prompt_of(5, seed=number), number + 1, group=PrefixGroup(4))
+        driver.add(number, prompt_of(5, seed=number), number + 1, batch=True)
     driver.drain()
     assert lengths.mean == 2
 
@@ -79,16 +77,16 @@ def test_a_row_begins_only_if_the_cache_holds_what_all_are_expected_to_need() ->
     """So none is preempted, though the prompts alone would fit many times."""
     driver = Driver(num_blocks=24, max_running=16)
     for number in range(12):
-        driver.add(number, prompt_of(4, seed=number), 20, group=PrefixGroup(0))
+        driver.add(number, prompt_of(4, seed=number), 20, batch=True)
     driver.drain()
     assert driver.scheduler.usage().preemptions == 0
     assert max(len(batch.requests) for batch in driver.submitted) == 4
     driver.assert_idle()
 
 
-def test_online_prompts_go_before_those_of_groups_that_have_begun() -> None:
+def test_online_prompts_go_before_those_of_the_batch_that_have_begun() -> None:
     driver = Driver(num_blocks=400, max_step_tokens=8)
-    driver.add(0, prompt_of(60), 2, group=PrefixGroup(30))
+    driver.add(0, prompt_of(60), 2, batch=True)
     driver.submit()
     driver.add(1, prompt_of(8, seed=5), 2)
     driver.submit()

@@ -1,18 +1,18 @@
-"""Random trees of prompts in groups: whatever happens, each row gets the text that it would get
-alone, and no block is lost."""
+"""Random trees of prompts, in the batch band and alone: whatever happens, each row gets the text
+that it would get alone, and no block is lost."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job, PrefixGroup
+from engine_core.job import Job
 from engine_core.schedulers.cost_model import Coefficients
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
 _STOPS = frozenset({7, 11})
 _SLOW = Coefficients(step=5e-3, token=1.5e-3, attended=1e-5, context=1e-5)
-"""Beside other requests, a step holds about nine tokens of the batch class."""
+"""Beside other requests, a step holds about nine tokens of the batch band."""
 
 
 def _trees(data: st.DataObject) -> list[tuple[list[int], list[list[int]]]]:
@@ -42,21 +42,27 @@ def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) ->
         steps_ahead=data.draw(st.integers(0, 1), "ahead"),
         costs=data.draw(st.sampled_from([None, _SLOW]), "costs"),
     )
-    waiting: list[tuple[PrefixGroup | None, list[int]]] = []
+    waiting: list[tuple[bool, list[int]]] = []
     for prefix, owns in _trees(data):
-        group = PrefixGroup(len(prefix))
-        waiting += [(group, prefix + own) for own in owns]
+        waiting += [(True, prefix + own) for own in owns]
     alone = data.draw(st.lists(st.integers(1, 40), max_size=3), "alone")
-    waiting += [(None, prompt_of(size, 3)) for size in alone]
+    waiting += [(False, prompt_of(size, 3)) for size in alone]
     order = data.draw(st.permutations(range(len(waiting))), "order")
     expected: dict[int, list[int]] = {}
     jobs: dict[int, Job] = {}
     aborted: set[int] = set()
     for number in order:
-        group, prompt = waiting[number]
+        batch, prompt = waiting[number]
         tokens = data.draw(st.sampled_from([1, 2, 9, 14]), "max_tokens")
         expected[number] = reference(prompt, tokens, _STOPS)
-        jobs[number] = driver.add(number, prompt, tokens, group=group, eos_token_ids=_STOPS)
+        jobs[number] = driver.add(
+            number,
+            prompt,
+            tokens,
+            batch=batch,
+            key=data.draw(st.integers(0, 2), "key"),
+            eos_token_ids=_STOPS,
+        )
         for _ in range(data.draw(st.integers(0, 3), "steps")):
             if not driver.submit() and driver.batches:
                 driver.finish()

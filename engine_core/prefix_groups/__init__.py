@@ -1,1 +1,0 @@
-"""Which prompts begin alike: each prefix that a group shares is computed once."""

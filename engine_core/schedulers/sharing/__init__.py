@@ -1,0 +1,1 @@
+"""What requests share: blocks found by their tokens, and prompts that others compute."""

@@ -1,0 +1,127 @@
+"""Prompts that are being computed, and who waits to share them instead of computing them again."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import count
+from typing import Final
+
+from engine_core.schedulers.cost_model import CostModel
+from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.sharing.cached_prefix import cached_prefix, scope_of
+from engine_core.schedulers.sharing.child_blocks import common_tokens
+
+LEAST_SHARED: Final = 16
+"""Tokens that are worth waiting for what others compute."""
+
+
+class PromptsInProgress:
+    """The prompts of running requests that are not all computed, sorted by their tokens for each
+    salt: the one that begins like a newcomer's for longest is beside its place.
+
+    Rows of one job, and of the batch band, wait until what they share is computed. Any other row
+    does so where that saves more tokens than a step computes in its fixed time, and for one step.
+    """
+
+    def __init__(self, kv: KVCacheManager, costs: CostModel) -> None:
+        self._kv, self._costs = kv, costs
+        self._numbers = count()
+        self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
+        self._entries: dict[Request, tuple[bytes, int, Request]] = {}
+        self._waiting: dict[Request, dict[Request, int]] = {}
+        self._leaders: dict[Request, Request] = {}
+        self._for_one_step: dict[Request, int] = {}
+
+    def begin(self, request: Request) -> None:
+        """Its known tokens are computed from now on."""
+        if len(request.tokens) - request.submitted < LEAST_SHARED:
+            return
+        entry = self._entries[request] = (request.tokens.tobytes(), next(self._numbers), request)
+        insort(self._sorted.setdefault(request.salt, []), entry)
+
+    def holds(self, request: Request, step: int) -> bool:
+        """Whether a request whose turn has come, with this step, waits. Then `computed`,
+        `step_over` or `leave` returns it."""
+        leader, shared = self._most_shared(request)
+        if leader is None or shared < LEAST_SHARED:
+            return False
+        is_related = _is_related(request, leader)
+        least = LEAST_SHARED if is_related else max(LEAST_SHARED, self._tokens_of_a_step())
+        if not is_related and request.has_waited:
+            return False
+        if shared - cached_prefix(self._kv, request).length < least:
+            return False
+        self._waiting.setdefault(leader, {})[request] = shared
+        self._leaders[request] = leader
+        if not is_related:
+            request.has_waited = True
+            self._for_one_step[request] = step
+        return True
+
+    def computed(self, request: Request, stop: int) -> Iterator[Request]:
+        """The positions of a running request before `stop` are computed. Yields who waited for no
+        more, the last one first."""
+        if stop >= request.resident_from:
+            yield from self.leave(request)
+            return
+        waiting = self._waiting.get(request, {})
+        yield from self._released([each for each, shared in waiting.items() if shared <= stop])
+
+    def step_over(self, step: int) -> Iterator[Request]:
+        """A step is computed. Yields who waited only for that."""
+        return self._released([each for each, at in self._for_one_step.items() if at <= step])
+
+    def leave(self, request: Request) -> Iterator[Request]:
+        """Nothing of a request is computed any more. Yields who waited for it, the last first."""
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            own = self._sorted[request.salt]
+            del own[bisect_left(own, entry)]
+            if not own:
+                del self._sorted[request.salt]
+        return self._released(list(self._waiting.get(request, {})))
+
+    def forget(self, request: Request) -> None:
+        """It has ended while it waited, or waits no more."""
+        self._for_one_step.pop(request, None)
+        leader = self._leaders.pop(request, None)
+        if leader is not None:
+            waiting = self._waiting[leader]
+            del waiting[request]
+            if not waiting:
+                del self._waiting[leader]
+
+    def _released(self, requests: list[Request]) -> Iterator[Request]:
+        for request in reversed(requests):
+            self.forget(request)
+            yield request
+
+    def _most_shared(self, request: Request) -> tuple[Request | None, int]:
+        """The prompt in progress with which it can share most, and how many tokens."""
+        own = self._sorted.get(request.salt)
+        if own is None or request.awaits_scores:
+            return None, 0
+        tokens = request.tokens[:-1].tobytes()
+        place = bisect_left(own, (tokens,))
+        return max(
+            (
+                (leader, self._shareable(request, leader, common_tokens(prompt, tokens)))
+                for prompt, _, leader in own[max(0, place - 1) : place + 1]
+            ),
+            key=lambda found: found[1],
+        )
+
+    def _shareable(self, request: Request, leader: Request, common: int) -> int:
+        """Of tokens that both begin with: whole blocks only, where nobody may copy parts."""
+        scope = scope_of(request.job)
+        if scope is not None and scope == scope_of(leader.job):
+            return common
+        return common - common % self._kv.block_size
+
+    def _tokens_of_a_step(self) -> float:
+        step, token, _, _ = self._costs.coefficients
+        return step / token
+
+
+def _is_related(request: Request, leader: Request) -> bool:
+    return request.job is leader.job or (request.job.is_batch and leader.job.is_batch)
