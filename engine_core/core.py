@@ -19,10 +19,11 @@ import msgspec
 from engine_core.admission.budget import Budget
 from engine_core.admission.group_jobs import jobs_of
 from engine_core.admission.queue_bound import QueueBound
+from engine_core.admission.refusal import RefusalError
 from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.job import Job, JobKey, PrefixGroup, RefusalError, is_of_batch_class
+from engine_core.job import Job, JobKey, PrefixGroup, is_of_batch_class
 from engine_core.messages import (
     Abort,
     EncodeJob,

@@ -3,8 +3,9 @@
 A job's rows beyond what it may count are made when others of it have ended.
 """
 
+from engine_core.admission.refusal import RefusalError
 from engine_core.admission.shared_bound import SharedBound
-from engine_core.job import Job, PrefixGroup, RefusalError
+from engine_core.job import Job, PrefixGroup
 from engine_core.messages import EncodeJob, GenerateJob
 
 

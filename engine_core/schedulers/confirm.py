@@ -5,7 +5,7 @@ from itertools import repeat
 
 import numpy as np
 
-from engine_core.job import RefusalError
+from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch

@@ -4,7 +4,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from engine_core.job import RefusalError
+from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows

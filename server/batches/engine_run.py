@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.admission.refusal import RefusalError
+from engine_core.client.pending_jobs import GenerateStream
 from server.batches.base import Put
 from server.batches.bundles import Bundle, Row, bundles, cut, may_share
 from server.batches.posting import failure
@@ -88,7 +89,7 @@ class EngineRun:
                 n=rows[0].plan.width,
                 cache_salt=rows[0].plan.cache_salt,
             )
-        except EngineError as error:
+        except RefusalError as error:
             raise JobStoppedError(error.message) from None
         for row, stream in zip(rows, streams, strict=True):
             tasks.create_task(self._follow(row, lambda stream=stream: _accepted(stream)))
@@ -112,12 +113,12 @@ class EngineRun:
                 try:
                     self._put(row.index, await self._generated(row, await begin()))
                     return
-                except EngineError as error:
+                except RefusalError as error:
                     if error.code != "overloaded":
                         raise
                     await asyncio.sleep(error.retry_after or _SECONDS)
                 begin = lambda: self._alone(row)  # noqa: E731
-        except EngineError as error:
+        except RefusalError as error:
             failed = failure(error.code, error.message, error.param)
             if isinstance(failed, JobStoppedError):
                 raise failed from None

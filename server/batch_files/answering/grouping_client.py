@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import NO_OPTIONS, JobOptions
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -154,7 +155,7 @@ class GroupingClient(EngineClient):
                 n=first.width,
                 cache_salt=first.cache_salt,
             )
-        except EngineError as error:
+        except RefusalError as error:
             for prompt in part.rows:
                 if not prompt.stream.done():
                     prompt.stream.set_exception(error)

@@ -16,11 +16,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from engine_core.admission.refusal import RefusalError
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.messages import (
     Abort,
@@ -125,7 +125,7 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
         stream = await asyncio.wait_for(call, PATIENCE)
         assert await stream.next() == rows
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await stream.next()
         assert raised.value.code == "row_failed"
         assert not client.dead
@@ -144,14 +144,14 @@ async def test_each_job_of_a_group_has_a_stream_and_its_own_end(tmp_path: Path) 
         failed = Failed(one.id, "context_length_exceeded", "too long")
         row = RowOutput(two.id, 0, 5, "stop")
         await script.send(Outputs(accepted=[Accepted(two.id, [2])], rows=[row], failed=[failed]))
-        with pytest.raises(EngineError, match="too long"):
+        with pytest.raises(RefusalError, match="too long"):
             await asyncio.wait_for(first.next(), PATIENCE)
         assert await asyncio.wait_for(second.next(), PATIENCE) == [row]
         assert second.prompt_tokens == [2]
 
 
-async def refused(client: EngineClient, priority: int = 0) -> EngineError:
-    with pytest.raises(EngineError) as raised:
+async def refused(client: EngineClient, priority: int = 0) -> RefusalError:
+    with pytest.raises(RefusalError) as raised:
         await asyncio.wait_for(
             client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=priority)), 5
         )
@@ -195,7 +195,7 @@ def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
     """An hour later no job is refused because another has not been answered yet."""
     now = 0.0
     queue = CircuitBreaker(lambda: now)
-    queue.refused(0, EngineError("overloaded", "full", retry_after=31.0))
+    queue.refused(0, RefusalError("overloaded", "full", retry_after=31.0))
     now = 0.51
     assert not queue.probe(0)
     assert not queue.probe(0)
@@ -205,9 +205,9 @@ def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None
     now = 0.0
     queue = CircuitBreaker(lambda: now)
     assert not queue.probe(0)
-    queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
+    queue.refused(0, RefusalError("overloaded", "full", retry_after=0.4))
     for moment in (0.021, 0.042):
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             queue.probe(0)
         now = moment
         assert queue.probe(0)
@@ -220,7 +220,7 @@ async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a", "b"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await asyncio.wait_for(call, PATIENCE)
         assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
 
@@ -259,9 +259,9 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
     async with connected(tmp_path) as (client, script):
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
-        client.abort_all(EngineError("draining", "shutting down"))
+        client.abort_all(RefusalError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
-            with pytest.raises(EngineError) as raised:
+            with pytest.raises(RefusalError) as raised:
                 await asyncio.wait_for(asked, PATIENCE)
             assert raised.value.code == "draining"
         assert await script.receive() == Abort([job.id])
@@ -272,7 +272,7 @@ async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await asyncio.wait_for(call, PATIENCE)
         assert client.dead
 
@@ -303,13 +303,13 @@ async def test_a_killed_engine_fails_every_job_at_once(tmp_path: Path) -> None:
         for _ in range(2):
             await engine.stdout.readline()
         os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await asyncio.wait_for(call, PATIENCE)
         assert raised.value.code == "engine_dead"
         assert client.dead
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await client.generate(SamplingParams(), texts=["a"])
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await client.wait_ready()
     finally:
         client.close()
