@@ -19,10 +19,9 @@ import msgspec
 from engine_core.admission.budget import Budget
 from engine_core.admission.group_jobs import jobs_of
 from engine_core.admission.queue_bound import QueueBound
-from engine_core.admission.refusal import RefusalError
-from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
+from engine_core.executor.cadence import Cadence
 from engine_core.job import Job, JobKey, PrefixGroup, is_of_batch_class
 from engine_core.messages import (
     Abort,
@@ -36,6 +35,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer

@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from engine_core.admission.refusal import ErrorCode
 from engine_core.engine_state import Beat
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job_timing import JobTiming
+from engine_core.refusal import ErrorCode
 from engine_core.traced_steps import Trace
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutput
+from engine_core.refusal import RefusalError
 
 
 class Outbox:

@@ -20,7 +20,7 @@ The errors of the project, by the moment at which they end something:
         StreamCounterError          workers.links.stream_counters
         WorkerLostError             engine_core.executor.base
     a request
-        RefusalError                engine_core.admission.refusal: an answer, by the table below
+        RefusalError                engine_core.refusal       an answer, by the table below
 """
 
 import math
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.admission.refusal import ErrorCode, RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 
 
 class ErrorKind(NamedTuple):

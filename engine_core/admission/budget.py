@@ -3,10 +3,10 @@
 A job's rows beyond what it may count are made when others of it have ended.
 """
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.admission.shared_bound import SharedBound
 from engine_core.job import Job, PrefixGroup
 from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
 
 
 class Budget:

@@ -6,7 +6,7 @@ Such a refusal costs the engine nothing: an overloaded engine has the least time
 import time
 from collections.abc import Callable
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 
 _SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
 """How long a refusal holds: this share of the expected wait, and at most this many seconds. A queue

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.pending_jobs import FloatArray, IntArray, Outcome, PendingJob
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
@@ -19,6 +18,7 @@ from engine_core.messages import (
     SparseVectors,
     TokenStates,
 )
+from engine_core.refusal import RefusalError
 
 MAX_STATE_NUMBERS = 1 << 22
 """Numbers in the answer to a job that requests token states: as text, some 80 MB."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
 from engine_core.client.job_options import NO_OPTIONS, JobOptions
@@ -29,6 +28,7 @@ from engine_core.messages import (
     ResetCache,
     SamplingParams,
 )
+from engine_core.refusal import RefusalError
 from engine_core.transport import AsyncDealer
 
 

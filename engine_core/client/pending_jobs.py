@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.job_timing import JobTiming
 from engine_core.messages import Abort, Accepted, EndRow, RowOutput
+from engine_core.refusal import RefusalError
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]

@@ -9,12 +9,12 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import Grammar, GrammarKind
+from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
 from engine_core.tokenization.tokenized import Tokenized
 

@@ -6,11 +6,11 @@ import weakref
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS

@@ -5,7 +5,7 @@ import time
 import msgspec
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.http.body import Body
 from server.http.openapi import operation

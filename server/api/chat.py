@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, UnsetType
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.generation.chat.chat_choices import ChatFormat
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions

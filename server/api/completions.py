@@ -9,8 +9,8 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UnsetType
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import SamplingParams
+from engine_core.refusal import RefusalError
 from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan

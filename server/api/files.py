@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from msgspec import UNSET
 from starlette.responses import FileResponse
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of

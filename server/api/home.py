@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.http.openapi import operation
 from server.schemas.status import Home
 from server.service.endpoint import Endpoint, Operation

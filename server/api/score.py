@@ -2,7 +2,7 @@
 
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.encoding.relevance import Pairs, checked_instruction, relevance
 from server.encoding.row_names import item_names
 from server.http.body import Body

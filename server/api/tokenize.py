@@ -5,7 +5,7 @@ from typing import get_args
 from fastapi import Request, Response
 from msgspec import UNSET
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.generation.chat.chat_prompt import chat_prompt

@@ -9,7 +9,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from engine_core.admission.refusal import ErrorCode, RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 from server import __version__
 from server.app.endpoints import routes
 from server.errors import INTERNAL

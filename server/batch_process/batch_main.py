@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import RETRY_S, BatchRunner

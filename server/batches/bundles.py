@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.prefix_groups.find_groups import find_groups
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.generation.plan import GenerationPlan
 from server.schemas.completions import CompletionRequest

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.pending_jobs import GenerateStream
+from engine_core.refusal import RefusalError
 from server.batches.base import Put
 from server.batches.bundles import Bundle, Row, bundles, cut, may_share
 from server.batches.posting import failure

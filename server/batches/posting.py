@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
 

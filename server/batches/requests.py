@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.batches.results import Generated, RequestError
 from server.http.body import Body
 from server.schemas.common import CompletionUsage

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 import uvloop
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.bench.cases.dummy_models import shape_folder
 from server.bench.cases.workloads import Case, HTTPCase, OfflineCase, Shape
 from server.bench.load.http_client import Address

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.bench.results.measurement import BenchError
 from server.first_error import first_error
 

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 
 _UNCOUNTED = 16 << 10
 """Bytes of each body. So slow large bodies never stand in the way of a usual request; connections

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import CohereChatRequest, CohereJson
 from server.schemas.response_format import JsonObject, ResponseFormat

@@ -3,7 +3,7 @@
 import msgspec
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
 from server.cohere.chat_answer import CohereAnswer
 from server.cohere.chat_translation import as_chat_request, in_cohere_words

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.row_names import item_names, renamed
 from server.schemas.cohere.embed_request import CohereEmbedRequest

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name

@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.row_names import renamed
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage

@@ -5,7 +5,6 @@ from itertools import chain
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import (
     EncodedScores,
     EncodedVectors,
@@ -15,6 +14,7 @@ from engine_core.client.encode_calls import (
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.encode import Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.similarity import similarity

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.schemas.embeddings import INPUT_TYPES
 from server.service.registry import Model

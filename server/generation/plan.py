@@ -2,8 +2,8 @@
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import SamplingParams, Tokenization
+from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids
 from server.service.registry import Model

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Grammar, GrammarKind
+from engine_core.refusal import RefusalError
 from server.schemas.response_format import (
     MAX_GRAMMAR_CHARS,
     JsonObject,

@@ -4,8 +4,8 @@ from array import array
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import SamplingParams
+from engine_core.refusal import RefusalError
 from server.generation.requested_grammar import grammar_of
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions

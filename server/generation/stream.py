@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
 from server.http.sse import DONE, event

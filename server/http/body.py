@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
 from server.http.derived_structs import derived

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.errors import ERRORS, error_body, error_headers
 from server.http.incoming import has_come
 from server.metrics.request_record import RequestRecord

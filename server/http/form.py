@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.echoed import shortened
 from server.http.body import check_encoding
 from server.http.incoming import incoming, length_of

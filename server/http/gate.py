@@ -14,7 +14,7 @@ import time
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, note_error

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.body_limits.reading_budget import BodyBytes
 from server.http.disconnect import ClientLeftError
 from server.service.service import service_of

@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.msgspec_faults import fault_of
 
 Query = TypeVar("Query", bound=msgspec.Struct)

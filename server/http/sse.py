@@ -7,7 +7,7 @@ from typing import Self
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.errors import INTERNAL, error_body
 from server.http.disconnect import CancelOnDisconnect, ClientLeftError
 from server.http.error_answer import note_error

@@ -8,8 +8,8 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 from starlette.requests import Request
 
-from engine_core.admission.refusal import ErrorCode
 from engine_core.job_timing import JobTiming
+from engine_core.refusal import ErrorCode
 from server.keys.client_keys import ANYBODY, ClientKey
 from server.schemas.common import FinishReason
 

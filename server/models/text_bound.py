@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 
 _GROWN_BYTES = 128 << 20

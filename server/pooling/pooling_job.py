@@ -6,10 +6,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import CallKind, Encoded, ScoresCall, StatesCall, VectorsCall
 from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
 from server.encoding.label_scores import label_scores

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 
 Value = TypeVar("Value")
 

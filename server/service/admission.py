@@ -20,8 +20,8 @@ from typing import Self
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.admission.shared_bound import InFlight, SharedBound
+from engine_core.refusal import RefusalError
 from server.settings.server_config import Limits
 
 _KEYS_AT_LEAST = 2

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 
 _NUMBER_BYTES = 64
 """What one takes in an answer, with its token's name, about."""

@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.service.registry import Model
 
 

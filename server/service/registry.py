@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.engine_client import EngineClient
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.echoed import quoted
 from server.models.text_bound import TextBound

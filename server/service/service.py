@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.access_log.access_log import AccessLog
 from server.body_limits.decoding_turns import DecodingTurns
 from server.body_limits.reading_budget import ReadingBudget

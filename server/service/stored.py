@@ -8,7 +8,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.metrics.request_record import record_of
 from server.service.service import service_of

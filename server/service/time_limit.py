@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.metrics.request_record import RequestRecord
 from server.settings.server_config import Limits
 

@@ -1,7 +1,7 @@
 """`truncate_prompt_tokens`: the length to which a request's prompts or texts are cut."""
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 
 _FIELD = "truncate_prompt_tokens"
 

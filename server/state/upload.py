@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.sync_folder import draft_of
 
 _CHUNK = 1 << 20

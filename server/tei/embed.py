@@ -7,7 +7,6 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import (
     AnswerT,
     CallKind,
@@ -17,6 +16,7 @@ from engine_core.client.encode_calls import (
 )
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
+from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode

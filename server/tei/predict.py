@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
 from server.encoding.encode import Query, encode
 from server.encoding.label_scores import probabilities

@@ -3,9 +3,9 @@
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.api.rerank import RERANK, answer_reranking, rerank_body
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance

@@ -8,7 +8,7 @@ from typing import ParamSpec
 import msgspec
 from fastapi import Response
 
-from engine_core.admission.refusal import ErrorCode, RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 from server.http.error_answer import ErrorAnswer
 from server.schemas.tei import TEIError, TEIErrorType
 

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.api.tokenize import ALL_TASKS, DETOKENIZE, answer_tokenization, tokenize_body
 from server.encoding.text_prompts import text_prompt

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.pending_jobs import Outcome
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.refusal import RefusalError
 from server.templates.protocol import Answer
 
 # What may wait for one template in one API process. A usual conversation takes a millisecond.

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.refusal import RefusalError
 from server.lasting_task import lasting_task
 from server.templates.process_handle import ProcessEndedError, ProcessHandle
 from server.templates.protocol import (

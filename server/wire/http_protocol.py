@@ -8,7 +8,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.metrics.request_record import RequestRecord
 from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10

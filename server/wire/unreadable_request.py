@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.http.error_answer import ErrorAnswer
 from server.metrics.request_record import RequestRecord
 

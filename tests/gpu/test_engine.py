@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import Grammar, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.daemon.daemon import StartError
 from server.daemon.run import running_engine
 from server.models.devices import DeviceError

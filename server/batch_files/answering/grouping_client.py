@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.encode_calls import AnswerT, CallKind
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import NO_OPTIONS, JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batch_files.answering.arrivals import Arrivals
 from server.batches.bundles import Bundle, bundles, cut, ids_of

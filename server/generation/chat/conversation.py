@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.schemas.field_names import name_and_value

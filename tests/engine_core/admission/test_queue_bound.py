@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine_core.admission.queue_bound import QueueBound
-from engine_core.admission.refusal import RefusalError
 from engine_core.engine_state import Beat
 from engine_core.messages import Abort, Failed, Hello
+from engine_core.refusal import RefusalError
 from tests.engine_core.timed_worker import TimedEngine, always
 from workers.contract.messages import StepInput
 

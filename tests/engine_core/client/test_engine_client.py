@@ -16,7 +16,6 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
@@ -38,6 +37,7 @@ from engine_core.messages import (
     SamplingParams,
     ToCore,
 )
+from engine_core.refusal import RefusalError
 from tests.patience import PATIENCE
 
 INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client import encode_calls
 from engine_core.client.encode_calls import SparseCall
 from engine_core.job import Job
@@ -21,6 +20,7 @@ from engine_core.messages import (
     SparseVectors,
 )
 from engine_core.outbox import Outbox
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.workflows import workflow_for

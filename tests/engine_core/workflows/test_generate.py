@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.job import Job, PrefixGroup
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized

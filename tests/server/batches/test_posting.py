@@ -3,7 +3,7 @@ import asyncio
 import msgspec
 import pytest
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.batches.base import all_of
 from server.batches.posting import NOT_OURS, Exchange, Reply, in_one_line, post, settled
 from server.batches.results import JobStoppedError, RequestError

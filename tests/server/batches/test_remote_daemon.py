@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from engine_core.admission.refusal import ErrorCode, RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 from server.batches import BatchLLM
 from server.batches.posting import MAX_ANSWER_BYTES
 from server.batches.results import JobStoppedError, RequestError

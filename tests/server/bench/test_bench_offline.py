@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.messages import Failed
+from engine_core.refusal import RefusalError
 from server import cli
 from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase

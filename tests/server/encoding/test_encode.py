@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.engine_client import EngineClient
 from engine_core.job import Job
 from engine_core.messages import EncodeJob
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from server.encoding.encode import texts_cut_to

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import server.api
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.http.body import Body
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from starlette.types import Message
 
-from engine_core.admission.refusal import ErrorCode, RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 from server.errors import ERRORS, error_body, error_headers
 from server.http.error_answer import ErrorAnswer
 from server.metrics.request_record import RequestRecord

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.http.disconnect import ClientLeftError
 from server.http.gate import Gate
 from server.http.route_table import RouteTable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from server.models.text_bound import TextBound

@@ -13,7 +13,7 @@ import server.api
 import server.cohere
 import server.pooling
 import server.tei
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.http.body import Body
 from server.schemas.known_options import KnownOption, known_options
 

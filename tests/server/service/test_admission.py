@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.service.admission import Admission, Ticket, limits_per_process
 from server.settings.server_config import Limits
 

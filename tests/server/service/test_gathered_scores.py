@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.service.gathered_scores import GatheredScores
 
 MOST = 1000

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.admission.refusal import RefusalError
+from engine_core.refusal import RefusalError
 from server.state.upload import Upload, UploadBounds
 
 BOUNDS = UploadBounds(max_bytes=10, max_lines=2, left_bytes=8)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from benchmarks.daemon.process_stats import cpu_seconds
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.refusal import RefusalError
 from server.settings.server_config import Limits
 from server.templates import render_queue
 from server.templates.template_client import TemplateClient

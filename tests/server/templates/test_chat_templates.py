@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.key_share import NO_KEY
+from engine_core.refusal import RefusalError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.refusal import RefusalError
 from server.templates import template_client
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient

@@ -8,11 +8,11 @@ from dataclasses import astuple
 
 import pytest
 
-from engine_core.admission.refusal import RefusalError
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import GenerateStream, Outcome
 from engine_core.messages import SamplingParams
+from engine_core.refusal import RefusalError
 
 FIELDS = ("overloaded", "the queue is full", "prompt[1]", 2.5)
 
