@@ -18,10 +18,10 @@ import msgspec
 
 from engine_core.admission.budget import Budget
 from engine_core.admission.queue_bound import QueueBound
-from engine_core.cadence import Cadence
 from engine_core.config import EngineConfig
 from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.job import Job, JobKey, RefusalError
+from engine_core.executor.cadence import Cadence
+from engine_core.job import Job, JobKey
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -33,6 +33,7 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer

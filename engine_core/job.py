@@ -1,44 +1,12 @@
-"""A client's job inside the core, and the error that refuses or fails one."""
+"""A client's job inside the core."""
 
 import sys
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from engine_core.job_timing import JobMoments
-from engine_core.messages import EncodeJob, FailureCode, GenerateJob
+from engine_core.messages import EncodeJob, GenerateJob
 
 JobKey = tuple[bytes, int]
-ErrorT = TypeVar("ErrorT", bound=Exception)
-
-
-class RefusalError(Exception):
-    """Why a job is refused or fails: becomes its `Failed` message.
-
-    `param` names the field at fault; `retry_after` is the expected wait in seconds.
-    """
-
-    def __init__(
-        self,
-        code: FailureCode,
-        message: str,
-        param: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code: FailureCode = code
-        self.message = message
-        self.param = param
-        self.retry_after = retry_after
-
-
-def without_frames(error: ErrorT) -> ErrorT:
-    """Return `error`, which leads to no frame any more, for whoever keeps it.
-
-    Its traceback, and that of what it was raised beside, lead to the keeper: a cycle, and all that
-    these frames hold would wait for the garbage collector.
-    """
-    error.__context__ = None
-    return error.with_traceback(None)
 
 
 @dataclass(slots=True, eq=False)

@@ -13,24 +13,13 @@ import msgspec
 from engine_core.engine_state import Beat
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job_timing import JobTiming
+from engine_core.refusal import ErrorCode
 from engine_core.traced_steps import Trace
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
-
-FailureCode = Literal[
-    "invalid_request",  # the client's fault: 400
-    "context_length_exceeded",  # too long for the model or the KV cache: 400
-    "too_large",  # could never be admitted: 400
-    "overloaded",  # too much in flight, or too long a queue: 429
-    "draining",  # the daemon is stopping: 503
-    "row_failed",  # the model produced no finite result for this request: 500
-    "engine_dead",  # a worker or the engine is gone: 500
-]
-
-
 GrammarKind = Literal["json_schema", "loose_json_schema", "regex", "choice"]
 
 
@@ -206,7 +195,7 @@ class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
     fault; `retry_after` is the expected wait in seconds for which the engine refused the job."""
 
     id: int
-    code: FailureCode
+    code: ErrorCode
     message: str
     param: str | None = None
     retry_after: float | None = None

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutput
+from engine_core.refusal import RefusalError
 
 
 class Outbox:

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.templates.conversations import CONVERSATIONS, JSON, REASONING_WORD, words_of
 from engine_core.fair_queuing.key_share import NO_KEY
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.generation.chat.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
 from server.templates.loaded_template import LoadedTemplate
@@ -102,7 +102,7 @@ async def _outcome(
     lost_as_written = as_written is not None and not _has_all(as_written, messages)
     try:
         prompt = await client.prompt_of(frame(asked), NO_KEY)
-    except APIError as error:
+    except RefusalError as error:
         result = _refused(error, expected, messages)
         return Outcome(name, result, error.message, lost_as_written)
     if not _has_all(prompt, messages):
@@ -111,7 +111,7 @@ async def _outcome(
     return Outcome(name, result, "", lost_as_written)
 
 
-def _refused(error: APIError, expected: str | None, messages: list[JSON]) -> str:
+def _refused(error: RefusalError, expected: str | None, messages: list[JSON]) -> str:
     """What a refusal is beside the prompt of transformers, if that has one."""
     if error.param == "messages":
         return "refused by the template" if expected is None else "different"

@@ -4,8 +4,9 @@ A job's rows beyond what it may count are made when others of it have ended.
 """
 
 from engine_core.admission.shared_bound import SharedBound
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
 
 
 class Budget:

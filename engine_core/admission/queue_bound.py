@@ -9,7 +9,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from engine_core.job import RefusalError
+from engine_core.refusal import RefusalError
 
 _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW = 30.0, 1.0  # seconds
 _TRUSTED = 0.1

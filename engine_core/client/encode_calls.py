@@ -7,13 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from engine_core.client.pending_jobs import (
-    EngineError,
-    FloatArray,
-    IntArray,
-    Outcome,
-    PendingJob,
-)
+from engine_core.client.pending_jobs import FloatArray, IntArray, Outcome, PendingJob
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Accepted,
@@ -24,6 +18,7 @@ from engine_core.messages import (
     SparseVectors,
     TokenStates,
 )
+from engine_core.refusal import RefusalError
 
 MAX_STATE_NUMBERS = 1 << 22
 """Numbers in the answer to a job that requests token states: as text, some 80 MB."""
@@ -93,7 +88,7 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
             return False  # it has failed here, and the engine does not know yet
         if not isinstance(part, self._part):
             kind = type(part).__name__
-            self.fail(EngineError("invalid_request", f"this model returns {kind}"))
+            self.fail(RefusalError("invalid_request", f"this model returns {kind}"))
             return False
         rows = np.frombuffer(part.rows, np.int32)
         self._place(rows, part)
@@ -102,7 +97,7 @@ class EncodeCall(PendingJob, ABC, Generic[PartT, AnswerT]):
             self.done.set(None)
         return self._missing == 0
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: RefusalError) -> None:
         super().fail(error)
         self.done.set(error)
 
@@ -169,7 +164,7 @@ class StatesCall(EncodeCall[TokenStates, EncodedStates]):
         size = self._states.shape[1]
         if (numbers := ends[-1] * size) > MAX_STATE_NUMBERS:
             text = f"{numbers} numbers; an answer takes {MAX_STATE_NUMBERS}: ask for fewer at once"
-            self.fail(EngineError("too_large", text))
+            self.fail(RefusalError("too_large", text))
         else:
             self._states = np.empty((ends[-1], size), np.float32)
 
@@ -212,7 +207,7 @@ class SparseCall(EncodeCall[SparseVectors, EncodedSparse]):
         if self._room < 0:
             self._entries.clear()
             text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer at once"
-            self.fail(EngineError("too_large", text))
+            self.fail(RefusalError("too_large", text))
             return
         counts = np.frombuffer(part.counts, np.int32)
         row_numbers: list[int] = rows.tolist()

@@ -12,7 +12,7 @@ import msgspec
 from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
 from engine_core.client.job_options import NO_OPTIONS, JobOptions
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream
 from engine_core.engine_state import Beat
 from engine_core.messages import (
     Abort,
@@ -27,6 +27,7 @@ from engine_core.messages import (
     ResetCache,
     SamplingParams,
 )
+from engine_core.refusal import RefusalError
 from engine_core.transport import AsyncDealer
 
 
@@ -43,7 +44,7 @@ class EngineClient:
         self.beat_at = 0.0
         self.dead = False
         self.batch = False
-        self._over: EngineError | None = None
+        self._over: RefusalError | None = None
         self.breakers: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._endpoint = endpoint
         self._ids = itertools.count(1)
@@ -60,11 +61,11 @@ class EngineClient:
     def close(self) -> None:
         """Disconnect. Running jobs fail here, and are aborted in the engine."""
         if self._dealer is not None:
-            self.abort_all(EngineError("draining", "the server is shutting down"))
+            self.abort_all(RefusalError("draining", "the server is shutting down"))
             self._dealer.close()
 
     async def wait_ready(self) -> EngineInfo:
-        """Wait until the engine serves. Raises EngineError if it dies first."""
+        """Wait until the engine serves. Raises RefusalError if it dies first."""
         await self._ready.wait()
         if self.info is None:
             raise self._death()
@@ -83,7 +84,7 @@ class EngineClient:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
         `on_row_end` is called for each row that ends.
 
-        Raises EngineError if it refused them. Cancelling the wait aborts the job.
+        Raises RefusalError if it refused them. Cancelling the wait aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
@@ -116,7 +117,7 @@ class EngineClient:
         """Embed or score the items and wait for all of them. Each text is scored alone, against
         `query`, or against its own entry of `query`. `kind` is the kind of the answer.
 
-        Raises EngineError if the engine refused or failed the job. Cancelling aborts it.
+        Raises RefusalError if the engine refused or failed the job. Cancelling aborts it.
         """
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
@@ -138,7 +139,7 @@ class EngineClient:
         accepted = await self._submit(job, call, message)
         try:
             await call.done
-        except (asyncio.CancelledError, EngineError):
+        except (asyncio.CancelledError, RefusalError):
             self._drop(job)
             raise
         return msgspec.structs.replace(call.result(accepted), timing=call.timing)
@@ -156,7 +157,7 @@ class EngineClient:
         """Ignore further updates of this job."""
         self._jobs.pop(job, None)
 
-    def abort_all(self, error: EngineError) -> None:
+    def abort_all(self, error: RefusalError) -> None:
         """Fail every job with `error`, and every later one; abort them in the engine."""
         self._over = error
         jobs, self._jobs = self._jobs, {}
@@ -181,7 +182,7 @@ class EngineClient:
         except asyncio.CancelledError:
             self._drop(job)
             raise
-        except EngineError as error:
+        except RefusalError as error:
             if error.retry_after is not None:
                 breaker.refused(message.priority, error)
             raise
@@ -191,7 +192,7 @@ class EngineClient:
 
     def _check_alive(self) -> None:
         if self._over is not None:
-            raise self._over.again()
+            raise self._over.copy()
         if self.dead:
             raise self._death()
 
@@ -232,7 +233,7 @@ class EngineClient:
             # A dying engine fails its jobs first; its socket closes only a moment later.
             self.dead |= failed.code == "engine_dead"
             if (job := self._jobs.pop(failed.id, None)) is not None:
-                error = EngineError(failed.code, failed.message, failed.param, failed.retry_after)
+                error = RefusalError(failed.code, failed.message, failed.param, failed.retry_after)
                 job.fail(error)
 
     def _lost(self) -> None:
@@ -240,5 +241,5 @@ class EngineClient:
         self._ready.set()
         self.abort_all(self._death())
 
-    def _death(self) -> EngineError:
-        return EngineError("engine_dead", "the engine of this model has stopped")
+    def _death(self) -> RefusalError:
+        return RefusalError("engine_dead", "the engine of this model has stopped")

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.job_timing import JobTiming
-from engine_core.messages import Abort, Accepted, EndRow, FailureCode, RowOutput
+from engine_core.messages import Abort, Accepted, EndRow, RowOutput
+from engine_core.refusal import RefusalError
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
@@ -20,49 +21,24 @@ ResultT = TypeVar("ResultT")
 _UPDATE_BYTES, _ALTERNATIVE_BYTES = 512, 8
 
 
-class EngineError(Exception):
-    """A job's terminal failure, as the engine (or the loss of the engine) reported it.
-
-    `retry_after` is the expected wait, in seconds, for which the job was refused.
-    """
-
-    def __init__(
-        self,
-        code: FailureCode,
-        message: str,
-        param: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code: FailureCode = code
-        self.message = message
-        self.param = param
-        self.retry_after = retry_after
-
-    def again(self) -> "EngineError":
-        """The same, to be raised. One that is raised leads to the frames on its way, and what keeps
-        it is in those: a cycle, and a job's texts would wait for the collector."""
-        return EngineError(self.code, self.message, self.param, self.retry_after)
-
-
 class Outcome(Generic[ResultT]):
-    """Awaited for a result that comes once, or raises the EngineError that comes in its place."""
+    """Awaited for a result that comes once, or raises the RefusalError that comes in its place."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[ResultT | EngineError] = loop.create_future()
+        self._future: asyncio.Future[ResultT | RefusalError] = loop.create_future()
 
     def __await__(self) -> Generator[Any, None, ResultT]:
         outcome = yield from self._future.__await__()
-        if isinstance(outcome, EngineError):
-            raise outcome.again()
+        if isinstance(outcome, RefusalError):
+            raise outcome.copy()
         return outcome
 
     def done(self) -> bool:
         """It has come, or nobody waits for it any more."""
         return self._future.done()
 
-    def set(self, outcome: ResultT | EngineError) -> None:
+    def set(self, outcome: ResultT | RefusalError) -> None:
         """It is this, unless it is there already."""
         if not self._future.done():
             self._future.set_result(outcome)
@@ -83,7 +59,7 @@ class PendingJob:
         """How long the engine took up to now."""
         self.timing = timing
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: RefusalError) -> None:
         self.accepted.set(error)
 
 
@@ -122,7 +98,7 @@ class GenerateStream(PendingJob):
         self._open_rows = set(range(rows))
         self._on_row_end = on_row_end
         self._updates: list[RowOutput] = []
-        self._error: EngineError | None = None
+        self._error: RefusalError | None = None
         self._wake: asyncio.Future[None] | None = None
         self.decode_s = 0.0
         self._first_token: float | None = None
@@ -145,7 +121,7 @@ class GenerateStream(PendingJob):
     async def next(self) -> list[RowOutput]:
         """All updates since the last call, at least one; empty once there are no more.
 
-        Raises EngineError if the job failed, after the updates that came before.
+        Raises RefusalError if the job failed, after the updates that came before.
         """
         if not self._updates and not self.ended:
             self._wake = asyncio.get_running_loop().create_future()
@@ -155,7 +131,7 @@ class GenerateStream(PendingJob):
                 self._wake = None
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
-            raise self._error.again()
+            raise self._error.copy()
         return updates
 
     def end_row(self, row: int) -> None:
@@ -186,7 +162,7 @@ class GenerateStream(PendingJob):
         super().time(timing)
         self._first_token = time.perf_counter()
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: RefusalError) -> None:
         super().fail(error)
         self._error = error
         self._stop_clock()

@@ -5,9 +5,9 @@ from itertools import repeat
 
 import numpy as np
 
-from engine_core.job import RefusalError
 from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request, Status

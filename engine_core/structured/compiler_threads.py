@@ -7,13 +7,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.mailbox import Mailbox
-from engine_core.messages import FailureCode, Grammar, GrammarKind
+from engine_core.messages import Grammar, GrammarKind
+from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
 from engine_core.tokenization.tokenized import Tokenized
 
@@ -58,15 +59,9 @@ class _Waiting:
     param: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    code: FailureCode
-    message: str
-
-
-_Outcome = tuple[_Query, CompiledGrammar | _Fault]
-_BUSY = _Fault("overloaded", "too many grammars are being compiled; try again later")
-_BROKEN = _Fault("invalid_request", "it cannot be compiled")
+_Outcome = tuple[_Query, CompiledGrammar | RefusalError]
+_BUSY = RefusalError("overloaded", "too many grammars are being compiled; try again later")
+_BROKEN = RefusalError("invalid_request", "it cannot be compiled")
 
 
 class CompilerThreads:
@@ -181,14 +176,14 @@ class _Lane:
             outcome = _BUSY if busy else self._attempt(query.grammar)
             self._outcomes.put((query, outcome))
 
-    def _attempt(self, grammar: Grammar) -> CompiledGrammar | _Fault:
-        outcome: list[CompiledGrammar | _Fault] = [_BROKEN]
+    def _attempt(self, grammar: Grammar) -> CompiledGrammar | RefusalError:
+        outcome: list[CompiledGrammar | RefusalError] = [_BROKEN]
 
         def attempt() -> None:
             try:
                 outcome[0] = self._compile_grammar(grammar)
             except GrammarError as error:
-                outcome[0] = _Fault("invalid_request", str(error))
+                outcome[0] = RefusalError("invalid_request", str(error))
             except BaseException as error:  # llguidance may panic: that refuses this grammar alone
                 _log.error("a grammar cannot be compiled: %r", error)
             finally:
@@ -200,11 +195,11 @@ class _Lane:
         if not thread.is_alive():
             return outcome[0]
         message = f"too complex: it takes more than {self._time_limit:g} s to compile"
-        return _Fault("invalid_request", message)
+        return RefusalError("invalid_request", message)
 
 
-def _compiled_job(entry: _Waiting, outcome: CompiledGrammar | _Fault) -> CompiledJob:
+def _compiled_job(entry: _Waiting, outcome: CompiledGrammar | RefusalError) -> CompiledJob:
     if isinstance(outcome, CompiledGrammar):
         return CompiledJob(entry.job, entry.tokenized, outcome)
-    refusal = RefusalError(outcome.code, f"{entry.param}: {outcome.message}", entry.param)
+    refusal = replace(outcome, message=f"{entry.param}: {outcome}", param=entry.param)
     return CompiledJob(entry.job, entry.tokenized, refusal=refusal)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.job import RefusalError
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import Tokenized

@@ -8,8 +8,9 @@ from itertools import groupby
 
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job, RefusalError, without_frames
+from engine_core.job import Job
 from engine_core.mailbox import Mailbox
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
@@ -203,7 +204,7 @@ def _refusal(error: BaseException) -> RefusalError:
     """Raises what is neither an Exception nor a panic."""
     if not isinstance(error, RefusalError):
         return not_tokenized(error)
-    return without_frames(error)
+    return error.copy()
 
 
 def _is_over(job: TokenizedJob) -> bool:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from engine_core.executor.base import Capacity
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import Text

@@ -1,7 +1,7 @@
 """A logit a label, for texts or for (query, text) pairs: the encoder with another head."""
 
-from engine_core.job import RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.tokenization.tokenizer_threads import Text
 from engine_core.workflows.base import Workflow

@@ -4,8 +4,8 @@ from bisect import bisect_right
 
 import numpy as np
 
-from engine_core.job import RefusalError
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.tokenization.tokenized import Tokenized

@@ -10,8 +10,9 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request, row_seed
 from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads

@@ -6,8 +6,8 @@ computed once.
 
 from functools import partial
 
-from engine_core.job import RefusalError
 from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.text_pieces import TextPieces
 from engine_core.tokenization.tokenizer_threads import Text
 from engine_core.workflows.base import Workflow

@@ -5,8 +5,8 @@ import time
 import msgspec
 from fastapi import Request, Response
 
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
-from server.errors import APIError
 from server.http.body import Body
 from server.http.openapi import operation
 from server.http.query import query_of
@@ -48,7 +48,7 @@ async def create_batch(request: Request) -> Response:
     file = await in_state(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
         message = f"input_file_id: no file {quoted(body.input_file_id)} for batches"
-        raise APIError("invalid_request", message, "input_file_id")
+        raise RefusalError("invalid_request", message, "input_file_id")
     now, kept = int(time.time()), body.output_expires_after
     batch = StoredBatch(
         id=new_id("batch"),
@@ -101,7 +101,7 @@ async def cancel_batch(request: Request) -> Response:
 
 def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
     if batch is None:
-        raise APIError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
+        raise RefusalError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
     return json_answer(_shown(batch))
 
 

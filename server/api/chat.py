@@ -3,14 +3,14 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, UnsetType
 
-from engine_core.client.pending_jobs import EngineError
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.generation.chat.chat_choices import ChatFormat
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
@@ -62,7 +62,7 @@ async def create_chat_completion(request: Request) -> Response:
             if body.stream:
                 return await EventStream.begin(answer.events(generating, usage))
             return await answer.whole(generating)
-        except EngineError as error:
+        except RefusalError as error:
             raise chat_error(error, body) from None
 
 
@@ -128,11 +128,13 @@ class _Answer:
 async def chat_plan(
     body: ChatRequest, service: Service, record: RequestRecord, model: Model
 ) -> GenerationPlan:
-    """The request, checked, its prompt rendered. Raises APIError."""
+    """The request, checked, its prompt rendered. Raises RefusalError."""
     max_tokens = _max_tokens(body)
     logprobs = _top_logprobs(body)
     if body.stream and body.prompt_logprobs is not None:
-        raise APIError("invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs")
+        raise RefusalError(
+            "invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs"
+        )
     params = sampling_params(
         body,
         model,
@@ -164,28 +166,26 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _max_tokens(body: ChatRequest) -> int | None:
-    """None for as many as the context has room for. Raises APIError for two numbers."""
+    """None for as many as the context has room for. Raises RefusalError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
     return value_under_any_name(("max_completion_tokens", newer), ("max_tokens", older))
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """The alternatives beside each token; None for no log-probabilities at all. Raises APIError
+    """The alternatives beside each token; None for no log-probabilities at all. Raises RefusalError
     for alternatives without log-probabilities."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
-        raise APIError("invalid_request", "top_logprobs: only with `logprobs`", "top_logprobs")
+        raise RefusalError("invalid_request", "top_logprobs: only with `logprobs`", "top_logprobs")
     return None
 
 
-def chat_error(error: EngineError, body: ChatRequest) -> APIError:
+def chat_error(error: RefusalError, body: ChatRequest) -> RefusalError:
     """The engine's refusal with this endpoint's field for `prompt` or `max_tokens`."""
     param = error.param
     if param is not None and param.startswith("prompt"):
         param = "messages"
     elif param == "max_tokens" and body.max_tokens is None:
         param = "max_completion_tokens"
-    renamed = APIError.from_engine(error)
-    renamed.param = param
-    return renamed
+    return replace(error, param=param)

@@ -4,10 +4,10 @@ from fastapi import Request, Response
 
 from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
-from server.encoding.row_names import item_names, renamed
+from server.encoding.row_names import item_names
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -50,17 +50,15 @@ async def create_classifications(request: Request) -> Response:
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
-        try:
-            encoded = await encode(
-                service,
-                record,
-                model,
-                ScoresCall,
-                items,
-                options=JobOptions(tokenization=tokenization, priority=body.priority or 0),
-            )
-        except EngineError as error:
-            raise renamed(error, item_names("input", body.input)) from None
+        encoded = await encode(
+            service,
+            record,
+            model,
+            ScoresCall,
+            items,
+            options=JobOptions(tokenization=tokenization, priority=body.priority or 0),
+            name=item_names("input", body.input),
+        )
         raw = body.use_activation is False
         scores = encoded.logits if raw else label_scores(encoded.logits, config)
         return json_answer(

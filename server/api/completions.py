@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
@@ -111,10 +111,12 @@ class _Answer:
 
 
 def completion_plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
-    """The request, checked and with the model's own defaults in it. Raises APIError."""
+    """The request, checked and with the model's own defaults in it. Raises RefusalError."""
     best_of = _best_of(body, limits)
     if body.stream and body.prompt_logprobs is not None:
-        raise APIError("invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs")
+        raise RefusalError(
+            "invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs"
+        )
     plan = generation_plan(
         body,
         model,
@@ -146,18 +148,18 @@ def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingP
 
 
 def _max_tokens(body: CompletionRequest) -> int | None:
-    """Raises APIError for two numbers."""
+    """Raises RefusalError for two numbers."""
     newer, older = body.max_completion_tokens, body.max_tokens
     return value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer))
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:
-    """How many choices of each prompt are generated. Raises APIError."""
+    """How many choices of each prompt are generated. Raises RefusalError."""
     n = choices(body, limits)
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, "best_of", limits)
     if best_of < n:
-        raise APIError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
+        raise RefusalError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
     if best_of > n and body.stream:
-        raise APIError("invalid_request", "best_of: at most n with `stream`", "best_of")
+        raise RefusalError("invalid_request", "best_of: at most n with `stream`", "best_of")
     return best_of

@@ -12,8 +12,8 @@ from fastapi import Request, Response
 from msgspec import UNSET
 from starlette.responses import FileResponse
 
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
-from server.errors import APIError, ErrorCode
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
 from server.http.openapi import contents, operation
@@ -33,15 +33,10 @@ from server.service.stored import Stored, in_state, listed, stored_of, storing
 from server.settings.server_config import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
-from server.state.upload import Upload, UploadBounds, UploadRefusedError
+from server.state.upload import Upload, UploadBounds
 
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
-_REFUSALS: dict[str, ErrorCode] = {
-    "bytes": "body_too_large",
-    "lines": "too_large",
-    "quota": "quota_exceeded",
-}
 
 CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
 LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
@@ -101,7 +96,7 @@ async def get_content(request: Request) -> Response:
     path, file = await _found(request)
     status = await in_state(_status, path)
     if status is None:
-        raise APIError("gone", f"the contents of {quoted(file.id)} are gone", "file")
+        raise RefusalError("gone", f"the contents of {quoted(file.id)} are gone", "file")
     return FileResponse(
         path, media_type="application/octet-stream", filename=file.filename, stat_result=status
     )
@@ -119,35 +114,30 @@ async def delete_file(request: Request) -> Response:
 
 @asynccontextmanager
 async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
-    """Where the contents go; nothing is left of them if the block fails. Raises APIError."""
-    try:
-        with storing():
-            used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
-            bounds = UploadBounds(
-                max_bytes=limits.max_file_bytes,
-                max_lines=limits.max_file_lines,
-                left_bytes=max(0, limits.max_stored_bytes - used),
-            )
-            upload = await asyncio.to_thread(Upload, path, bounds)
-            try:
-                yield upload
-            except BaseException:
-                await asyncio.shield(asyncio.to_thread(upload.discard))
-                raise
-    except UploadRefusedError as refusal:
-        raise APIError(
-            _REFUSALS[refusal.kind], f"file: {refusal}", "file", {"connection": "close"}
-        ) from None
+    """Where the contents go; nothing is left of them if the block fails. Raises RefusalError."""
+    with storing():
+        used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
+        bounds = UploadBounds(
+            max_bytes=limits.max_file_bytes,
+            max_lines=limits.max_file_lines,
+            left_bytes=max(0, limits.max_stored_bytes - used),
+        )
+        upload = await asyncio.to_thread(Upload, path, bounds)
+        try:
+            yield upload
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(upload.discard))
+            raise
 
 
 def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
-    """Raises APIError."""
+    """Raises RefusalError."""
     if form.filename is None:
-        raise APIError("invalid_request", "file: is required", "file")
+        raise RefusalError("invalid_request", "file: is required", "file")
     purpose = form.fields.get("purpose")
     if purpose != "batch":
         said = "is required: batch" if purpose is None else f"{quoted(purpose)} is not batch"
-        raise APIError("invalid_request", f"purpose: {said}", "purpose")
+        raise RefusalError("invalid_request", f"purpose: {said}", "purpose")
     now = int(time.time())
     seconds = _kept_seconds(form.fields)
     return StoredFile(
@@ -167,16 +157,18 @@ def _kept_seconds(fields: dict[str, str]) -> int | None:
     if anchor is None and text is None:
         return None
     if anchor != "created_at":
-        raise APIError("invalid_request", "expires_after.anchor: is created_at", "expires_after")
+        raise RefusalError(
+            "invalid_request", "expires_after.anchor: is created_at", "expires_after"
+        )
     least, most = LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS
     if not re.fullmatch(r"[0-9]{1,9}", text or "") or not least <= int(text or 0) <= most:
         message = f"expires_after.seconds: is a number from {least} to {most}"
-        raise APIError("invalid_request", message, "expires_after")
+        raise RefusalError("invalid_request", message, "expires_after")
     return int(text or 0)
 
 
 async def _found(request: Request) -> tuple[Path, StoredFile]:
-    """The file that the path names, and where it is. Raises APIError."""
+    """The file that the path names, and where it is. Raises RefusalError."""
     state, owner = stored_of(request)
     file_id: str = request.path_params["file"]
     file = await in_state(state.files.get, file_id, owner)
@@ -192,8 +184,8 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _not_found(file_id: str) -> APIError:
-    return APIError("not_found", f"there is no file {quoted(file_id)}", "file")
+def _not_found(file_id: str) -> RefusalError:
+    return RefusalError("not_found", f"there is no file {quoted(file_id)}", "file")
 
 
 def _shown(file: StoredFile) -> FileObject:

@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.http.openapi import operation
 from server.schemas.status import Home
 from server.service.endpoint import Endpoint, Operation
@@ -42,7 +42,7 @@ async def page_file(request: Request) -> Response:
     """A file of the status page."""
     found = _FILES.get(request.path_params["file"])
     if found is None:
-        raise APIError.from_status(HTTPStatus.NOT_FOUND)
+        raise RefusalError("not_found", HTTPStatus.NOT_FOUND.phrase)
     return _file_answer(request, found)
 
 

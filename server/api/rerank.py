@@ -51,7 +51,7 @@ async def create_reranking(request: Request) -> Response:
 
 
 async def answer_reranking(request: Request, body: RerankRequest) -> Response:
-    """The answer to `body`. Raises APIError or EngineError."""
+    """The answer to `body`. Raises RefusalError."""
     service, record = service_of(request), record_of(request)
     top_n = _top_n(body)
     model = service.find(record, body.model, RERANK, body.priority or 0)
@@ -85,7 +85,7 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
 
 
 def _top_n(body: RerankRequest) -> int | None:
-    """The number of results to return. Raises APIError where the two names disagree."""
+    """The number of results to return. Raises RefusalError where the two names disagree."""
     return value_under_any_name(("top_n", body.top_n), ("top_k", body.top_k))
 
 

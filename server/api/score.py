@@ -2,13 +2,14 @@
 
 from fastapi import Request, Response
 
+from engine_core.refusal import RefusalError
 from server.encoding.relevance import Pairs, checked_instruction, relevance
 from server.encoding.row_names import item_names
-from server.errors import APIError
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import record_of
+from server.schemas.field_names import given_twice
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
@@ -54,13 +55,13 @@ async def create_scores(request: Request) -> Response:
 
 
 def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
-    """The pairs of a request. Raises APIError where texts are missing or do not pair up."""
+    """The pairs of a request. Raises RefusalError where texts are missing or do not pair up."""
     first_name, firsts = _either(("text_1", body.text_1), ("queries", body.queries))
     second_name, seconds = _either(("text_2", body.text_2), ("documents", body.documents))
     queries, texts = _listed(firsts), _listed(seconds)
     check_count(len(texts), second_name, max_pairs)
     if len(queries) not in (1, len(texts)):
-        raise APIError(
+        raise RefusalError(
             "invalid_request",
             f"{first_name}: {len(queries)} texts, but {second_name} has {len(texts)}; "
             "give one text, or one for each",
@@ -80,12 +81,12 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
 
 
 def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> tuple[str, Texts]:
-    """The field that is given, with its name. Raises APIError for both, and for neither."""
+    """The field that is given, with its name. Raises RefusalError for both, and for neither."""
     given = [(name, value) for name, value in (one, other) if value is not None]
     if not given:
-        raise APIError("invalid_request", f"{one[0]}: is required", one[0])
+        raise RefusalError("invalid_request", f"{one[0]}: is required", one[0])
     if len(given) > 1:
-        raise APIError.of_two_names(one[0], other[0])
+        raise given_twice(one[0], other[0])
     return given[0]
 
 

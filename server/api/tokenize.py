@@ -5,9 +5,9 @@ from typing import get_args
 from fastapi import Request, Response
 from msgspec import UNSET
 
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.errors import APIError
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
@@ -40,7 +40,7 @@ _detokenize_body = Body(DetokenizeRequest)
 
 async def answer_tokenization(request: Request, model: Model, body: TokenizeRequest) -> Response:
     """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
-    APIError."""
+    RefusalError."""
     service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
         text, special = await _text(service, record, model, body)
@@ -66,15 +66,15 @@ def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool
 async def _text(
     service: Service, record: RequestRecord, model: Model, body: TokenizeRequest
 ) -> tuple[str, bool]:
-    """The text, and whether it gets special tokens. Raises APIError."""
+    """The text, and whether it gets special tokens. Raises RefusalError."""
     if body.messages is None:
         if body.prompt is None:
-            raise APIError("invalid_request", "prompt: is required without messages", "prompt")
+            raise RefusalError("invalid_request", "prompt: is required without messages", "prompt")
         _refuse_chat_options(body)
         model.text_bound.check(body.prompt, "prompt")
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
-        raise APIError("invalid_request", "messages: not together with prompt", "messages")
+        raise RefusalError("invalid_request", "messages: not together with prompt", "messages")
     options = ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -87,7 +87,7 @@ async def _text(
 def _refuse_chat_options(body: TokenizeRequest) -> None:
     for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(body, field):
-            raise APIError("invalid_request", f"{field}: only with messages", field)
+            raise RefusalError("invalid_request", f"{field}: only with messages", field)
 
 
 @DETOKENIZE.answered_by

@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from engine_core.refusal import ErrorCode, RefusalError
 from server import __version__
 from server.app.endpoints import routes
-from server.errors import APIError
+from server.errors import INTERNAL
 from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
 from server.http.gate import Gate
@@ -58,9 +60,14 @@ def create_app(service: Service) -> ASGIApp:
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers) if error.headers else None
-    return ErrorAnswer(APIError.from_status(error.status_code, headers))
+    status = HTTPStatus(error.status_code)
+    code: ErrorCode = "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        code = "method_not_allowed"
+    elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = "internal_error"
+    return ErrorAnswer(RefusalError(code, status.phrase), headers=error.headers)
 
 
 async def _on_exception(_: Request, error: Exception) -> Response:
-    return ErrorAnswer(APIError.internal(error))
+    return ErrorAnswer(INTERNAL, cause=error)

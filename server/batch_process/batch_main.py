@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from engine_core.client.pending_jobs import EngineError
+from engine_core.refusal import RefusalError
 from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import RETRY_S, BatchRunner
@@ -64,7 +64,7 @@ async def run_batches(config: ServerConfig) -> None:
                 on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
                 health=health,
             ).run()
-    except (EngineError, JobStoppedError):
+    except (RefusalError, JobStoppedError):
         await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
     finally:
         beating.cancel()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine_core.job import RefusalError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.generation.plan import GenerationPlan
 from server.schemas.completions import CompletionRequest

@@ -8,7 +8,8 @@ from operator import attrgetter
 
 import msgspec
 
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream
+from engine_core.refusal import RefusalError
 from server.batches.base import Put
 from server.batches.bundles import Row
 from server.batches.posting import failure
@@ -91,11 +92,11 @@ class EngineRun:
                     stream = await submitted(self._model, row.plan)
                     self._put(row.index, await self._generated(row, stream))
                     return
-                except EngineError as error:
+                except RefusalError as error:
                     if error.code != "overloaded":
                         raise
                     await asyncio.sleep(error.retry_after or _SECONDS)
-        except EngineError as error:
+        except RefusalError as error:
             failed = failure(error.code, error.message, error.param)
             if isinstance(failed, JobStoppedError):
                 raise failed from None

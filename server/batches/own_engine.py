@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api.completions import completion_plan
 from server.app.application import create_app
@@ -16,7 +17,6 @@ from server.batches.in_process import InProcess
 from server.batches.posting import post
 from server.batches.results import JobStoppedError, RequestError, Sharing
 from server.daemon.run import RunningEngine, running_engine
-from server.errors import APIError
 from server.generation.plan import GenerationPlan
 from server.models.model_setup import EngineOptions
 from server.schemas.completions import CompletionRequest
@@ -45,7 +45,7 @@ class OwnEngine:
         for index, request in requests.items():
             try:
                 planned.append((index, request, self._plan(request)))
-            except APIError as error:
+            except RefusalError as error:
                 put(index, RequestError(error.code, error.message, error.param))
         rows: list[Row] = []
         for start in range(0, len(planned), _AT_ONCE):
@@ -58,11 +58,11 @@ class OwnEngine:
         return await post(self._in_process.exchange, path, body)
 
     def _plan(self, request: CompletionRequest) -> GenerationPlan:
-        """Raises APIError."""
+        """Raises RefusalError."""
         try:
             return completion_plan(request, self._model, self._service.limits)
         except UnicodeEncodeError as error:
-            raise APIError("invalid_request", f"prompt: not text: {error}", "prompt") from None
+            raise RefusalError("invalid_request", f"prompt: not text: {error}", "prompt") from None
 
     def _check_generates(self) -> None:
         task = self._model.served.execution.task

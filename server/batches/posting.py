@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine_core.refusal import RefusalError
 from server.batches.results import JobStoppedError, RequestError
-from server.errors import APIError, ErrorBody, ErrorDetail
+from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
 
 _OK, _NO_ANSWER = 200, 500
 _OF_ONE_REQUEST = frozenset(
@@ -48,8 +49,8 @@ def too_long(size: int, request_id: str) -> Reply:
         f"the answer has {size} bytes, of which a batch takes at most {MAX_ANSWER_BYTES}: ask for "
         "fewer choices of a prompt, or fewer log-probabilities"
     )
-    error = APIError("too_large", message)
-    return Reply(error.status, error.body(), None, request_id)
+    error = RefusalError("too_large", message)
+    return Reply(ERRORS[error.code].status, error_body(error), None, request_id)
 
 
 def in_one_line(reply: Reply) -> Reply:

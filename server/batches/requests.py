@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from engine_core.refusal import RefusalError
 from server.batches.results import Generated, RequestError
-from server.errors import APIError
 from server.http.body import Body
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import CompletionChoice, CompletionRequest
@@ -35,7 +35,7 @@ def completion_request(prompt: Prompt, options: Options) -> CompletionRequest:
         request = _body.decode(fields.encode(), strictly=True)
     except (TypeError, ValueError) as error:
         raise RequestError("invalid_request", str(error)) from None
-    except APIError as error:
+    except RefusalError as error:
         raise RequestError(error.code, error.message, error.param) from None
     return msgspec.structs.replace(request, prompt=checked)
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from server.errors import ErrorCode
+from engine_core.refusal import ErrorCode
 from server.schemas.common import CompletionUsage, FinishReason
 from server.schemas.completions import CompletionChoice, CompletionLogprobs
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 import uvloop
 
-from engine_core.client.pending_jobs import EngineError
+from engine_core.refusal import RefusalError
 from server.bench.cases.dummy_models import shape_folder
 from server.bench.cases.workloads import Case, HTTPCase, OfflineCase, Shape
 from server.bench.load.http_client import Address
@@ -67,12 +67,12 @@ class Runner(Protocol[CaseT_contra]):
     async def warm_up(self, case: CaseT_contra) -> None:
         """Run requests like those of `case`, so that its first run is like any other.
 
-        Raises BenchError, EngineError.
+        Raises BenchError, RefusalError.
         """
         ...
 
     async def measure(self, case: CaseT_contra, run: int) -> Figures:
-        """The figures of run number `run`. Raises BenchError, EngineError."""
+        """The figures of run number `run`. Raises BenchError, RefusalError."""
         ...
 
 
@@ -185,7 +185,7 @@ async def _reports(
                 for case in group:
                     yield await _report(case, plan, runner)
                     over += 1
-        except (BenchError, EngineError, *START_ERRORS) as error:
+        except (BenchError, RefusalError, *START_ERRORS) as error:
             for case in group[over:]:
                 yield failed(case.scaled(plan.options.scale), error)
 
@@ -195,7 +195,7 @@ async def _report(case: CaseT, plan: _Plan, runner: Runner[CaseT]) -> CaseReport
     try:
         await runner.warm_up(part)
         runs = [await runner.measure(part, run) for run in range(plan.options.repeat)]
-    except (BenchError, EngineError) as error:
+    except (BenchError, RefusalError) as error:
         return failed(part, error)
     engine = runner.model.execution if runner.model is not None else None
     return measured(

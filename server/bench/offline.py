@@ -46,7 +46,7 @@ class OfflineRunner:
     async def warm_up(self, case: OfflineCase) -> None:
         """The beginning of a workload of the same lengths and other contents, at most 131,072
         tokens (but one prompt at least) and 16 outputs each: compiles and loads everything
-        that starting did not. Raises BenchError, EngineError."""
+        that starting did not. Raises BenchError, RefusalError."""
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
@@ -55,7 +55,7 @@ class OfflineRunner:
     async def measure(self, case: OfflineCase, run: int) -> Figures:
         """Every run is the same: a generator's prefix cache is emptied before.
 
-        Raises BenchError if a row has another number of tokens than requested, EngineError if the
+        Raises BenchError if a row has another number of tokens than requested, RefusalError if the
         engine refuses it or fails.
         """
         work = self._work(case, offline_prompts(case))

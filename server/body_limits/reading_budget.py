@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 
 _UNCOUNTED = 16 << 10
 """Bytes of each body. So slow large bodies never stand in the way of a usual request; connections
@@ -19,8 +19,8 @@ class ReadingBudget:
 
     @contextmanager
     def body(self, length: int) -> Generator["BodyBytes"]:
-        """While one of `length` bytes is read. Raises APIError `overloaded` if the others fill the
-        budget and it would count."""
+        """While one of `length` bytes is read. Raises RefusalError `overloaded` if the others fill
+        the budget and it would count."""
         if length > _UNCOUNTED and self._bytes >= self._max_bytes:
             raise self._full()
         own = BodyBytes(self)
@@ -30,7 +30,7 @@ class ReadingBudget:
             own.release()
 
     def take(self, size: int) -> None:
-        """Raises APIError `overloaded` if so many bytes more are too many."""
+        """Raises RefusalError `overloaded` if so many bytes more are too many."""
         if self._bytes + size > self._max_bytes:
             raise self._full()
         self._bytes += size
@@ -39,9 +39,9 @@ class ReadingBudget:
         """So many of the bytes that were taken are held no longer."""
         self._bytes -= size
 
-    def _full(self) -> APIError:
+    def _full(self) -> RefusalError:
         message = f"bodies of {self._max_bytes} bytes are being read; try again later"
-        return APIError("overloaded", message, headers={"connection": "close"})
+        return RefusalError("overloaded", message)
 
 
 class BodyBytes:
@@ -52,7 +52,7 @@ class BodyBytes:
         self._size = self._counted = 0
 
     def add(self, size: int) -> None:
-        """So much more has come. Raises APIError `overloaded`."""
+        """So much more has come. Raises RefusalError `overloaded`."""
         self._size += size
         more = max(0, self._size - _UNCOUNTED) - self._counted
         if more:

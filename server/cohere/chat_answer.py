@@ -39,7 +39,7 @@ class CohereAnswer:
         self._logprobs = logprobs
 
     async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> CohereChat:
-        """The answer once it has ended. Raises APIError or EngineError."""
+        """The answer once it has ended. Raises RefusalError."""
         async with generating as generation:
             (piece,) = await generation.final_pieces()
             items = [self._item(self._text[token.id], [token]) for token in piece.tokens]
@@ -54,8 +54,8 @@ class CohereAnswer:
     async def events(
         self, generating: AbstractAsyncContextManager[Generation]
     ) -> AsyncGenerator[bytes]:
-        """An empty item once the engine has accepted the job, then the events. Raises APIError or
-        EngineError."""
+        """An empty item once the engine has accepted the job, then the events. Raises
+        RefusalError."""
         async with generating as generation:
             yield b""
             yield self._begin()

@@ -1,6 +1,8 @@
 """`/v2/chat` in the terms of `/v1/chat/completions`, and its errors in Cohere's."""
 
-from server.errors import APIError
+from dataclasses import replace
+
+from engine_core.refusal import RefusalError
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import CohereChatRequest, CohereJson
 from server.schemas.response_format import JsonObject, ResponseFormat
@@ -28,12 +30,12 @@ def as_chat_request(body: CohereChatRequest) -> ChatRequest:
     )
 
 
-def in_cohere_words(error: APIError) -> APIError:
+def in_cohere_words(error: RefusalError) -> RefusalError:
     """`error` with the request's own name of its field."""
     if error.param != _SCHEMA:
         return error
     message = error.message.replace(_SCHEMA, _COHERE_SCHEMA, 1)
-    return APIError(error.code, message, _COHERE_SCHEMA)
+    return replace(error, message=message, param=_COHERE_SCHEMA)
 
 
 def _format(body: CohereChatRequest) -> ResponseFormat | None:

@@ -3,11 +3,10 @@
 import msgspec
 from fastapi import Request, Response
 
-from engine_core.client.pending_jobs import EngineError
+from engine_core.refusal import RefusalError
 from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
 from server.cohere.chat_answer import CohereAnswer
 from server.cohere.chat_translation import as_chat_request, in_cohere_words
-from server.errors import APIError
 from server.generation.generation import generate
 from server.generation.plan import GenerationPlan
 from server.http.body import Body
@@ -44,10 +43,8 @@ async def chat(request: Request) -> Response:
             if body.stream:
                 return await EventStream.begin(answer.events(generating))
             return json_answer(await answer.whole(generating))
-        except EngineError as error:
+        except RefusalError as error:
             raise in_cohere_words(chat_error(error, asked)) from None
-        except APIError as error:
-            raise in_cohere_words(error) from None
 
 
 def _lowered_to_fit(plan: GenerationPlan) -> GenerationPlan:

@@ -8,11 +8,11 @@ from msgspec import Raw
 
 from engine_core.client.encode_calls import EncodedVectors, VectorsCall
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from server.api.embeddings import EMBEDDINGS
 from server.cohere.embed_plan import cohere_embedding_plan, given_texts
 from server.encoding.encode import encode
-from server.encoding.row_names import item_names, renamed
+from server.encoding.row_names import item_names
 from server.encoding.vector_json import rows_in_json
 from server.encoding.vectors import AnyArray, quantize, shorten
 from server.http.body import Body
@@ -58,10 +58,9 @@ async def embed(request: Request) -> Response:
     name, version = item_names(field, texts), APIVersion.of(request.url.path)
     with CancelOnDisconnect(request.receive):
         options = JobOptions(tokenization=plan.tokenization, priority=plan.priority)
-        try:
-            encoded = await encode(service, record, model, VectorsCall, plan.items, options=options)
-        except EngineError as error:
-            raise renamed(error, name) from None
+        encoded = await encode(
+            service, record, model, VectorsCall, plan.items, options=options, name=name
+        )
         vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
         one_type = version.version == "1" and body.embedding_types is None
         types: list[EmbeddingType] = body.embedding_types or ["float"]

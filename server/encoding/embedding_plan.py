@@ -3,8 +3,8 @@
 import msgspec
 
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.text_prompts import behind_prompt, text_prompt
-from server.errors import APIError
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name
 from server.service.inputs import Items, parse_items, text_items
@@ -28,7 +28,8 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> EmbeddingPlan:
-    """Check everything that can be wrong with a request before it is tokenized. Raises APIError."""
+    """Check everything that can be wrong with a request before it is tokenized. Raises
+    RefusalError."""
     items, prompt = _items(body, model, limits)
     tokenization = Tokenization(
         add_special_tokens=body.add_special_tokens is not False,
@@ -51,7 +52,7 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> tuple[Items,
     items = parse_items(body.input, "input", model, limits.max_inputs)
     if "" in items.texts:
         field = f"input[{items.texts.index('')}]" if isinstance(body.input, list) else "input"
-        raise APIError("invalid_request", f"{field}: must not be empty", field)
+        raise RefusalError("invalid_request", f"{field}: must not be empty", field)
     named = body.prompt_name is not None or body.input_type is not None
     if items.ids and not named:
         return items, ""
@@ -59,18 +60,18 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> tuple[Items,
     if prompt and items.ids:
         field = "prompt_name" if body.prompt_name is not None else "input_type"
         message = f"{field}: is only for texts; token ids are used as they are"
-        raise APIError("invalid_request", message, field)
+        raise RefusalError("invalid_request", message, field)
     return text_items([prompt + text for text in items.texts]) if prompt else items, prompt
 
 
 def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
-    """The tokens to which an input is cut, None for not at all. Raises APIError."""
+    """The tokens to which an input is cut, None for not at all. Raises RefusalError."""
     field, limit = "truncate_prompt_tokens", body.truncate_prompt_tokens
     if limit is None:
         return model_len if body.truncation else None
     if body.truncation is False:
         message = f"truncation: is false, but {field} is given"
-        raise APIError("invalid_request", message, "truncation")
+        raise RefusalError("invalid_request", message, "truncation")
     return truncation_limit(limit, model_len, longest=model_len)
 
 
@@ -84,13 +85,13 @@ def _dimensions(body: EmbeddingRequest, model: Model) -> int:
         return own
     if not declared.is_matryoshka:
         message = f"{field}: vectors of model {model.name} have {own} numbers and cannot be cut"
-        raise APIError("invalid_request", message, field)
+        raise RefusalError("invalid_request", message, field)
     allowed = declared.matryoshka_dimensions
     if requested in allowed or (not allowed and requested < own):
         return requested
     known = ", ".join(map(str, sorted({*allowed, own}))) if allowed else f"1 to {own}"
     message = f"{field}: {requested} is not a size of model {model.name}'s vectors ({known})"
-    raise APIError("invalid_request", message, field)
+    raise RefusalError("invalid_request", message, field)
 
 
 def _normalize(body: EmbeddingRequest, model: Model) -> bool:
@@ -102,7 +103,7 @@ def _normalize(body: EmbeddingRequest, model: Model) -> bool:
     )
     if requested is False and (dtype := _dtype(body)) in _DIRECTIONS:
         message = f"{field}: false is only for floats; {dtype} vectors keep only the direction"
-        raise APIError("invalid_request", message, field)
+        raise RefusalError("invalid_request", message, field)
     return model.served.execution.model.normalized if requested is None else requested
 
 

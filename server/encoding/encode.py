@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -9,7 +10,8 @@ import msgspec
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
-from server.errors import APIError
+from engine_core.refusal import RefusalError
+from server.encoding.row_names import renamed
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
 from server.service.inputs import Items
@@ -35,13 +37,14 @@ async def encode(
     *,
     query: Query | None = None,
     options: JobOptions,
+    name: Callable[[int], str] | None = None,
 ) -> AnswerT:
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
     is the kind of answer that the model gives; `record` is that of the request, whose client's key
     and salt are added to the `options`.
 
-    Raises APIError or EngineError if admission or the engine refuses the job, it fails, or the
-    request's time is over.
+    Raises RefusalError if admission or the engine refuses the job, it fails, or the request's time
+    is over. `name` returns the request's field of an item, where that is not the engine's.
     """
     tokens = items.size + _query_size(query and query.text, len(items))
     pool, client = service.admission.of(model.name), record.client
@@ -56,7 +59,10 @@ async def encode(
                 options, cache_salt=client.salted(options.cache_salt), key=client.share
             ),
         )
-        encoded = await within_limit(service.limits, record, encoding)
+        try:
+            encoded = await within_limit(service.limits, record, encoding)
+        except RefusalError as error:
+            raise error if name is None else renamed(error, name) from None
     _count(service, record, model, encoded)
     return encoded
 
@@ -84,12 +90,12 @@ async def texts_cut_to(
     """The tokenization that cuts each text to `max_tokens` tokens of its own, or to the model's
     limit less special tokens, a reranker's template, and `query`, which stay whole.
 
-    Raises APIError `context_length_exceeded` where the query leaves no room for a text.
+    Raises RefusalError `context_length_exceeded` where the query leaves no room for a text.
     """
     # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.
     others = await asyncio.to_thread(_tokens_around, model, query, instruction)
     if query is not None and others >= model.max_model_len:
-        raise APIError(
+        raise RefusalError(
             "context_length_exceeded",
             f"query has {others} tokens, including special tokens; this model takes at most "
             f"{model.max_model_len} for a query and a text",

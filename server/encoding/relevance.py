@@ -12,13 +12,12 @@ from engine_core.client.encode_calls import (
     VectorsCall,
 )
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.encode import Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
-from server.encoding.row_names import renamed
 from server.encoding.similarity import similarity
-from server.errors import APIError
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
 from server.service.inputs import text_items
@@ -65,14 +64,14 @@ class Relevance(msgspec.Struct, frozen=True):
 
 
 def checked_instruction(model: Model, instruction: str | None) -> str | None:
-    """The instruction of a request. Raises APIError if the model takes none; an empty one is none
-    for such a model."""
+    """The instruction of a request. Raises RefusalError if the model takes none; an empty one is
+    none for such a model."""
     reranking = model.served.execution.model.reranking
     if reranking is not None and reranking.known_template.takes_instruction:
         return instruction
     if instruction:
         reason = f"instruction: model {model.name} has no template that takes one"
-        raise APIError("invalid_request", reason, "instruction")
+        raise RefusalError("invalid_request", reason, "instruction")
     return None
 
 
@@ -81,8 +80,8 @@ async def relevance(
 ) -> Relevance:
     """Score every pair.
 
-    Raises APIError, with the request's own field and index, or EngineError if admission or the
-    engine refuses the job, or it fails.
+    Raises RefusalError, with the request's own field and index, if admission or the engine refuses
+    the job, or it fails.
     """
     model.text_bound.check_all(chain(pairs.queries, pairs.texts), pairs.name)
     if model.served.execution.scores_pairs:
@@ -104,18 +103,16 @@ async def _encode_pairs(
     service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
 ) -> EncodedScores:
     one = len(pairs.queries) == 1
-    try:
-        return await encode(
-            service,
-            record,
-            model,
-            ScoresCall,
-            text_items(pairs.texts),
-            query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
-            options=_options(pairs, pairs.cut_texts, priority),
-        )
-    except EngineError as error:
-        raise renamed(error, pairs.text_name) from None
+    return await encode(
+        service,
+        record,
+        model,
+        ScoresCall,
+        text_items(pairs.texts),
+        query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
+        options=_options(pairs, pairs.cut_texts, priority),
+        name=pairs.text_name,
+    )
 
 
 async def _encode_apart(
@@ -126,18 +123,10 @@ async def _encode_apart(
     async def embedded(
         texts: list[str], cut: Tokenization | None, name: Callable[[int], str]
     ) -> EncodedVectors:
-        items = text_items(texts)
-        try:
-            return await encode(
-                service,
-                record,
-                model,
-                VectorsCall,
-                items,
-                options=_options(pairs, cut, priority),
-            )
-        except EngineError as error:
-            raise renamed(error, name) from None
+        options = _options(pairs, cut, priority)
+        return await encode(
+            service, record, model, VectorsCall, text_items(texts), options=options, name=name
+        )
 
     if pairs.cut_queries != pairs.cut_texts:
         queries = await embedded(pairs.queries, pairs.cut_queries, pairs.query_name)

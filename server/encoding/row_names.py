@@ -2,20 +2,20 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from engine_core.client.pending_jobs import EngineError
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 
 
-def renamed(error: EngineError | APIError, name: Callable[[int], str]) -> APIError:
+def renamed(error: RefusalError, name: Callable[[int], str]) -> RefusalError:
     """`error` with the request's own field; `name` returns that of a row."""
     row = _ROW.fullmatch(error.param or "")
     if row is None:
-        return error if isinstance(error, APIError) else APIError.from_engine(error)
+        return error
     field = name(int(row["index"] or 0))
-    return APIError(error.code, error.message.replace(row[0], field, 1), field)
+    return replace(error, message=error.message.replace(row[0], field, 1), param=field)
 
 
 def item_names(field: str, value: str | Sequence[str | int | list[int]]) -> Callable[[int], str]:

@@ -71,7 +71,7 @@ class Generation:
         """Wait for the engine's updates, or the deadline, and apply them. Returns the choices that
         have changed, none once all have ended.
 
-        Raises EngineError if the job failed.
+        Raises RefusalError if the job failed.
         """
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs and self._stream is not None:
@@ -99,7 +99,7 @@ class Generation:
     async def final_pieces(self) -> list[TextPiece]:
         """Wait until all choices have ended. Returns each choice of the answer as one piece.
 
-        Raises EngineError if the job failed, APIError if the answer has become too large.
+        Raises RefusalError if the job failed, or the answer has become too large.
         """
         if self._plan.logprobs is not None:
             await self._gather()
@@ -199,7 +199,7 @@ async def generate(
     """Admit a job and submit it; entered once the engine has accepted it or its deadline, by the
     plan or the server's limit, has come, aborted on the way out, when `record` gets its numbers.
 
-    Raises APIError or EngineError if admission or the engine refuses it.
+    Raises RefusalError if admission or the engine refuses it.
     """
     started = time.perf_counter()
     limit = model.max_model_len

@@ -3,7 +3,7 @@
 import msgspec
 
 from engine_core.messages import SamplingParams, Tokenization
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids
 from server.service.registry import Model
@@ -57,7 +57,7 @@ def generation_plan(
     logprobs: int | None = None,
     add_special_tokens: bool = True,
 ) -> GenerationPlan:
-    """Check the options that completions and chat share, and make the plan. Raises APIError."""
+    """Check the options that completions and chat share, and make the plan. Raises RefusalError."""
     check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
     n = choices(body, limits)
     return GenerationPlan(
@@ -82,16 +82,16 @@ def generation_plan(
 
 
 def choices(body: SamplingOptions, limits: Limits) -> int:
-    """The requested choices of each prompt. Raises APIError if there are too many."""
+    """The requested choices of each prompt. Raises RefusalError if there are too many."""
     n = body.n or 1
     check_choices(n, "n", limits)
     return n
 
 
 def check_choices(count: int, field: str, limits: Limits) -> None:
-    """Raises APIError, naming `field`, if `count` choices of a prompt are too many."""
+    """Raises RefusalError, naming `field`, if `count` choices of a prompt are too many."""
     if count > limits.max_n:
-        raise APIError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
+        raise RefusalError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
 
 
 def _stop_strings(body: SamplingOptions) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Grammar, GrammarKind
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.schemas.response_format import (
     MAX_GRAMMAR_CHARS,
     JsonObject,
@@ -28,16 +28,16 @@ _ANY_OBJECT = '{"type": "object"}'
 def grammar_of(body: SamplingOptions) -> Grammar | None:
     """None if the request does not restrict its text.
 
-    Raises APIError, naming the field: different grammars, a schema that is not an object, or
+    Raises RefusalError, naming the field: different grammars, a schema that is not an object, or
     one that is too large.
     """
     requested = list(_requested(body))
     for grammar in requested:
         if (grammar.kind, grammar.source) != (requested[0].kind, requested[0].source):
             message = f"{grammar.param}: not together with {requested[0].param}"
-            raise APIError("invalid_request", message, grammar.param)
+            raise RefusalError("invalid_request", message, grammar.param)
         if len(grammar.source) > MAX_GRAMMAR_CHARS:
-            raise APIError(
+            raise RefusalError(
                 "too_large",
                 f"{grammar.param}: {len(grammar.source)} characters of JSON; at most "
                 f"{MAX_GRAMMAR_CHARS} are allowed",
@@ -79,12 +79,12 @@ def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
         case JsonSchema(json_schema=named, value=value):
             given = [*_from_named(named, _JSON_SCHEMA), *_from_named(value, _VALUE)]
             if not given:
-                raise APIError("invalid_request", f"{_JSON_SCHEMA}: missing", _JSON_SCHEMA)
+                raise RefusalError("invalid_request", f"{_JSON_SCHEMA}: missing", _JSON_SCHEMA)
             yield from given
         case JsonValue(value=value):
             given = list(_from_value(value))
             if not given:
-                raise APIError("invalid_request", f"{_VALUE}: expected an object", _VALUE)
+                raise RefusalError("invalid_request", f"{_VALUE}: expected an object", _VALUE)
             yield from given
         case RegexValue(value=value):
             yield Grammar("regex", value, _VALUE)
@@ -103,13 +103,13 @@ def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
 
 
 def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
-    """A schema that may be in a string, or not there. Raises APIError."""
+    """A schema that may be in a string, or not there. Raises RefusalError."""
     text = "null" if raw is UNSET else bytes(raw).decode()
     if text.startswith('"'):
         try:
             text = msgspec.json.decode(text, type=str).strip()
         except msgspec.DecodeError as error:
-            raise APIError("invalid_request", f"{param}: {error}", param) from None
+            raise RefusalError("invalid_request", f"{param}: {error}", param) from None
         yield _grammar(text, param)
     elif text != "null":
         yield _grammar(text, param)
@@ -117,5 +117,5 @@ def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
 
 def _grammar(schema: str, param: str, kind: GrammarKind = "json_schema") -> Grammar:
     if not schema.startswith("{"):
-        raise APIError("invalid_request", f"{param}: expected an object", param)
+        raise RefusalError("invalid_request", f"{param}: expected an object", param)
     return Grammar(kind, schema, param)

@@ -5,7 +5,7 @@ from array import array
 import msgspec
 
 from engine_core.messages import SamplingParams
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.generation.requested_grammar import grammar_of
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
@@ -25,7 +25,7 @@ def sampling_params(
     default_max_tokens: int | None = None,
 ) -> SamplingParams:
     """The engine's parameters: `body` over the model's own defaults. Without `max_tokens` there
-    are `default_max_tokens`, or as many as fit. Raises APIError."""
+    are `default_max_tokens`, or as many as fit. Raises RefusalError."""
     defaults = model.served.generation
     most = default_max_tokens if max_tokens is None else max_tokens
     return SamplingParams(
@@ -78,5 +78,5 @@ def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
     least = body.min_tokens or 0
     if max_tokens is not None and least > max_tokens:
         message = f"min_tokens: {least} is more than the limit of {max_tokens} generated tokens"
-        raise APIError("invalid_request", message, "min_tokens")
+        raise RefusalError("invalid_request", message, "min_tokens")
     return least

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
 from server.http.sse import DONE, event
@@ -33,12 +33,12 @@ class StreamedUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def streamed_usage(body: SamplingOptions) -> StreamedUsage:
-    """Where a stream reports its usage. Raises APIError for stream options without a stream."""
+    """Where a stream reports its usage. Raises RefusalError for stream options without a stream."""
     options = body.stream_options
     if options is None:
         return StreamedUsage(at_end=False, in_pieces=False)
     if not body.stream:
-        raise APIError(
+        raise RefusalError(
             "invalid_request", "stream_options: only with `stream`", param="stream_options"
         )
     return StreamedUsage(
@@ -68,7 +68,7 @@ async def stream_events(
     """An empty item once the engine has accepted the job, then the text of each step in one item.
 
     `chunks` formats a piece of a choice, with the usage so far; `last` the chunk at the end that
-    carries the whole usage. Raises APIError or EngineError as `generating` does.
+    carries the whole usage. Raises RefusalError as `generating` does.
 
     If the engine fails, everything that was certain by then has been sent. Text that was held back,
     because it might have become a stop string or because a character was incomplete, is lost.

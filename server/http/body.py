@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from engine_core.refusal import RefusalError
 from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
-from server.errors import APIError
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
 from server.http.incoming import has_come, incoming, length_of
@@ -39,48 +39,48 @@ class Body(Generic[Struct]):
         self._decoder = msgspec.json.Decoder(derived(struct, self._refused))
 
     async def read(self, request: Request, max_bytes: int) -> Struct:
-        """Raises APIError: as `read_bytes`, or `invalid_request` with the field as `param`."""
+        """Raises RefusalError: as `read_bytes`, or `invalid_request` with the field as `param`."""
         raw = await read_bytes(request, max_bytes)
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
     def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
-        """Raises APIError `invalid_request`, with the field as `param` where there is one: also
+        """Raises RefusalError `invalid_request`, with the field as `param` where there is one: also
         for a field that is unknown, if `strictly`."""
         decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise APIError("invalid_request", f"the body is not UTF-8: {error}") from None
+            raise RefusalError("invalid_request", f"the body is not UTF-8: {error}") from None
         try:
             return decoder.decode(text)
         except msgspec.ValidationError as error:
             raise self._error(fault_of(error), text) from None
         except msgspec.DecodeError as error:
-            raise APIError("invalid_request", f"the body is not valid JSON: {error}") from None
+            raise RefusalError("invalid_request", f"the body is not valid JSON: {error}") from None
         except RecursionError:
-            raise APIError("invalid_request", "the body is nested too deeply") from None
+            raise RefusalError("invalid_request", "the body is nested too deeply") from None
 
     @cached_property
     def _strict_decoder(self) -> msgspec.json.Decoder[Struct]:
         return msgspec.json.Decoder(derived(self._struct, self._refused, strictly=True))
 
-    def _error(self, fault: Fault, text: str) -> APIError:
+    def _error(self, fault: Fault, text: str) -> RefusalError:
         """The decoder's message in words for the person who wrote the field."""
         for path in _within(fault.path):
             if _INDICES.sub("", path) in self._refused:
                 message = f"{path} is known but not served here: leave it out"
-                return APIError("invalid_request", message, path)
+                return RefusalError("invalid_request", message, path)
         if fault.reason.startswith(_ONLY_NULL):
             message = f"{fault.path}: is for another type of this object: leave it out"
-            return APIError("invalid_request", message, fault.path)
+            return RefusalError("invalid_request", message, fault.path)
         param = fault.path or None
         if fault.kind == "entry" and (key := entry_at_fault(text, self._struct, fault.path)):
             param = f"{param}.{shortened(key)}"
         subject = param or "the body"
         if fault.kind == "key":
             subject = f"a key of {subject}"
-        return APIError("invalid_request", f"{subject}: {fault.reason}", param)
+        return RefusalError("invalid_request", f"{subject}: {fault.reason}", param)
 
 
 def _within(path: str) -> Iterator[str]:
@@ -96,14 +96,14 @@ async def whole_body(request: Request) -> bytes:
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:
-    """The raw body, when it is its turn to be decoded. Raises APIError `body_too_large`,
+    """The raw body, when it is its turn to be decoded. Raises RefusalError `body_too_large`,
     `unsupported_encoding`, `overloaded` or `body_timeout`, or ClientLeftError.
 
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
     """
     # Most bodies come with their headers: nothing need be waited for, nor counted.
-    body = _buffered if has_come(request) else _incoming
+    body = _buffered if has_come(request.scope) else _incoming
     whole = await body(request, max_bytes)
     check_encoding(request)
     if len(whole) > LARGE_BYTES:
@@ -126,7 +126,7 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
     hopeless = max_bytes * _DROPPED_BODIES
     length = length_of(request, max_bytes)
     if length > hopeless:
-        raise _too_large(max_bytes, {"connection": "close"})
+        raise _too_large(max_bytes)
     parts: list[bytes] = []
     size = 0
     async with incoming(request, length) as held:
@@ -136,7 +136,7 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
                 held.add(len(part))
                 parts.append(part)
             elif size > hopeless:
-                raise _too_large(max_bytes, {"connection": "close"})
+                raise _too_large(max_bytes)
     if size > max_bytes:
         raise _too_large(max_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -153,14 +153,14 @@ async def _begin_turn(request: Request, size: int) -> None:
 
 
 def check_encoding(request: Request) -> None:
-    """Raises APIError for a compressed body: one would be bounded only once it is unpacked."""
+    """Raises RefusalError for a compressed body: one would be bounded only once it is unpacked."""
     # Starlette's Headers cost more than all else here.
     for name, value in request.scope["headers"]:
         if name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
             named = f"content-encoding: {shortened(value.decode('latin-1'))}"
             message = f"{named} is not served: send the body uncompressed"
-            raise APIError("unsupported_encoding", message, None, {"accept-encoding": "identity"})
+            raise RefusalError("unsupported_encoding", message)
 
 
-def _too_large(max_bytes: int, headers: dict[str, str] | None = None) -> APIError:
-    return APIError("body_too_large", f"the body is larger than {max_bytes} bytes", None, headers)
+def _too_large(max_bytes: int) -> RefusalError:
+    return RefusalError("body_too_large", f"the body is larger than {max_bytes} bytes")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
+from engine_core.refusal import RefusalError
 from server.echoed import shortened
-from server.errors import APIError
 from server.http.body import check_encoding
 from server.http.incoming import incoming, length_of
 
@@ -53,7 +53,7 @@ class FormReader:
 
     async def read(self, request: Request, max_bytes: int) -> Form:
         """The whole form, which has the time of `max_bytes` if it does not tell its length. Raises
-        APIError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
+        RefusalError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
         ClientLeftError, or what the sink raises."""
         check_encoding(request)
         parser = self._parser(request)
@@ -74,7 +74,7 @@ class FormReader:
         return self._form
 
     def _parser(self, request: Request) -> MultipartParser:
-        """Raises APIError."""
+        """Raises RefusalError."""
         with _parsing():
             kind, options = parse_options_header(request.headers.get("content-type", ""))
             boundary = options.get(b"boundary")
@@ -146,12 +146,12 @@ class FormReader:
 
 @contextmanager
 def _parsing() -> Generator[None]:
-    """Whatever the parser cannot read is the client's fault: APIError."""
+    """Whatever the parser cannot read is the client's fault: RefusalError."""
     try:
         yield
     except ValueError as error:  # FormParserError and UnicodeError are some
         raise _fault(f"not a form: {error}") from None
 
 
-def _fault(message: str, param: str | None = None) -> APIError:
-    return APIError("invalid_request", message, param)
+def _fault(message: str, param: str | None = None) -> RefusalError:
+    return RefusalError("invalid_request", message, param)

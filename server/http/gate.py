@@ -14,9 +14,8 @@ import time
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine_core.client.pending_jobs import EngineError
-from engine_core.job import RefusalError
-from server.errors import APIError
+from engine_core.refusal import RefusalError
+from server.errors import ERRORS, INTERNAL
 from server.http.disconnect import ClientLeftError
 from server.http.error_answer import ErrorAnswer, note_error
 from server.http.route_table import Handler, RouteTable
@@ -73,9 +72,9 @@ class Gate:
             pass  # nobody reads an answer
         except Exception as error:
             if record.status == CLIENT_LEFT:
-                await ErrorAnswer(APIError.internal(error))(scope, receive, send_with_id)
+                await ErrorAnswer(INTERNAL, cause=error)(scope, receive, send_with_id)
             elif not complete:
-                note_error(scope, APIError.internal(error))
+                note_error(scope, INTERNAL, error)
                 raise  # the status is out: the HTTP server cuts the connection
         finally:
             if not complete:
@@ -84,13 +83,13 @@ class Gate:
             self._close(scope, record)
             self._trace(scope, record, handler)
 
-    def note_unread(self, scope: Scope, error: APIError) -> bytes:
+    def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
         """A request that could not be read, and so never comes here, was answered with `error`;
         `scope` has what is known of it. Returns its id."""
         request_id = self._service.new_id("req")
         now = time.perf_counter()
         record = RequestRecord(
-            request_id=request_id, started=now, status=error.status, error=error.code
+            request_id=request_id, started=now, status=ERRORS[error.code].status, error=error.code
         )
         self._close(scope, record)
         return request_id.encode()
@@ -105,10 +104,8 @@ class Gate:
             return
         try:
             response = await handler(Request(scope, receive))
-        except APIError as error:
+        except RefusalError as error:
             response = ErrorAnswer(error)
-        except (EngineError, RefusalError) as error:
-            response = ErrorAnswer(APIError.from_engine(error))
         await response(scope, receive, send)
 
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
@@ -145,9 +142,9 @@ def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
     """The answer has not been sent whole: by an error on our side, because the rest of the request
     could not be read (the HTTP server has then answered), or because the client left."""
-    unreadable: APIError | None = scope.get("unreadable")
+    unreadable: RefusalError | None = scope.get("unreadable")
     if unreadable is not None:
-        record.status, record.error = unreadable.status, unreadable.code
+        record.status, record.error = ERRORS[unreadable.code].status, unreadable.code
     elif record.error is None:
         record.status = CLIENT_LEFT
 
@@ -155,13 +152,9 @@ def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
 def _method_not_allowed(methods: set[str]) -> ErrorAnswer:
     allowed = ", ".join(sorted(methods))
     message = f"this path is for {allowed}"
-    return ErrorAnswer(APIError("method_not_allowed", message, headers={"allow": allowed}))
+    return ErrorAnswer(RefusalError("method_not_allowed", message), headers={"allow": allowed})
 
 
 _UNAUTHORIZED = ErrorAnswer(
-    APIError(
-        "invalid_api_key",
-        "this server needs an API key: `Authorization: Bearer KEY`",
-        headers={"www-authenticate": "Bearer"},
-    )
+    RefusalError("invalid_api_key", "this server needs an API key: `Authorization: Bearer KEY`")
 )

@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
+from engine_core.refusal import RefusalError
 from server.body_limits.reading_budget import BodyBytes
-from server.errors import APIError
 from server.http.disconnect import ClientLeftError
 from server.service.service import service_of
 
@@ -16,9 +17,9 @@ _READING_S = 10
 _READING_RATE = 16 << 10
 
 
-def has_come(request: Request) -> bool:
-    """The whole body is here already."""
-    return "body_has_come" in request.scope.get("state", ())
+def has_come(scope: Scope) -> bool:
+    """Whether the whole body of a request is here already."""
+    return "body_has_come" in scope.get("state", ())
 
 
 def length_of(request: Request, unknown: int) -> int:
@@ -30,7 +31,7 @@ def length_of(request: Request, unknown: int) -> int:
 async def incoming(request: Request, length: int) -> AsyncGenerator[BodyBytes]:
     """Read a body of `length` bytes within the block, and count what it holds.
 
-    Raises APIError `overloaded` or `body_timeout`, or ClientLeftError.
+    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
     """
     seconds = _READING_S + length / _READING_RATE
     limit = asyncio.timeout(seconds)
@@ -44,4 +45,4 @@ async def incoming(request: Request, length: int) -> AsyncGenerator[BodyBytes]:
         if not limit.expired():  # that of a disk, say
             raise
         message = f"the body has not come within {seconds:.0f} s"
-        raise APIError("body_timeout", message, None, {"connection": "close"}) from None
+        raise RefusalError("body_timeout", message) from None

@@ -7,8 +7,8 @@ from typing import Self
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from engine_core.client.pending_jobs import EngineError
-from server.errors import APIError
+from engine_core.refusal import RefusalError
+from server.errors import INTERNAL, error_body
 from server.http.disconnect import CancelOnDisconnect, ClientLeftError
 from server.http.error_answer import note_error
 
@@ -57,15 +57,15 @@ class EventStream(Response):
                 try:
                     async for data in events:
                         await send(_body(data, more=not data.endswith(DONE)))
-                except EngineError as error:
-                    await send(_last(scope, APIError.from_engine(error)))
+                except RefusalError as error:
+                    await send(_last(scope, error))
                 except Exception as error:
-                    await send(_last(scope, APIError.internal(error)))
+                    await send(_last(scope, INTERNAL, error))
 
 
-def _last(scope: Scope, error: APIError) -> Message:
-    note_error(scope, error)
-    return _body(event(error.body()), more=False)
+def _last(scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
+    note_error(scope, error, cause)
+    return _body(event(error_body(error)), more=False)
 
 
 def _body(data: bytes, *, more: bool) -> Message:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from engine_core.job_timing import JobTiming
-from server.errors import ErrorCode
+from engine_core.refusal import ErrorCode
 from server.keys.client_keys import ANYBODY, ClientKey
 from server.schemas.common import FinishReason
 

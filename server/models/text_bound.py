@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.errors import APIError
 
 _GROWN_BYTES = 128 << 20
 """What the rules of a tokenizer may make of one text. Published ones make less of any body."""
@@ -23,7 +23,7 @@ class TextBound:
         self.most_characters = min(most, int(_GROWN_BYTES / tokenizer.growth))
 
     def check(self, text: str, field: str) -> None:
-        """Raises APIError `context_length_exceeded`, naming the request's field."""
+        """Raises RefusalError `context_length_exceeded`, naming the request's field."""
         self.check_length(len(text), field)
 
     def check_length(self, characters: int, field: str) -> None:
@@ -33,7 +33,7 @@ class TextBound:
                 f"{field}: {characters} characters; this model takes {self._max_model_len} tokens, "
                 f"and no text of more than {self.most_characters} is tokenized, not even truncated"
             )
-            raise APIError("context_length_exceeded", reason, field)
+            raise RefusalError("context_length_exceeded", reason, field)
 
     def check_all(self, texts: Iterable[str], name: Callable[[int], str]) -> None:
         """The same for each of several; `name` returns the field of an index."""

@@ -8,14 +8,13 @@ import numpy as np
 
 from engine_core.client.encode_calls import CallKind, Encoded, ScoresCall, StatesCall, VectorsCall
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
 from server.encoding.label_scores import label_scores
-from server.encoding.row_names import item_names, renamed
+from server.encoding.row_names import item_names
 from server.encoding.vectors import AnyArray, quantize, shorten
-from server.errors import APIError
 from server.metrics.request_record import RequestRecord
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.pooling.pooling_request import PoolingRequest, PoolingTask
@@ -44,7 +43,7 @@ class PoolingJob(msgspec.Struct, frozen=True):
     body: PoolingRequest
 
     async def run(self) -> Pooled:
-        """Pool all items. Raises APIError or EngineError."""
+        """Pool all items. Raises RefusalError."""
         match self._task():
             case "embed":
                 return await self._vectors()
@@ -54,13 +53,14 @@ class PoolingJob(msgspec.Struct, frozen=True):
                 return await self._scores()
 
     def _task(self) -> PoolingTask:
-        """The request's, or that of its model. Raises APIError for one that the model has not."""
+        """The request's, or that of its model. Raises RefusalError for one that the model has
+        not."""
         is_embedder = self.model.served.execution.task == "embed"
         tasks: tuple[PoolingTask, ...] = ("embed", "token_embed") if is_embedder else ("classify",)
         task = self.body.task or tasks[0]
         if task not in tasks:
             message = f"task: model {self.model.name} serves {' and '.join(tasks)}, not {task}"
-            raise APIError("invalid_request", message, "task")
+            raise RefusalError("invalid_request", message, "task")
         return task
 
     async def _vectors(self) -> Pooled:
@@ -92,7 +92,7 @@ class PoolingJob(msgspec.Struct, frozen=True):
         return Pooled(quantize(scores, body.embed_dtype or "float32"), encoded)
 
     def _embedding_plan(self) -> EmbeddingPlan:
-        """The request as one of `/v1/embeddings`. Raises APIError."""
+        """The request as one of `/v1/embeddings`. Raises RefusalError."""
         body = self.body
         request = EmbeddingRequest(
             input=body.input,
@@ -113,7 +113,7 @@ class PoolingJob(msgspec.Struct, frozen=True):
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
         )
-        try:
-            return await encode(self.service, self.record, self.model, kind, items, options=options)
-        except EngineError as error:
-            raise renamed(error, item_names("input", body.input)) from None
+        name = item_names("input", body.input)
+        return await encode(
+            self.service, self.record, self.model, kind, items, options=options, name=name
+        )

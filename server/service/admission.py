@@ -21,7 +21,7 @@ from typing import Self
 import msgspec
 
 from engine_core.admission.shared_bound import InFlight, SharedBound
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.settings.server_config import Limits
 
 _KEYS_AT_LEAST = 2
@@ -100,7 +100,7 @@ class Pool:
         """Take a whole request in. `sent` of its tokens were sent, all if it is None; `key` is the
         number of its API key, 0 where there are no others.
 
-        Raises APIError: `too_large` if it could never be admitted, `overloaded` if it cannot be
+        Raises RefusalError: `too_large` if it could never be admitted, `overloaded` if it cannot be
         admitted now.
         """
         for unit, size, limit in (
@@ -108,15 +108,15 @@ class Pool:
             ("tokens", tokens, self._limits.max_tokens),
         ):
             if size > limit:
-                raise APIError(
+                raise RefusalError(
                     "too_large", f"the request has {size} {unit}; this server takes at most {limit}"
                 )
         ticket = Ticket(self, key, rows, tokens if sent is None else sent, tokens)
         if not self._fits(ticket):
-            raise APIError("overloaded", "the server is full; try again in a moment")
+            raise RefusalError("overloaded", "the server is full; try again in a moment")
         if key and not self._fits_key(ticket):
             message = "this API key has as much in flight as one may have; try again in a moment"
-            raise APIError("overloaded", message)
+            raise RefusalError("overloaded", message)
         self.move(key, 1, ticket.rows, ticket.tokens)
         return ticket
 

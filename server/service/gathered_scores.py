@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 
 _NUMBER_BYTES = 64
 """What one takes in an answer, with its token's name, about."""
@@ -54,7 +54,7 @@ class GatheredAnswer:
         self.refused = False
 
     def grow_to(self, numbers: int) -> None:
-        """It has so many from now on. Raises APIError `too_large` if it is refused: it may have
+        """It has so many from now on. Raises RefusalError `too_large` if it is refused: it may have
         been chosen since the last call."""
         if not self.refused:
             more, self.numbers = numbers - self.numbers, numbers
@@ -64,4 +64,4 @@ class GatheredAnswer:
                 f"logprobs: the answer has {numbers} log-probabilities of generated tokens so far, "
                 "and all such answers together too many to be kept: stream it, or ask for less"
             )
-            raise APIError("too_large", message, "logprobs")
+            raise RefusalError("too_large", message, "logprobs")

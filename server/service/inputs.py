@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.service.registry import Model
 
 
@@ -25,7 +25,7 @@ def parse_items(
 ) -> Items:
     """A text, texts, one item's token ids, or items' token ids.
 
-    Raises APIError, with the index where there is one, for an empty list, a mixed one, too many
+    Raises RefusalError, with the index where there is one, for an empty list, a mixed one, too many
     items, texts that are far too long, ids outside the vocabulary.
     """
     if isinstance(value, str):
@@ -33,11 +33,13 @@ def parse_items(
         return text_items([value])
     kinds = set(map(type, value))
     if not kinds:
-        raise APIError("invalid_request", f"{field}: must not be empty", field)
+        raise RefusalError("invalid_request", f"{field}: must not be empty", field)
     if len(kinds) > 1:
         first = type(value[0])
         odd = next(i for i, item in enumerate(value) if type(item) is not first)
-        raise APIError("invalid_request", f"{field}: all texts or all token ids", f"{field}[{odd}]")
+        raise RefusalError(
+            "invalid_request", f"{field}: all texts or all token ids", f"{field}[{odd}]"
+        )
     if kinds == {int}:
         ids = _checked(cast("list[int]", value), field, model)
         return Items([], [ids], len(value))
@@ -57,18 +59,18 @@ def text_items(texts: list[str]) -> Items:
 
 
 def check_count(count: int, field: str, limit: int) -> None:
-    """Raises APIError if a request holds more items than one request may."""
+    """Raises RefusalError if a request holds more items than one request may."""
     if count > limit:
-        raise APIError(
+        raise RefusalError(
             "too_large", f"{field}: {count} items; a request takes at most {limit}", field
         )
 
 
 def check_ids(ids: list[int], field: str, vocab_size: int) -> None:
-    """Raises APIError naming the first id outside the vocabulary."""
+    """Raises RefusalError naming the first id outside the vocabulary."""
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         bad = next(i for i, token in enumerate(ids) if not 0 <= token < vocab_size)
-        raise APIError(
+        raise RefusalError(
             "invalid_request",
             f"{field}: token id {ids[bad]} is outside the vocabulary (0 to {vocab_size - 1})",
             f"{field}[{bad}]",
@@ -77,6 +79,6 @@ def check_ids(ids: list[int], field: str, vocab_size: int) -> None:
 
 def _checked(ids: list[int], field: str, model: Model) -> bytes:
     if not ids:
-        raise APIError("invalid_request", f"{field}: must not be empty", field)
+        raise RefusalError("invalid_request", f"{field}: must not be empty", field)
     check_ids(ids, field, model.vocab_size)
     return array("i", ids).tobytes()

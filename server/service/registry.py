@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EngineError
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.echoed import quoted
-from server.errors import APIError
 from server.models.text_bound import TextBound
 from server.service.endpoint import Endpoint
 from server.service.fingerprint import system_fingerprint
@@ -39,14 +38,14 @@ class Model:
         self.chat = TemplateClient(served.name, Path(served.path))
 
     def check_loaded(self) -> None:
-        """Raises APIError until the engine can take a request for the first time."""
+        """Raises RefusalError until the engine can take a request for the first time."""
         if self.client.info is None:
-            raise APIError("not_ready", f"model {self.name} is still loading")
+            raise RefusalError("not_ready", f"model {self.name} is still loading")
 
     def check_alive(self) -> None:
-        """Raises APIError if the engine has died. The supervisor kills one that hangs."""
+        """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
         if self.client.dead:
-            raise APIError("unhealthy", f"the engine of model {self.name} has stopped")
+            raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
 
 
 class Registry:
@@ -85,7 +84,7 @@ class Registry:
             model.client.close()
             await model.chat.close()
 
-    def abort_all(self, error: EngineError) -> None:
+    def abort_all(self, error: RefusalError) -> None:
         """End every running job with `error`."""
         for model in self.models:
             model.client.abort_all(error)
@@ -93,7 +92,7 @@ class Registry:
     def find(self, name: str | None, endpoint: Endpoint) -> Model:
         """The model that a request means.
 
-        Raises APIError: unknown name, a model that does not serve the endpoint, no name where
+        Raises RefusalError: unknown name, a model that does not serve the endpoint, no name where
         several serve it.
         """
         model = self._only(endpoint) if name is None else self.named(name)
@@ -102,7 +101,7 @@ class Registry:
             reason = f"model {model.name} serves {served}, not {endpoint.path}"
             if endpoint.relevance and not model.served.execution.model.reads_pairs:
                 reason += f": {UNKNOWN_TEMPLATE}"
-            raise APIError("wrong_endpoint", reason, "model")
+            raise RefusalError("wrong_endpoint", reason, "model")
         return model
 
     def paths_of(self, model: Model) -> list[str]:
@@ -118,12 +117,12 @@ class Registry:
         return any(model.served.execution.task == task for model in self.models)
 
     def named(self, name: str) -> Model:
-        """The model of that name, whatever its state. Raises APIError for an unknown one."""
+        """The model of that name, whatever its state. Raises RefusalError for an unknown one."""
         model = self._by_name.get(name)
         if model is None:
             known = ", ".join(self._by_name)
             message = f"there is no model {quoted(name)} here ({known})"
-            raise APIError("model_not_found", message, "model")
+            raise RefusalError("model_not_found", message, "model")
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:
@@ -131,8 +130,8 @@ class Registry:
         if len(able) == 1:
             return able[0]
         if not able:
-            raise APIError(
+            raise RefusalError(
                 "wrong_endpoint", f"no model of this daemon serves {endpoint.path}", "model"
             )
         names = ", ".join(model.name for model in able)
-        raise APIError("model_required", f"name one of the models: {names}", "model")
+        raise RefusalError("model_required", f"name one of the models: {names}", "model")

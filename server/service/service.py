@@ -11,11 +11,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.client.pending_jobs import EngineError
+from engine_core.refusal import RefusalError
 from server.access_log.access_log import AccessLog
 from server.body_limits.decoding_turns import DecodingTurns
 from server.body_limits.reading_budget import ReadingBudget
-from server.errors import APIError
 from server.keys.client_keys import ClientKeys
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
@@ -79,8 +78,8 @@ class Service:
     ) -> Model:
         """The model that the request of `record` means; `priority` is that of a job for its engine.
 
-        Raises APIError where it cannot be served now, or not with that priority, EngineError where
-        the engine's queue is known to be full: before any more is done for the request.
+        Raises RefusalError where it cannot be served now, or not with that priority, or where the
+        engine's queue is known to be full: before any more is done for the request.
         """
         found = self.registry.find(model, endpoint)
         record.model = found.name
@@ -95,21 +94,19 @@ class Service:
         allowed = self.limits.priority_range
         if allowed is None and priority != 0:
             message = "priority: only 0 is served, as this server has no --priority-range LOW:HIGH"
-            raise APIError("invalid_request", message, "priority")
+            raise RefusalError("invalid_request", message, "priority")
         if allowed is not None and not allowed[0] <= priority <= allowed[1]:
             low, high = allowed
             message = f"priority: {priority} is not from {low} to {high}, this server's range"
-            raise APIError("invalid_request", message, "priority")
+            raise RefusalError("invalid_request", message, "priority")
 
     def check(self, models: Sequence[Model]) -> None:
-        """Raises APIError unless new requests for each of `models` are taken: `unhealthy`,
+        """Raises RefusalError unless new requests for each of `models` are taken: `unhealthy`,
         `draining`, `not_ready`."""
         for model in models:
             model.check_alive()
         if self.draining:
-            raise APIError(
-                "draining", "the server is shutting down", headers={"connection": "close"}
-            )
+            raise RefusalError("draining", "the server is shutting down")
         for model in models:
             model.check_loaded()
 
@@ -122,7 +119,7 @@ class Service:
 
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event; this ends a drain."""
-        self.registry.abort_all(EngineError("draining", "the server is shutting down"))
+        self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
 def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:

@@ -8,8 +8,8 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
-from server.errors import APIError
 from server.metrics.request_record import record_of
 from server.service.service import service_of
 from server.state.database import Page, UnknownItemError
@@ -29,39 +29,41 @@ class Stored(NamedTuple):
 
 
 def stored_of(request: Request) -> Stored:
-    """Raises APIError `state_unavailable` where clients can store nothing."""
+    """Raises RefusalError `state_unavailable` where clients can store nothing."""
     service = service_of(request)
     if service.state is None:
-        raise APIError("state_unavailable", service.config.state.fault)
+        raise RefusalError("state_unavailable", service.config.state.fault)
     return Stored(service.state, record_of(request).client.owner)
 
 
 @contextmanager
 def storing() -> Generator[None]:
-    """What fails in the state folder becomes an APIError: `state_unavailable`, `storage_full`."""
+    """What fails in the state folder becomes a RefusalError: `state_unavailable`,
+    `storage_full`."""
     try:
         yield
     except StateFolderError:
         message = "the server's folder for files and batches is damaged: its log has the reason"
-        raise APIError("state_unavailable", message) from None
+        raise RefusalError("state_unavailable", message) from None
     except sqlite3.OperationalError as error:
-        raise APIError("storage_full", f"nothing can be stored: {error}") from None
+        raise RefusalError("storage_full", f"nothing can be stored: {error}") from None
     except OSError as error:
-        raise APIError("storage_full", f"nothing can be stored: {error.strerror}") from None
+        raise RefusalError("storage_full", f"nothing can be stored: {error.strerror}") from None
 
 
 async def in_state(
     work: Callable[_P, _ResultT], *arguments: _P.args, **named: _P.kwargs
 ) -> _ResultT:
-    """Do `work` on the state folder in a thread. Raises APIError as `storing` does."""
+    """Do `work` on the state folder in a thread. Raises RefusalError as `storing` does."""
     with storing():
         return await asyncio.to_thread(work, *arguments, **named)
 
 
 async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
-    """What `find` finds, in a thread. Raises APIError, also for an `after` that is not there."""
+    """What `find` finds, in a thread. Raises RefusalError, also for an `after` that is not
+    there."""
     try:
         return await in_state(find, page)
     except UnknownItemError:
         message = f"after: there is no {quoted(page.after)}"
-        raise APIError("invalid_request", message, "after") from None
+        raise RefusalError("invalid_request", message, "after") from None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.metrics.request_record import RequestRecord
 from server.settings.server_config import Limits
 
@@ -23,7 +23,7 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
     """What `work` returns; it is cancelled when the request's time is over.
 
-    Raises APIError `request_timeout`, or what `work` raises.
+    Raises RefusalError `request_timeout`, or what `work` raises.
     """
     seconds = time_left(limits, record)
     if seconds is None:
@@ -36,4 +36,4 @@ async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Re
         if not limit.expired():
             raise
         message = f"no request may take longer than {limits.max_request_seconds:g} s here"
-        raise APIError("request_timeout", message) from None
+        raise RefusalError("request_timeout", message) from None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine_core.refusal import RefusalError
 from server.sync_folder import draft_of
 
 _CHUNK = 1 << 20
@@ -16,14 +17,6 @@ class UploadBounds(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     max_lines: int
     left_bytes: int
-
-
-class UploadRefusedError(Exception):
-    """The upload breaks a bound: `kind` says which."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class Upload:
@@ -38,23 +31,24 @@ class Upload:
         self.num_bytes = self._num_lines = 0
 
     def write(self, data: bytes) -> None:
-        """Raises UploadRefusedError where there is too much."""
+        """Raises RefusalError where there is too much."""
         self.num_bytes += len(data)
         self._num_lines += data.count(b"\n")
         self.check(self.num_bytes)
         most = self._bounds.max_lines
         if self._num_lines > most:
-            raise UploadRefusedError("lines", f"a file has at most {most:,} lines")
+            raise RefusalError("too_large", f"file: a file has at most {most:,} lines", "file")
         self._file.write(data)
 
     def check(self, num_bytes: int) -> None:
-        """Raises UploadRefusedError if so many are too many."""
+        """Raises RefusalError if so many are too many."""
         bounds = self._bounds
         if num_bytes > bounds.max_bytes:
-            raise UploadRefusedError("bytes", f"a file has at most {bounds.max_bytes:,} bytes")
+            message = f"file: a file has at most {bounds.max_bytes:,} bytes"
+            raise RefusalError("body_too_large", message, "file")
         if num_bytes > bounds.left_bytes:
-            message = f"{bounds.left_bytes:,} bytes are left of what you may store; delete files"
-            raise UploadRefusedError("quota", message)
+            left = f"{bounds.left_bytes:,} bytes are left of what you may store"
+            raise RefusalError("quota_exceeded", f"file: {left}; delete files", "file")
 
     def commit(self) -> None:
         """The contents are on the disk, under their name, when this returns."""

@@ -15,15 +15,15 @@ from engine_core.client.encode_calls import (
     VectorsCall,
 )
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import FloatArray
+from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
-from server.encoding.row_names import item_names, renamed
+from server.encoding.row_names import item_names
 from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vectors import shorten
-from server.errors import APIError
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.metrics.request_record import RequestRecord, record_of
@@ -40,7 +40,7 @@ from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 from server.tei.operations import tei_operation
-from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side, whole_cut
 
 EMBED = Endpoint(
@@ -84,7 +84,7 @@ async def embed(request: Request) -> Response:
 
 
 async def answer_embed(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises APIError or EngineError."""
+    """The answer to a body. Raises RefusalError."""
     service, record = service_of(request), record_of(request)
     body = _embed_body.decode(raw, strictly=service.config.strict_fields)
     model = the_embedder(service, record, body.model)
@@ -104,7 +104,7 @@ async def embed_sparse(request: Request) -> Response:
 
 
 async def answer_embed_sparse(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises APIError or EngineError."""
+    """The answer to a body. Raises RefusalError."""
     service, record = service_of(request), record_of(request)
     body = _tokens_body.decode(raw, strictly=service.config.strict_fields)
     model = the_sparse_embedder(service, record, body.model)
@@ -139,7 +139,7 @@ async def similarity(request: Request) -> Response:
     model = the_embedder(service, record, body.model)
     sentences = body.inputs.sentences
     if not sentences:
-        raise EmptyBatchError("inputs.sentences")
+        raise empty_batch("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service.limits.max_inputs)
     parameters = body.parameters or SimilarityParameters()
     prompt = text_prompt(model, parameters.prompt_name, None)
@@ -158,19 +158,19 @@ async def similarity(request: Request) -> Response:
 
 
 def the_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
-    """The one of that name, or the only one. Raises APIError if there is none, or several."""
+    """The one of that name, or the only one. Raises RefusalError if there is none, or several."""
     has = service.registry.has_task
     if name is None and has("embed_sparse") and not has("embed"):
-        raise APIError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
+        raise RefusalError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
     return service.find(record, name, EMBEDDINGS)
 
 
 def the_sparse_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
-    """The one of that name, or the only one. Raises APIError if there is none, in TEI's words, or
-    several."""
+    """The one of that name, or the only one. Raises RefusalError if there is none, in TEI's words,
+    or several."""
     if name is None and not service.registry.has_task("embed_sparse"):
         message = "Model is not an embedding model with SPLADE pooling"
-        raise APIError("wrong_endpoint", message)
+        raise RefusalError("wrong_endpoint", message)
     return service.find(record, name, EMBED_SPARSE)
 
 
@@ -182,9 +182,9 @@ def _plan(
     *,
     normalize: bool | None = None,
 ) -> EmbeddingPlan:
-    """`body` as a request of `/v1/embeddings`. Raises APIError."""
+    """`body` as a request of `/v1/embeddings`. Raises RefusalError."""
     if body.inputs == []:
-        raise EmptyBatchError("inputs")
+        raise empty_batch("inputs")
     request = EmbeddingRequest(
         input=body.inputs,
         dimensions=dimensions,
@@ -205,10 +205,7 @@ async def _encoded(
     name: Callable[[int], str],
 ) -> AnswerT:
     options = JobOptions(tokenization=plan.tokenization)
-    try:
-        return await encode(service, record, model, kind, plan.items, options=options)
-    except EngineError as error:
-        raise renamed(error, name) from None
+    return await encode(service, record, model, kind, plan.items, options=options, name=name)
 
 
 async def _in_json(

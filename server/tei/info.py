@@ -28,7 +28,7 @@ async def get_info(request: Request) -> Response:
 def described(service: Service, record: RequestRecord) -> Model:
     """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
 
-    Raises APIError where none is there, or several are.
+    Raises RefusalError where none is there, or several are.
     """
     if service.registry.has_task("embed"):
         return the_embedder(service, record)

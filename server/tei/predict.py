@@ -8,13 +8,12 @@ from fastapi import Request, Response
 
 from engine_core.client.encode_calls import ScoresCall
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError, FloatArray
+from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
 from server.encoding.encode import Query, encode
 from server.encoding.label_scores import probabilities
-from server.encoding.row_names import renamed
-from server.errors import APIError
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.metrics.request_record import RequestRecord, record_of
@@ -24,7 +23,7 @@ from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 from server.tei.operations import tei_operation
-from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import whole_cut
 
 PREDICT = Endpoint(
@@ -56,7 +55,7 @@ async def predict(request: Request) -> Response:
 
 
 async def answer_predict(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises APIError or EngineError."""
+    """The answer to a body. Raises RefusalError."""
     service, record = service_of(request), record_of(request)
     body = _body.decode(raw, strictly=service.config.strict_fields)
     model = service.find(record, body.model, CLASSIFY)
@@ -73,23 +72,23 @@ async def answer_predict(request: Request, raw: bytes) -> Response:
 
 
 def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:
-    """A text, a pair, or a list of lists. Raises APIError for anything else."""
+    """A text, a pair, or a list of lists. Raises RefusalError for anything else."""
     if isinstance(inputs, str):
         found = Sequences([[inputs]], in_batch=False)
     elif not inputs:
-        raise EmptyBatchError("inputs")
+        raise empty_batch("inputs")
     elif all(isinstance(item, str) for item in inputs):
         found = Sequences([cast("list[str]", inputs)], in_batch=False)
     elif all(isinstance(item, list) for item in inputs):
         found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
     else:
         message = "inputs: expected a text, a pair of texts, or a list of lists of one or two texts"
-        raise APIError("invalid_request", message, "inputs")
+        raise RefusalError("invalid_request", message, "inputs")
     check_count(len(found.items), "inputs", max_items)
     for index, texts in enumerate(found.items):
         if len(texts) not in (1, 2):
             name = found.name(index)
-            raise APIError(
+            raise RefusalError(
                 "invalid_request", f"{name}: {len(texts)} texts; expected one or two", name
             )
     return found
@@ -112,12 +111,17 @@ async def _logits(
         items = [sequences.items[index] for index in indices]
         query = Query([first for first, _ in items]) if size == 2 else None
         last = text_items([texts[-1] for texts in items])
-        try:
-            encoded = await encode(
-                service, record, model, ScoresCall, last, query=query, options=options
-            )
-        except EngineError as error:
-            raise renamed(error, lambda row, at=indices: sequences.name(at[row])) from None
+        names = [sequences.name(index) for index in indices]
+        encoded = await encode(
+            service,
+            record,
+            model,
+            ScoresCall,
+            last,
+            query=query,
+            options=options,
+            name=names.__getitem__,
+        )
         logits[indices] = encoded.logits
     return logits
 

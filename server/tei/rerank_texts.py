@@ -5,10 +5,10 @@ from fastapi import Request, Response
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
+from engine_core.refusal import RefusalError
 from server.api.rerank import RERANK, answer_reranking, rerank_body
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
-from server.errors import APIError
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -21,7 +21,7 @@ from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
 from server.tei.dialects import is_tei
 from server.tei.operations import either_operation, tei_operation
-from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side
 
 RERANK_TEXTS = Endpoint(
@@ -43,7 +43,7 @@ async def rerank(request: Request) -> Response:
 
 
 async def answer_rerank(request: Request, raw: bytes) -> Response:
-    """The answer to a body of either kind. Raises APIError or EngineError where it is our own."""
+    """The answer to a body of either kind. Raises RefusalError where it is our own."""
     if is_tei(raw, "texts", unless=("documents",)):
         return await _tei_rerank(request, raw)
     strictly = service_of(request).config.strict_fields
@@ -56,7 +56,7 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
     body = _texts_body.decode(raw, strictly=service.config.strict_fields)
     model = _reranker(service, record, body.model)
     if not body.texts:
-        raise EmptyBatchError("texts")
+        raise empty_batch("texts")
     check_count(len(body.texts), "texts", service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
         pairs = Pairs(
@@ -74,7 +74,7 @@ async def _tei_rerank(request: Request, raw: bytes) -> Response:
 
 def _reranker(service: Service, record: RequestRecord, name: str | None) -> Model:
     """The one of that name, or the only reranker, or if there is none the only embedder. Raises
-    APIError otherwise."""
+    RefusalError otherwise."""
     if name is not None:
         return service.find(record, name, RERANK)
     models = {model.name: model.served.execution for model in service.registry.models}
@@ -85,7 +85,7 @@ def _reranker(service: Service, record: RequestRecord, name: str | None) -> Mode
     ]
     if len(rerankers) > 1:
         names = ", ".join(rerankers)
-        raise APIError("model_required", f"several models serve this endpoint: {names}")
+        raise RefusalError("model_required", f"several models serve this endpoint: {names}")
     return service.find(record, rerankers[0] if rerankers else None, RERANK)
 
 

@@ -46,7 +46,7 @@ async def answer(request: Request) -> Response:
 
 def _model(request: Request, raw: bytes) -> Model:
     """The model that the body names, if it can be read, or else the one of `/info`. Raises
-    APIError."""
+    RefusalError."""
     service = service_of(request)
     try:
         name = _named.decode(raw).model

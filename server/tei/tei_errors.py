@@ -8,9 +8,7 @@ from typing import ParamSpec
 import msgspec
 from fastapi import Response
 
-from engine_core.client.pending_jobs import EngineError
-from engine_core.job import RefusalError
-from server.errors import APIError, ErrorCode
+from engine_core.refusal import ErrorCode, RefusalError
 from server.http.error_answer import ErrorAnswer
 from server.schemas.tei import TEIError, TEIErrorType
 
@@ -32,11 +30,13 @@ _BACKEND: tuple[int, TEIErrorType] = (424, "Backend")
 STATUSES = sorted({400, _BACKEND[0], *(status for status, _ in _KINDS.values())})
 
 
-class EmptyBatchError(APIError):
+class EmptyBatchError(RefusalError):
     """A request with nothing in it."""
 
-    def __init__(self, field: str) -> None:
-        super().__init__("invalid_request", f"`{field}` cannot be empty", field)
+
+def empty_batch(field: str) -> EmptyBatchError:
+    """The refusal of a request whose `field` is empty."""
+    return EmptyBatchError("invalid_request", f"`{field}` cannot be empty", field)
 
 
 def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitable[Response]]:
@@ -46,15 +46,13 @@ def tei_errors(handler: Callable[P, Awaitable[Response]]) -> Callable[P, Awaitab
     async def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
         try:
             return await handler(*args, **kwargs)
-        except APIError as error:
+        except RefusalError as error:
             return _answer(error)
-        except (EngineError, RefusalError) as error:
-            return _answer(APIError.from_engine(error))
 
     return answer
 
 
-def _answer(error: APIError) -> Response:
+def _answer(error: RefusalError) -> Response:
     """TEI's answer to `error`."""
     if isinstance(error, EmptyBatchError):
         status, kind = 400, "Empty"

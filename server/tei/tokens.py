@@ -7,11 +7,11 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.api.tokenize import ALL_TASKS, DETOKENIZE, answer_tokenization, tokenize_body
 from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.errors import APIError
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
@@ -25,7 +25,7 @@ from server.service.service import Service, json_answer, service_of
 from server.tei.dialects import is_tei
 from server.tei.info import described
 from server.tei.operations import either_operation, tei_operation
-from server.tei.tei_errors import EmptyBatchError, tei_errors
+from server.tei.tei_errors import empty_batch, tei_errors
 
 TOKENIZE = Endpoint(
     "POST",
@@ -67,7 +67,7 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
     model = _model(service, record, body.model, TOKENIZE)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not texts:
-        raise EmptyBatchError("inputs")
+        raise empty_batch("inputs")
     check_count(len(texts), "inputs", service.limits.max_inputs)
     model.text_bound.check_all(texts, lambda index: f"inputs[{index}]")
     prompt = text_prompt(model, body.prompt_name, None)
@@ -102,23 +102,23 @@ async def decode(request: Request) -> Response:
 
 
 def _model(service: Service, record: RequestRecord, name: str | None, endpoint: Endpoint) -> Model:
-    """The one of that name, or the only one, or the one of `/info`. Raises APIError."""
+    """The one of that name, or the only one, or the one of `/info`. Raises RefusalError."""
     if name is None and len(service.registry.models) > 1:
         return described(service, record)
     return service.find(record, name, endpoint)
 
 
 def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[list[int]]:
-    """The ids of each text. Raises APIError for none, a mixed list, too many texts, and ids outside
-    the vocabulary."""
+    """The ids of each text. Raises RefusalError for none, a mixed list, too many texts, and ids
+    outside the vocabulary."""
     if not ids:
-        raise EmptyBatchError("ids")
+        raise empty_batch("ids")
     if all(isinstance(item, int) for item in ids):
         single = cast("list[int]", ids)
         check_ids(single, "ids", model.vocab_size)
         return [single]
     if not all(isinstance(item, list) for item in ids):
-        raise APIError("invalid_request", "ids: all token ids, or all lists of them", "ids")
+        raise RefusalError("invalid_request", "ids: all token ids, or all lists of them", "ids")
     check_count(len(ids), "ids", max_items)
     lists = cast("list[list[int]]", ids)
     for index, each in enumerate(lists):

@@ -1,12 +1,12 @@
 """The conversations that wait for a template's process, within bounds."""
 
-import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 
+from engine_core.client.pending_jobs import Outcome
 from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.templates.protocol import Answer
 
 # What may wait for one template in one API process. A usual conversation takes a millisecond.
@@ -22,12 +22,7 @@ class PendingRender:
 
     def __init__(self, frame: bytes, key: KeyShare) -> None:
         self.frame, self.key = frame, key
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def fail(self, error: Exception) -> None:
-        """Answer with an error whoever still waits."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        self.answer: Outcome[Answer] = Outcome()
 
 
 @dataclass(slots=True)
@@ -64,7 +59,7 @@ class RenderQueue:
         return bool(self._turns)
 
     def add(self, frame: bytes, key: KeyShare) -> PendingRender:
-        """Raises APIError `overloaded` if too many conversations wait, or too many bytes."""
+        """Raises RefusalError `overloaded` if too many conversations wait, or too many bytes."""
         self._check_room(self._all, frame)
         if key.number:
             self._check_room(self._of_keys[key.number], frame, _KEYS_AT_LEAST, " of this API key")
@@ -91,7 +86,7 @@ class RenderQueue:
         if not waiting.has_room(frame, part):
             waits = f"{waiting.conversations} conversations ({waiting.size} bytes){whose}"
             message = f"the chat template of model {self._model} is overloaded: {waits} wait for it"
-            raise APIError("overloaded", message)
+            raise RefusalError("overloaded", message)
 
     def _move(self, pending: PendingRender, sign: int) -> None:
         for waiting in (self._all, self._of_keys[pending.key.number]):

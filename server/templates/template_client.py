@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine_core.fair_queuing.key_share import KeyShare
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.lasting_task import lasting_task
 from server.templates.process_handle import ProcessEndedError, ProcessHandle
 from server.templates.protocol import (
@@ -73,7 +73,7 @@ class TemplateClient:
 
     @property
     def template(self) -> ChatTemplate:
-        """Raises APIError, naming `model`, if there is none that can be used."""
+        """Raises RefusalError, naming `model`, if there is none that can be used."""
         if self._template is None:
             raise self._no_template()
         return self._template
@@ -87,11 +87,11 @@ class TemplateClient:
         """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given
         up, waiting or rendered.
 
-        Raises APIError: no template, one that refuses these messages, no running process, or too
-        many that wait."""
+        Raises RefusalError: no template, one that refuses these messages, no running process, or
+        too many that wait."""
         _ = self.template
         if self._is_down:
-            raise APIError("template_unavailable", self._outage)
+            raise RefusalError("template_unavailable", self._outage)
         pending = self._queue.add(conversation, key)
         self._wake.set()
         try:
@@ -105,14 +105,16 @@ class TemplateClient:
         return outcome.text
 
     def check(self) -> None:
-        """Raises APIError: `not_ready` until the template has been compiled for the first time,
+        """Raises RefusalError: `not_ready` until the template has been compiled for the first time,
         `unhealthy` while no process can be started."""
         if self._template is None:
             return
         if self._is_down:
-            raise APIError("unhealthy", self._outage)
+            raise RefusalError("unhealthy", self._outage)
         if not self._has_compiled:
-            raise APIError("not_ready", f"model {self._model}: its chat template is being compiled")
+            raise RefusalError(
+                "not_ready", f"model {self._model}: its chat template is being compiled"
+            )
 
     async def close(self) -> None:
         """End the process."""
@@ -121,7 +123,7 @@ class TemplateClient:
             await asyncio.wait([self._keeper])
         if self._process is not None:
             await self._process.close()
-        self._fail_all(APIError("draining", "the server is shutting down"))
+        self._fail_all(RefusalError("draining", "the server is shutting down"))
 
     @property
     def _is_down(self) -> bool:
@@ -131,9 +133,9 @@ class TemplateClient:
     def _outage(self) -> str:
         return f"the chat template of model {self._model} cannot be rendered now: {self._last_end}"
 
-    def _no_template(self) -> APIError:
+    def _no_template(self) -> RefusalError:
         message = f"model {self._model} cannot chat: {self._why_not}"
-        return APIError("invalid_request", message, "model")
+        return RefusalError("invalid_request", message, "model")
 
     async def _keep(self) -> None:
         """Run process after process, unless the template does not compile."""
@@ -188,8 +190,7 @@ class TemplateClient:
                 raise
             answer, survives = NotRendered(str(end)), False
         self._current = None
-        if not pending.answer.done():
-            pending.answer.set_result(answer)
+        pending.answer.set(answer)
         return survives
 
     async def _next(self, process: ProcessHandle) -> PendingRender | None:
@@ -220,22 +221,22 @@ class TemplateClient:
         if self._failures == _MAX_FAILURES:
             _log.error("%s; %d times in a row, trying on", self._outage, self._failures)
         if self._is_down:
-            self._fail_all(APIError("template_unavailable", self._outage))
+            self._fail_all(RefusalError("template_unavailable", self._outage))
         await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (self._failures - 2), _MAX_DELAY_S))
 
-    def _fail_all(self, error: APIError) -> None:
+    def _fail_all(self, error: RefusalError) -> None:
         current, self._current = self._current, None
         if current is not None:
-            current.fail(error)
+            current.answer.set(error)
         while pending := self._queue.take():
-            pending.fail(error)
+            pending.answer.set(error)
 
 
-def _refusal(answer: NotRendered) -> APIError:
+def _refusal(answer: NotRendered) -> RefusalError:
     if answer.field:
-        return APIError("invalid_request", f"{answer.field}: {answer.reason}", answer.field)
+        return RefusalError("invalid_request", f"{answer.field}: {answer.reason}", answer.field)
     message = f"messages: the model's chat template refuses them: {answer.reason}"
-    return APIError("invalid_request", message, "messages")
+    return RefusalError("invalid_request", message, "messages")
 
 
 async def _compiled(process: ProcessHandle, template: ChatTemplate) -> Answer:

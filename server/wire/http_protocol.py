@@ -8,7 +8,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.metrics.request_record import RequestRecord
 from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10
@@ -114,7 +114,7 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def on_headers_complete(self) -> None:
-        """Raises APIError for headers that are too large, name no host, or two hosts
+        """Raises RefusalError for headers that are too large, name no host, or two hosts
         or keys, for a coded body, and for a bad target."""
         if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
             self._check_size()
@@ -130,7 +130,7 @@ class WireProtocol(HttpToolsProtocol):
                 self.url = _with_path(self.url)
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
-            raise APIError("invalid_request", "the request's target is no URL") from None
+            raise RefusalError("invalid_request", "the request's target is no URL") from None
         self.headers = []  # trailers come here, and are no headers
         if not self.parser.should_keep_alive():  # uvicorn 0.38 knows but one way to write it
             self.cycle.keep_alive = False
@@ -153,26 +153,26 @@ class WireProtocol(HttpToolsProtocol):
     def _check_repeated(self, names: list[bytes]) -> None:
         for name, title in ((b"host", "Host"), (b"authorization", "Authorization")):
             if names.count(name) > 1:
-                raise APIError("invalid_request", f"the request has two `{title}` headers")
+                raise RefusalError("invalid_request", f"the request has two `{title}` headers")
         if self.parser.get_http_version() == "1.1" and b"host" not in names:
-            raise APIError("invalid_request", "the request has no `Host` header")
+            raise RefusalError("invalid_request", "the request has no `Host` header")
 
     def _check_codings(self) -> None:
         for name, value in self.headers:
             if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 message = "no `Transfer-Encoding` but `chunked` is served: send the body uncoded"
-                raise APIError("unsupported_transfer", message)
+                raise RefusalError("unsupported_transfer", message)
 
     def _check_size(self) -> None:
         fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
         if len(self.url) + fields > self.max_header_bytes:
             raise self._too_large()
 
-    def _too_large(self) -> APIError:
+    def _too_large(self) -> RefusalError:
         message = f"request line and headers are larger than {self.max_header_bytes} bytes"
-        return APIError("head_too_large", message)
+        return RefusalError("head_too_large", message)
 
-    def _refuse(self, error: APIError) -> None:
+    def _refuse(self, error: RefusalError) -> None:
         CONNECTION_LOG.warning("a request could not be read: %s", error.message)
         self._refused = True
         self._deadline = None
@@ -223,10 +223,10 @@ def _with_path(url: bytes) -> bytes:
     return url if parsed.path else b"/?" + (parsed.query or b"")
 
 
-def _reason(error: httptools.HttpParserError) -> APIError:
+def _reason(error: httptools.HttpParserError) -> RefusalError:
     """The exception of a callback, or the parser's own."""
     if not isinstance(error, httptools.HttpParserCallbackError):
-        return APIError("invalid_request", f"this is not HTTP/1.1: {error}")
-    if isinstance(error.__context__, APIError):
+        return RefusalError("invalid_request", f"this is not HTTP/1.1: {error}")
+    if isinstance(error.__context__, RefusalError):
         return error.__context__
     raise error

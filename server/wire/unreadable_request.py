@@ -14,21 +14,21 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.http.error_answer import ErrorAnswer
 from server.metrics.request_record import RequestRecord
 
 NOTE_UNREAD: Final = "note_unread"
 """Where the connections find a NoteUnread in the application's state."""
 
-NoteUnread = Callable[[Scope, APIError], bytes]
+NoteUnread = Callable[[Scope, RefusalError], bytes]
 """Takes what is known of a request, and its answer; returns the request's id."""
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.
 _LINGER_S = 2
 
 
-def answer_and_close(connection: HttpToolsProtocol, error: APIError) -> None:
+def answer_and_close(connection: HttpToolsProtocol, error: RefusalError) -> None:
     """Answer with `error`, after the answers to earlier requests, and close.
 
     The caller drops everything received from now on.
@@ -73,13 +73,13 @@ def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle |
     return known
 
 
-def _end(connection: HttpToolsProtocol, error: APIError, scope: Scope) -> None:
+def _end(connection: HttpToolsProtocol, error: RefusalError, scope: Scope) -> None:
     """The application will not hear of the request."""
     note_unread: NoteUnread = connection.app_state[NOTE_UNREAD]
     _answer_last(connection, error, note_unread(scope, error))
 
 
-def _answer_last(connection: HttpToolsProtocol, error: APIError, request_id: bytes) -> None:
+def _answer_last(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> None:
     """`request_id` is empty while the application has not given it one."""
     transport = connection.transport
     if transport.is_closing():
@@ -92,7 +92,7 @@ def _answer_last(connection: HttpToolsProtocol, error: APIError, request_id: byt
         transport.close()
 
 
-def _answer(connection: HttpToolsProtocol, error: APIError, request_id: bytes) -> bytes:
+def _answer(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> bytes:
     answer = ErrorAnswer(error)
     named = [(b"x-request-id", request_id)] if request_id else []
     headers = [
@@ -102,4 +102,4 @@ def _answer(connection: HttpToolsProtocol, error: APIError, request_id: bytes) -
         (b"connection", b"close"),
     ]
     lines = [b"%b: %b\r\n" % header for header in headers]
-    return b"".join([STATUS_LINE[error.status], *lines, b"\r\n", error.body()])
+    return b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body])

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Grammar, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
@@ -107,9 +107,9 @@ def test_what_does_not_fit_the_cache_is_refused_with_the_numbers() -> None:
         async with running_engine(DEMO, options(kv_cache_memory=2 * DEMO_BLOCK_BYTES)) as engine:
             client = engine.client
             assert len(await tokens_of(client, 100, max_tokens=28)) == 28
-            with pytest.raises(EngineError) as one_more:
+            with pytest.raises(RefusalError) as one_more:
                 await tokens_of(client, 100, max_tokens=29)
-            with pytest.raises(EngineError) as too_long:
+            with pytest.raises(RefusalError) as too_long:
                 await tokens_of(client, 128)
             assert one_more.value.code == too_long.value.code == "context_length_exceeded"
             assert one_more.value.param == "max_tokens"

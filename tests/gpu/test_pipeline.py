@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EngineError, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream
 from engine_core.client.trace_client import trace_engines
 from engine_core.messages import RowOutput, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.traced_steps import TracedStep
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
@@ -174,7 +175,7 @@ def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
                 assert await stream.next()
                 since = time.monotonic()
                 os.kill(worker_pid(tmp_path, killed), signal.SIGKILL)
-                with pytest.raises(EngineError) as error:
+                with pytest.raises(RefusalError) as error:
                     await read_to_the_end(stream)
             assert error.value.code == "engine_dead"
             assert time.monotonic() - since < 2

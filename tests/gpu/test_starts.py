@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from engine_core.client.engine_client import EngineError
+from engine_core.refusal import RefusalError
 from server.daemon.daemon import StartError
 from server.daemon.run import running_engine
 from server.models.devices import DeviceError
@@ -50,7 +50,7 @@ def failed_start(options: EngineOptions, capfd: pytest.CaptureFixture[str]) -> s
             pass
 
     # Whichever is noticed first: that the worker is gone, or that the engine core is.
-    with pytest.raises((StartError, EngineError), match=r"exited with status 1|has stopped"):
+    with pytest.raises((StartError, RefusalError), match=r"exited with status 1|has stopped"):
         asyncio.run(start())
     lines = [line for line in capfd.readouterr().err.splitlines() if "ERROR   worker 0" in line]
     assert len(lines) == 1, lines

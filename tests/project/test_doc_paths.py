@@ -48,7 +48,7 @@ def test_files_and_modules_that_a_page_names_exist(page: Path, tree: set[str]) -
     text = page.read_text()
     named = paths_in(text) | (folders_in(text) if page.name == "architecture.md" else set())
     assert {path for path in named if not any(each.endswith(f"/{path}") for each in tree)} == set()
-    # `server.errors.APIError` is a module and a name in it.
+    # `server.errors.ErrorKind` is a module and a name in it.
     modules = modules_in(text)
     assert {m for m in modules if not is_module(m) and not is_module(m.rpartition(".")[0])} == set()
 

@@ -111,7 +111,7 @@ async def grouped_lines(config: ServerConfig, share: float = 1.0) -> AsyncGenera
     """Answers lines with the engines of `config`, which run or are about to, until the block ends.
     They have at most this `share` of what an engine takes at once; the rest is for other clients.
 
-    Raises EngineError if an engine dies before it is ready.
+    Raises RefusalError if an engine dies before it is ready.
     """
     arrivals = Arrivals()
     models: list[Model] = []

@@ -18,7 +18,7 @@ async def chat_prompt(
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
-    The whole conversation is counted until its prompt is known. Raises APIError: a message at
+    The whole conversation is counted until its prompt is known. Raises RefusalError: a message at
     fault, texts far beyond what the model takes, too much in flight, a template that refuses, or
     that too many wait for, no time.
     """

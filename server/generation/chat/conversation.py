@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from engine_core.refusal import RefusalError
 from server.echoed import quoted
-from server.errors import APIError
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.schemas.field_names import name_and_value
 from server.templates.messages.kinds import has_text, text_part
@@ -37,8 +37,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def conversation(
     messages: Sequence[ChatMessage], options: ChatOptions, template: ChatTemplate
 ) -> Conversation:
-    """Raises APIError, naming the message, its part, or the variable at fault. Others have their
-    turns meanwhile, where there are many messages."""
+    """Raises RefusalError, naming the message, its part, or the variable at fault. Others have
+    their turns meanwhile, where there are many messages."""
     _check_variables(options.variables, template)
     parsed: list[dict[str, Any]] = []
     for number, message in enumerate(messages):
@@ -69,7 +69,7 @@ def _length(content: str | list[ContentPart] | None) -> int:
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
-    """The text of the last message if it is an assistant's, or else none. Raises APIError, as
+    """The text of the last message if it is an assistant's, or else none. Raises RefusalError, as
     `conversation` does."""
     *others, last = messages
     if last.role != "assistant" or last.content is None:
@@ -81,16 +81,16 @@ def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
     for name in variables:
         if name in _OWN_NAMES or name in template.tokens:
             field = f"chat_template_kwargs.{name}"
-            raise APIError("invalid_request", f"{field}: cannot be set by a request", field)
+            raise RefusalError("invalid_request", f"{field}: cannot be set by a request", field)
 
 
 def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> None:
     field = "continue_final_message"
     if options.add_generation_prompt:
         message = f"{field}: not together with add_generation_prompt"
-        raise APIError("invalid_request", message, field)
+        raise RefusalError("invalid_request", message, field)
     if not has_text(messages[-1]):
-        raise APIError("invalid_request", f"{field}: the final message has no text", field)
+        raise RefusalError("invalid_request", f"{field}: the final message has no text", field)
 
 
 def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
     if message.content is not None:
         found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
     elif not is_assistant:
-        raise APIError("invalid_request", f"{field}.content: is required", f"{field}.content")
+        raise RefusalError("invalid_request", f"{field}.content: is required", f"{field}.content")
     if message.refusal is not None:
         if not is_assistant:
             raise _only_an_assistant(f"{field}.refusal", "refuses")
@@ -136,7 +136,7 @@ def _with_refusal(
 
 
 def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
-    """What led to an answer, by the name that the request has for it. Raises APIError."""
+    """What led to an answer, by the name that the request has for it. Raises RefusalError."""
     name, value = name_and_value(
         (f"{field}.reasoning_content", message.reasoning_content),
         (f"{field}.reasoning", message.reasoning),
@@ -147,8 +147,8 @@ def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
 
 
 def joined_text(content: str | list[ContentPart], field: str, *, refuses: bool = False) -> str:
-    """The text of a content, its parts joined by line breaks. Raises APIError for parts that are no
-    text, and no refusal of somebody who `refuses`."""
+    """The text of a content, its parts joined by line breaks. Raises RefusalError for parts that
+    are no text, and no refusal of somebody who `refuses`."""
     if isinstance(content, str):
         return content
     return "\n".join(_texts(content, field, refuses=refuses))
@@ -162,25 +162,27 @@ def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator
 def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
     if part.type != "text" and not (refuses and part.type == "refusal"):
         message = f"{field}: parts of type {quoted(part.type)} are not served here, only 'text'"
-        raise APIError("invalid_request", message, field)
+        raise RefusalError("invalid_request", message, field)
     text = part.text if part.type == "text" else part.refusal
     if text is None:
         name = f"{field}.{part.type}"
-        raise APIError("invalid_request", f"{name}: is required", name)
+        raise RefusalError("invalid_request", f"{name}: is required", name)
     return text
 
 
-def _only_an_assistant(field: str, does: str) -> APIError:
-    return APIError("invalid_request", f"{field}: only an assistant {does}", field)
+def _only_an_assistant(field: str, does: str) -> RefusalError:
+    return RefusalError("invalid_request", f"{field}: only an assistant {does}", field)
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """A tool call. Raises APIError for arguments that are no object."""
+    """A tool call. Raises RefusalError for arguments that are no object."""
     name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
     try:
         _ARGUMENTS.decode(arguments)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise APIError("invalid_request", f"{name}: is not a JSON object: {error}", name) from None
+        raise RefusalError(
+            "invalid_request", f"{name}: is not a JSON object: {error}", name
+        ) from None
     function = {"name": call.function.name, "arguments": arguments}
     converted: dict[str, Any] = {"type": "function", "function": function}
     return converted if call.id is None else {"id": call.id, **converted}

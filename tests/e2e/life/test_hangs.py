@@ -51,7 +51,7 @@ def assert_named(daemon: Daemon, part: str) -> None:
 @pytest.mark.long
 def test_an_idle_part_that_is_frozen_ends_the_daemon() -> None:
     """A worker and an engine within 10 s whatever --stall-timeout is; an API process after it."""
-    with several([(), (), ("--stall-timeout", "2")]) as daemons:
+    with several([(), (), ("--stall-timeout", "5")]) as daemons:
         frozen = stopped(daemons)
         for daemon, part in zip(daemons, PARTS, strict=True):
             assert daemon.exit_code() == 1
@@ -61,7 +61,7 @@ def test_an_idle_part_that_is_frozen_ends_the_daemon() -> None:
 
 
 def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
-    with several([("--stall-timeout", "2")] * 3) as daemons:
+    with several([("--stall-timeout", "5")] * 3) as daemons:
         asked = [Asking(daemon, "/v1/completions", LONG) for daemon in daemons]
         for daemon in daemons:
             url = daemon.url

@@ -17,7 +17,7 @@ from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running
 from tests.patience import PATIENCE, wait_until
 
-STALL = 2.0
+STALL = 8.0
 LATE = {signal.SIGKILL: 10.0, signal.SIGSTOP: STALL + 10.0}
 """Seconds until what is in flight has failed."""
 GONE = {signal.SIGKILL: 20.0, signal.SIGSTOP: STALL + 20.0}

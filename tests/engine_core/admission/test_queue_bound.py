@@ -7,8 +7,8 @@ import pytest
 
 from engine_core.admission.queue_bound import QueueBound
 from engine_core.engine_state import Beat
-from engine_core.job import RefusalError
 from engine_core.messages import Abort, Failed, Hello
+from engine_core.refusal import RefusalError
 from tests.engine_core.timed_worker import TimedEngine, always
 from workers.contract.messages import StepInput
 

@@ -20,7 +20,6 @@ from engine_core.client.circuit_breaker import CircuitBreaker
 from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import EngineError
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.messages import (
     Abort,
@@ -37,6 +36,7 @@ from engine_core.messages import (
     SamplingParams,
     ToCore,
 )
+from engine_core.refusal import RefusalError
 from tests.patience import PATIENCE
 
 INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)
@@ -124,14 +124,14 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
         stream = await asyncio.wait_for(call, PATIENCE)
         assert await stream.next() == rows
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await stream.next()
         assert raised.value.code == "row_failed"
         assert not client.dead
 
 
-async def refused(client: EngineClient, priority: int = 0) -> EngineError:
-    with pytest.raises(EngineError) as raised:
+async def refused(client: EngineClient, priority: int = 0) -> RefusalError:
+    with pytest.raises(RefusalError) as raised:
         await asyncio.wait_for(
             client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=priority)), 5
         )
@@ -175,7 +175,7 @@ def test_a_refusal_is_forgotten_when_nobody_asks_again() -> None:
     """An hour later no job is refused because another has not been answered yet."""
     now = 0.0
     queue = CircuitBreaker(lambda: now)
-    queue.refused(0, EngineError("overloaded", "full", retry_after=31.0))
+    queue.refused(0, RefusalError("overloaded", "full", retry_after=31.0))
     now = 0.51
     assert not queue.probe(0)
     assert not queue.probe(0)
@@ -185,9 +185,9 @@ def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None
     now = 0.0
     queue = CircuitBreaker(lambda: now)
     assert not queue.probe(0)
-    queue.refused(0, EngineError("overloaded", "full", retry_after=0.4))
+    queue.refused(0, RefusalError("overloaded", "full", retry_after=0.4))
     for moment in (0.021, 0.042):
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             queue.probe(0)
         now = moment
         assert queue.probe(0)
@@ -200,7 +200,7 @@ async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a", "b"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await asyncio.wait_for(call, PATIENCE)
         assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
 
@@ -239,9 +239,9 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
     async with connected(tmp_path) as (client, script):
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
-        client.abort_all(EngineError("draining", "shutting down"))
+        client.abort_all(RefusalError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
-            with pytest.raises(EngineError) as raised:
+            with pytest.raises(RefusalError) as raised:
                 await asyncio.wait_for(asked, PATIENCE)
             assert raised.value.code == "draining"
         assert await script.receive() == Abort([job.id])
@@ -252,7 +252,7 @@ async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
         call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await asyncio.wait_for(call, PATIENCE)
         assert client.dead
 
@@ -283,13 +283,13 @@ async def test_a_killed_engine_fails_every_job_at_once(tmp_path: Path) -> None:
         for _ in range(2):
             await engine.stdout.readline()
         os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(EngineError) as raised:
+        with pytest.raises(RefusalError) as raised:
             await asyncio.wait_for(call, PATIENCE)
         assert raised.value.code == "engine_dead"
         assert client.dead
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await client.generate(SamplingParams(), texts=["a"])
-        with pytest.raises(EngineError):
+        with pytest.raises(RefusalError):
             await client.wait_ready()
     finally:
         client.close()

@@ -8,8 +8,7 @@ import pytest
 
 from engine_core.client import encode_calls
 from engine_core.client.encode_calls import SparseCall
-from engine_core.client.pending_jobs import EngineError
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -21,6 +20,7 @@ from engine_core.messages import (
     SparseVectors,
 )
 from engine_core.outbox import Outbox
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.workflows import workflow_for
@@ -119,7 +119,7 @@ async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch)
                 job.id, np.array([row], np.int32).tobytes(), *sparse([[(1, 1), (2, 2)]])
             )
             await script.send(Outputs(encoded=[part]))
-        with pytest.raises(EngineError, match="more than 3 entries") as refused:
+        with pytest.raises(RefusalError, match="more than 3 entries") as refused:
             await asyncio.wait_for(call, PATIENCE)
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])

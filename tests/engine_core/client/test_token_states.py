@@ -8,8 +8,7 @@ import pytest
 
 from engine_core.client import encode_calls
 from engine_core.client.encode_calls import StatesCall, VectorsCall
-from engine_core.client.pending_jobs import EngineError
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -20,6 +19,7 @@ from engine_core.messages import (
     TokenStates,
 )
 from engine_core.outbox import Outbox
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
@@ -116,7 +116,7 @@ async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
             job.id, np.array([1], np.int32).tobytes(), np.ones(6, np.float32).tobytes()
         )
         await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], encoded=[part]))
-        with pytest.raises(EngineError, match="12 numbers; an answer takes 11") as refused:
+        with pytest.raises(RefusalError, match="12 numbers; an answer takes 11") as refused:
             await asyncio.wait_for(call, PATIENCE)
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])
@@ -128,7 +128,7 @@ async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
         job = await script.job()
         part = TokenStates(job.id, bytes(4), bytes(8))
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[part]))
-        with pytest.raises(EngineError, match="this model returns TokenStates"):
+        with pytest.raises(RefusalError, match="this model returns TokenStates"):
             await asyncio.wait_for(call, PATIENCE)
         assert await script.receive() == Abort([job.id])
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.admission.queue_bound import QueueBound
-from engine_core.job import RefusalError
 from engine_core.messages import EncodeJob, Outputs
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
 from tests.engine_core.fake_transport import Engine

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.schedulers.requests.request import Request
 from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized

@@ -3,12 +3,13 @@ import asyncio
 import msgspec
 import pytest
 
+from engine_core.refusal import RefusalError
 from server.batches.base import all_of
 from server.batches.posting import NOT_OURS, Exchange, Reply, in_one_line, post, settled
 from server.batches.results import JobStoppedError, RequestError
-from server.errors import APIError
+from server.errors import error_body
 
-OVERLOADED = Reply(429, APIError("overloaded", "full").body(), 0.001)
+OVERLOADED = Reply(429, error_body(RefusalError("overloaded", "full")), 0.001)
 
 
 def answering(*replies: Reply, seen: list[bytes] | None = None) -> Exchange:
@@ -31,7 +32,7 @@ async def test_a_full_server_is_asked_again() -> None:
 
 @pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "too_large"])
 async def test_what_is_wrong_with_one_request_is_its_own(code: str) -> None:
-    error = msgspec.json.decode(APIError("invalid_request", "no", "prompt").body())
+    error = msgspec.json.decode(error_body(RefusalError("invalid_request", "no", "prompt")))
     error["error"]["code"] = code
     with pytest.raises(RequestError) as raised:
         await post(answering(Reply(400, msgspec.json.encode(error), None)), "/x", {})
@@ -41,9 +42,9 @@ async def test_what_is_wrong_with_one_request_is_its_own(code: str) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(401, APIError("invalid_api_key", "no key").body(), None),
-        Reply(404, APIError("model_not_found", "no such model").body(), None),
-        Reply(500, APIError("engine_dead", "the engine has stopped").body(), None),
+        Reply(401, error_body(RefusalError("invalid_api_key", "no key")), None),
+        Reply(404, error_body(RefusalError("model_not_found", "no such model")), None),
+        Reply(500, error_body(RefusalError("engine_dead", "the engine has stopped")), None),
         Reply(502, b"<html>Bad Gateway</html>", None),
     ],
 )

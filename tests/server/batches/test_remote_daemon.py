@@ -1,10 +1,11 @@
 import msgspec
 import pytest
 
+from engine_core.refusal import ErrorCode, RefusalError
 from server.batches import BatchLLM
 from server.batches.posting import MAX_ANSWER_BYTES
 from server.batches.results import JobStoppedError, RequestError
-from server.errors import APIError, ErrorCode
+from server.errors import error_body
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.schemas.completions import Completion, CompletionChoice
 from tests.server.canned_server import CannedServer, answer
@@ -13,7 +14,7 @@ REFUSED = "400 Bad Request"
 
 
 def refusal(code: ErrorCode, status: str = REFUSED) -> bytes:
-    return answer(APIError(code, "no").body(), status)
+    return answer(error_body(RefusalError(code, "no")), status)
 
 
 def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine_core.client.pending_jobs import EngineError
 from engine_core.messages import Failed
+from engine_core.refusal import RefusalError
 from server import cli
 from server.bench.cases.sharing import DEGREES, SHARING
 from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
@@ -204,15 +204,15 @@ async def test_a_row_that_is_too_short(fake: tuple[FakeEngine, OfflineRunner]) -
 async def test_an_engine_that_refuses_or_fails(fake: tuple[FakeEngine, OfflineRunner]) -> None:
     engine, runner = fake
     engine.script.fail_after = 3
-    with pytest.raises(EngineError, match="no finite result"):
+    with pytest.raises(RefusalError, match="no finite result"):
         await runner.measure(CASES["one"], 0)
     engine.script.refusal = Failed(0, "overloaded", "the engine is full")
-    with pytest.raises(EngineError, match="the engine is full"):
+    with pytest.raises(RefusalError, match="the engine is full"):
         await runner.measure(msgspec.structs.replace(CASES["dec"], count=130), 0)
 
 
 async def test_an_engine_that_vanishes(fake: tuple[FakeEngine, OfflineRunner]) -> None:
     engine, runner = fake
     engine.kill()
-    with pytest.raises((BenchError, EngineError)):
+    with pytest.raises((BenchError, RefusalError)):
         await runner.measure(CASES["one"], 0)

@@ -9,10 +9,10 @@ import pytest
 from engine_core.client.engine_client import EngineClient
 from engine_core.job import Job
 from engine_core.messages import EncodeJob
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from server.encoding.encode import texts_cut_to
-from server.errors import APIError
 from server.service.registry import Model
 from tests.server.support import served_model
 
@@ -60,7 +60,7 @@ async def test_no_text_is_longer_than_the_model_takes(model: Model, tokenizer: T
 
 async def test_a_query_that_leaves_no_room_is_named(model: Model, tokenizer: Tokenizer) -> None:
     query = "dog " * 3000
-    with pytest.raises(APIError) as raised:
+    with pytest.raises(RefusalError) as raised:
         await texts_cut_to(model, 5, query=query)
     assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "query")
     assert str(count(tokenizer, query) + 2) in raised.value.message

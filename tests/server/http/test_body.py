@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import server.api
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.http.body import Body
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
@@ -19,10 +19,10 @@ COMPLETION = Body(CompletionRequest)
 RERANK = Body(RerankRequest)
 
 
-def fault(body: Body, raw: bytes) -> APIError:
-    with pytest.raises(APIError) as caught:
+def fault(body: Body, raw: bytes) -> RefusalError:
+    with pytest.raises(RefusalError) as caught:
         body.decode(raw)
-    assert caught.value.status == 400
+    assert caught.value.code == "invalid_request"
     return caught.value
 
 
@@ -155,8 +155,8 @@ def test_unknown_fields_are_ignored():
 def test_no_bytes_are_more_than_a_bad_request(raw):
     try:
         COMPLETION.decode(raw)
-    except APIError as error:
-        assert error.status == 400
+    except RefusalError as error:
+        assert error.code == "invalid_request"
 
 
 json_values = st.recursive(
@@ -170,8 +170,8 @@ json_values = st.recursive(
 def test_no_value_of_any_field_is_more_than_a_bad_request(body):
     try:
         COMPLETION.decode(msgspec.json.encode(body))
-    except APIError as error:
-        assert error.status == 400
+    except RefusalError as error:
+        assert error.code == "invalid_request"
         assert error.param is not None
         assert error.param.split(".")[0].split("[")[0] in CompletionRequest.__struct_fields__
 
@@ -202,9 +202,9 @@ def test_no_value_of_any_field_is_more_than_a_bad_request(body):
 )
 def test_strictly_read_an_unknown_field_is_refused_at_any_depth(body, raw, param):
     body.decode(raw)
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(RefusalError) as caught:
         body.decode(raw, strictly=True)
-    assert (caught.value.status, caught.value.param) == (400, param)
+    assert (caught.value.code, caught.value.param) == ("invalid_request", param)
     assert caught.value.message == f"{param}: is unknown"
 
 
@@ -217,7 +217,7 @@ def test_strictly_read_known_fields_mean_what_they_did():
     assert isinstance(strictly, CompletionRequest)
     assert msgspec.json.encode(strictly) == msgspec.json.encode(loose)
     error = fault(COMPLETION, b'{"prompt": "a", "suffix": "b", "x": 1}')
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(RefusalError) as caught:
         COMPLETION.decode(b'{"prompt": "a", "suffix": "b", "x": 1}', strictly=True)
     assert caught.value.message == error.message
 
@@ -238,6 +238,6 @@ def bodies() -> dict[str, Body]:
 
 @pytest.mark.parametrize("name", bodies())
 def test_every_endpoint_can_read_strictly(name):
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(RefusalError) as caught:
         bodies()[name].decode(b'{"no such field": 1}', strictly=True)
     assert caught.value.param == "no such field"

@@ -1,5 +1,7 @@
 """Handlers that break, which no request can bring about from outside."""
 
+import json
+
 import httpx
 import pytest
 from fastapi.routing import APIRoute
@@ -7,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine_core.refusal import RefusalError
 from server.http.disconnect import ClientLeftError
 from server.http.gate import Gate
 from server.http.route_table import RouteTable
+from server.http.sse import EventStream, event
 from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Registry
 from server.service.service import Service
@@ -28,23 +32,33 @@ async def half(_: Request) -> Response:
     return StreamingResponse(parts())
 
 
+async def late(_: Request) -> Response:
+    async def events():
+        yield event(b"{}")
+        raise RefusalError("too_large", "too many", "logprobs")
+
+    return EventStream(events())
+
+
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/left":
         raise ClientLeftError
     await Response(f"{scope['method']} {scope['path']}")(scope, receive, send)
 
 
+HANDLERS = {"/broken": broken, "/half": half, "/late": late}
+
+
 @pytest.fixture
 def service(folder) -> Service:
     model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
-    endpoints = [Endpoint("GET", path, Operation(arguments={})) for path in ("/broken", "/half")]
+    endpoints = [Endpoint("GET", path, Operation(arguments={})) for path in HANDLERS]
     return Service(server_config(model), Registry.load((model,), endpoints))
 
 
 @pytest.fixture
 def app(service) -> ASGIApp:
-    handlers = {"/broken": broken, "/half": half}
-    table = RouteTable(APIRoute(path, handler) for path, handler in handlers.items())
+    table = RouteTable(APIRoute(path, handler) for path, handler in HANDLERS.items())
     return Gate(service, table, others=elsewhere)
 
 
@@ -68,6 +82,16 @@ async def test_an_answer_that_breaks_halfway_is_cut_off_and_told_to_the_log(app,
     with pytest.raises(ZeroDivisionError):
         await get(app, "/half")
     assert "request mine failed" in caplog.text
+
+
+async def test_a_refusal_of_the_servers_own_is_the_last_event_of_a_stream(app, service, caplog):
+    first, last = (await get(app, "/late")).text.removesuffix("\n\n").split("\n\n")
+    assert first == "data: {}"
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert (error["code"], error["param"]) == ("too_large", "logprobs")
+    assert caplog.text == ""
+    counted = 'penstock_refusals_total{reason="too_large"} 1.0'
+    assert counted in (await service.metrics.page()).decode()
 
 
 @pytest.mark.parametrize(("path", "endpoint"), [("/broken", "/broken"), ("/nowhere", "other")])

@@ -2,9 +2,9 @@
 
 import pytest
 
+from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
-from server.errors import APIError
 from server.models.text_bound import TextBound
 
 
@@ -17,6 +17,6 @@ def test_what_is_refused_could_fit_no_model_of_that_length(name: str) -> None:
     bound.check(text, "input")
     (ids,) = tokenizer.encode([text])
     assert len(ids) // 4 > 8 * 32, "what is just below the bound is many times too long"
-    with pytest.raises(APIError) as refused:
+    with pytest.raises(RefusalError) as refused:
         bound.check_all(["short", text + "x" * (len(longest) + 2)], "input[{}]".format)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input[1]")

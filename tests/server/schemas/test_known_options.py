@@ -13,7 +13,7 @@ import server.api
 import server.cohere
 import server.pooling
 import server.tei
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.http.body import Body
 from server.schemas.known_options import KnownOption, known_options
 
@@ -115,8 +115,8 @@ def complaint(request_type: str, body: dict, *, strictly: bool) -> tuple[str | N
     """The field at fault and the message; empty where nothing is."""
     try:
         BODIES[request_type].decode(msgspec.json.encode(body), strictly=strictly)
-    except APIError as error:
-        assert error.status == 400
+    except RefusalError as error:
+        assert error.code == "invalid_request"
         return error.param, error.message
     return None, ""
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.service.admission import Admission, Ticket, limits_per_process
 from server.settings.server_config import Limits
 
@@ -50,7 +50,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         try:
             self.inside.append(self.pool.admit(rows=rows, tokens=tokens, sent=sent, key=key))
             assert fits
-        except APIError as error:
+        except RefusalError as error:
             hopeless = rows > 40 or tokens > 400
             assert hopeless or not fits
             assert self.counted == before, "a refused request leaves no trace"
@@ -121,7 +121,7 @@ def test_the_first_request_of_a_key_is_never_too_much_for_its_key():
     pool = Admission(Limits(max_requests=1, max_rows=40, max_tokens=400), ["m"], ignore).of("m")
     with pool.admit(rows=40, tokens=400, key=1):
         pass
-    with pool.admit(rows=1, tokens=1, key=2), pytest.raises(APIError):
+    with pool.admit(rows=1, tokens=1, key=2), pytest.raises(RefusalError):
         pool.admit(rows=1, tokens=1, key=2)
 
 
@@ -129,7 +129,7 @@ def test_each_model_has_a_pool_of_its_own():
     admission = Admission(LIMITS, ["m", "other"], ignore)
     for _ in range(4):
         admission.of("m").admit(rows=1, tokens=1)
-    with pytest.raises(APIError):
+    with pytest.raises(RefusalError):
         admission.of("m").admit(rows=1, tokens=1)
     admission.of("other").admit(rows=1, tokens=1)
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.service.gathered_scores import GatheredScores
 
 MOST = 1000
@@ -14,7 +14,7 @@ SCORES_BYTES = 64 * MOST
 def test_one_alone_may_have_all_of_it() -> None:
     with GatheredScores(SCORES_BYTES).answer() as answer:
         answer.grow_to(MOST)
-        with pytest.raises(APIError, match=f"logprobs: the answer has {MOST + 1}") as refusal:
+        with pytest.raises(RefusalError, match=f"logprobs: the answer has {MOST + 1}") as refusal:
             answer.grow_to(MOST + 1)
     assert (refusal.value.code, refusal.value.param) == ("too_large", "logprobs")
 
@@ -27,9 +27,9 @@ def test_the_largest_gives_way_and_only_that() -> None:
         other.grow_to(401)
         assert large.refused
         other.grow_to(MOST)
-        with pytest.raises(APIError):
+        with pytest.raises(RefusalError):
             large.grow_to(600)
-        with pytest.raises(APIError):
+        with pytest.raises(RefusalError):
             other.grow_to(MOST + 1)
 
 
@@ -48,6 +48,6 @@ def test_small_ones_are_not_refused_however_many_they_are() -> None:
         for answer in answers:
             answer.grow_to(MOST // 8)
         assert not any(answer.refused for answer in answers)
-        with pytest.raises(APIError):
+        with pytest.raises(RefusalError):
             answers[0].grow_to(MOST // 8 + 1)
         assert sum(answer.refused for answer in answers) == 1

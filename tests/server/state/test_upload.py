@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from server.state.upload import Upload, UploadBounds, UploadRefusedError
+from engine_core.refusal import RefusalError
+from server.state.upload import Upload, UploadBounds
 
 BOUNDS = UploadBounds(max_bytes=10, max_lines=2, left_bytes=8)
 
@@ -17,16 +18,20 @@ def test_an_upload_is_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "kind"),
-    [([b"12345678901"], "bytes"), ([b"123456789"], "quota"), ([b"\n"] * 3, "lines")],
+    ("parts", "code"),
+    [
+        ([b"12345678901"], "body_too_large"),
+        ([b"123456789"], "quota_exceeded"),
+        ([b"\n"] * 3, "too_large"),
+    ],
 )
-def test_a_bound_that_is_broken_is_named(tmp_path: Path, parts: list[bytes], kind: str) -> None:
+def test_a_bound_that_is_broken_is_named(tmp_path: Path, parts: list[bytes], code: str) -> None:
     upload = Upload(tmp_path / "a", BOUNDS)
     *good, last = parts
     for part in good:
         upload.write(part)
-    with pytest.raises(UploadRefusedError) as refused:
+    with pytest.raises(RefusalError) as refused:
         upload.write(last)
-    assert refused.value.kind == kind
+    assert (refused.value.code, refused.value.param) == (code, "file")
     upload.discard()
     assert not (tmp_path / "a").exists()

@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from engine_core.fair_queuing.key_share import NO_KEY
-from server.errors import APIError
+from engine_core.refusal import RefusalError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
@@ -166,9 +166,9 @@ def said(text: str) -> bytes:
 
 
 async def refusal(chat: TemplateClient, text: str = "x") -> str:
-    with pytest.raises(APIError) as caught:
+    with pytest.raises(RefusalError) as caught:
         await chat.prompt_of(said(text), NO_KEY)
-    assert caught.value.status == 400
+    assert caught.value.code == "invalid_request"
     assert caught.value.param == "messages"
     return caught.value.message
 
@@ -214,7 +214,7 @@ async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, cap
     chat = template_client(tmp_path, "{% for x in %}\n{{ y")
     chat.start()
     for _ in range(2):
-        with pytest.raises(APIError, match=r"chat_template\.jinja") as caught:
+        with pytest.raises(RefusalError, match=r"chat_template\.jinja") as caught:
             await chat.prompt_of(said("x"), NO_KEY)
         assert caught.value.param == "model"
     assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text

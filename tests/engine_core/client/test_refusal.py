@@ -1,0 +1,87 @@
+"""A refusal is one value, and whoever keeps it ties no frames into a cycle."""
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import astuple
+
+import pytest
+
+from engine_core.client.circuit_breaker import CircuitBreaker
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import GenerateStream, Outcome
+from engine_core.messages import SamplingParams
+from engine_core.refusal import RefusalError
+
+FIELDS = ("overloaded", "the queue is full", "prompt[1]", 2.5)
+
+Ask = Callable[[], Awaitable[object]]
+
+
+class Texts:
+    """What a request holds while it waits."""
+
+
+def of_an_outcome() -> Ask:
+    outcome: Outcome[None] = Outcome()
+    outcome.set(RefusalError(*FIELDS))
+
+    async def ask() -> None:
+        await outcome
+
+    return ask
+
+
+def of_a_stream() -> Ask:
+    stream = GenerateStream(EngineClient("ipc://nowhere"), 1, 1)
+    stream.fail(RefusalError(*FIELDS))
+    return stream.next
+
+
+def of_a_breaker() -> Ask:
+    breaker = CircuitBreaker(lambda: 0.0)
+    breaker.refused(0, RefusalError(*FIELDS))
+
+    async def ask() -> None:
+        breaker.check(0)
+
+    return ask
+
+
+def of_a_client() -> Ask:
+    client = EngineClient("ipc://nowhere")
+    client.abort_all(RefusalError(*FIELDS))
+    return lambda: client.generate(SamplingParams(), texts=["a"])
+
+
+def test_a_copy_says_the_same_and_leads_nowhere() -> None:
+    with pytest.raises(RefusalError, match="the queue is full") as raised:
+        raise RefusalError(*FIELDS)
+    copy = raised.value.copy()
+    assert astuple(copy) == FIELDS
+    assert copy.__traceback__ is None
+
+
+@pytest.mark.parametrize("keeper", [of_an_outcome, of_a_stream, of_a_breaker, of_a_client])
+async def test_a_refusal_that_is_kept_is_raised_without_the_frames_of_others(
+    keeper: Callable[[], Ask],
+) -> None:
+    ask = keeper()
+    texts_of_each: list[weakref.ref[Texts]] = []
+
+    async def request() -> None:
+        texts = Texts()
+        texts_of_each.append(weakref.ref(texts))
+        with suppress(RefusalError):
+            await ask()
+            pytest.fail("it is refused")
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            await request()
+        assert [texts() for texts in texts_of_each] == [None, None]
+    finally:
+        gc.enable()
