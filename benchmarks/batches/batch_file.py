@@ -2,7 +2,7 @@
 engine itself.
 
 The file's lines are completions of token ids; they go the way of `penstock batch`, through the
-API's handlers and the groups of a window. The engine is one and the same, its prefix cache emptied
+API's handlers, window by window. The engine is one and the same, its prefix cache emptied
 in between.
 """
 
@@ -22,7 +22,7 @@ from server.batch_files.batch_lines import LineRules
 from server.batch_files.file_job import FileJob
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import GenerationCase
-from server.bench.continuations import GroupedContinuations, prompts_of
+from server.bench.continuations import Continuations, prompts_of
 from server.bench.results.measurement import Figures, Progress
 from server.daemon.run import RunningEngine
 from server.settings.server_config import Limits, ServerConfig
@@ -49,7 +49,9 @@ async def engine_figures(
 ) -> Figures:
     """The prompts through the engine client."""
     engine.client.reset_cache()
-    work = GroupedContinuations(engine.client, prompts_of(case, prompts), prefix_caching=True)
+    engine.client.batch = True
+    own = prompts_of(case, sorted(prompts))
+    work = Continuations(engine.client, own, prefix_caching=True)
     async with Progress("engine", work.unit, work.total, work.done).shown():
         started = time.perf_counter()
         await work.run()

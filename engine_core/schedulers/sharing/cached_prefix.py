@@ -14,7 +14,7 @@ from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.sharing.child_blocks import NO_MATCH, Scope
 
-_LEAST_COPIED: Final = 2
+LEAST_COPIED: Final = 2
 """One token, as the first of all texts, is not worth the copy of a block."""
 
 _LEAST_CONTINUED: Final = 64
@@ -123,4 +123,4 @@ def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes)
         continued = kv.children.longest_whole(parent, _ENDED, rest)
         if continued[1] > found[1] and index * kv.block_size + continued[1] > _LEAST_CONTINUED:
             found = continued
-    return found if found[1] >= _LEAST_COPIED else NO_MATCH
+    return found if found[1] >= LEAST_COPIED else NO_MATCH

@@ -8,11 +8,11 @@ from typing import Final
 from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.sharing.cached_prefix import cached_prefix, scope_of
+from engine_core.schedulers.sharing.cached_prefix import LEAST_COPIED, cached_prefix, scope_of
 from engine_core.schedulers.sharing.child_blocks import common_tokens
 
 LEAST_SHARED: Final = 16
-"""Tokens that are worth waiting for what others compute."""
+"""Tokens that two prompts begin with alike which are worth looking at."""
 
 
 class PromptsInProgress:
@@ -45,15 +45,15 @@ class PromptsInProgress:
         leader, shared = self._most_shared(request)
         if leader is None or shared < LEAST_SHARED:
             return False
-        is_related = _is_related(request, leader)
-        least = LEAST_SHARED if is_related else max(LEAST_SHARED, self._tokens_of_a_step())
-        if not is_related and request.has_waited:
+        is_stranger = _is_stranger(request, leader)
+        if is_stranger and request.has_waited:
             return False
-        if shared - cached_prefix(self._kv, request).length < least:
+        saved = shared - cached_prefix(self._kv, request).length
+        if saved < self._least_saved(request, is_stranger=is_stranger):
             return False
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
-        if not is_related:
+        if is_stranger:
             request.has_waited = True
             self._for_one_step[request] = step
         return True
@@ -118,10 +118,16 @@ class PromptsInProgress:
             return common
         return common - common % self._kv.block_size
 
-    def _tokens_of_a_step(self) -> float:
-        step, token, _, _ = self._costs.coefficients
-        return step / token
+    def _least_saved(self, request: Request, *, is_stranger: bool) -> float:
+        """Tokens that are worth waiting for: of a batch, which loses nothing by it, the fewest that
+        are copied."""
+        if is_stranger:
+            step, token, _, _ = self._costs.coefficients
+            return max(LEAST_SHARED, step / token)
+        return LEAST_COPIED if request.job.is_batch else LEAST_SHARED
 
 
-def _is_related(request: Request, leader: Request) -> bool:
-    return request.job is leader.job or (request.job.is_batch and leader.job.is_batch)
+def _is_stranger(request: Request, leader: Request) -> bool:
+    """Neither of one job with the other, nor both of the batch band."""
+    related = request.job is leader.job or (request.job.is_batch and leader.job.is_batch)
+    return not related

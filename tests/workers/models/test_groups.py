@@ -52,7 +52,7 @@ def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Tex
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize(("prefix_len", "num_blocks"), [(17, 99), (19, 9), (16, 99), (37, 99)])
+@pytest.mark.parametrize(("prefix_len", "num_blocks"), [(18, 99), (19, 9), (16, 99), (37, 99)])
 def test_each_row_gets_what_it_gets_alone(
     folder: Path, stages: int, prefix_len: int, num_blocks: int
 ) -> None:
