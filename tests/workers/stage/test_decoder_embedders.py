@@ -82,12 +82,12 @@ def test_items_of_a_grouped_job_share_to_the_token(
 ) -> None:
     stages = Stages(folder, task="embed", num_stages=num_stages)
     engine = start_engine(folder, stages, max_step_tokens=64)
-    shared = " ".join(f"w{number}" for number in range(5, 42))
+    shared = " ".join(f"w{number}" for number in range(5, 43))
     texts = [f"{shared} w{number} w3" for number in range(50, 60)] + ["w5", "w6 w7"]
     before = cached_tokens(engine)
     (vectors,) = answers(engine, [EncodeJob(1, texts=texts, batch=True)]).values()
     assert off_by(vectors, reference.encode(texts)) < TOLERANCE
-    assert cached_tokens(engine) - before == 9 * 37
+    assert cached_tokens(engine) - before == 9 * 38
     assert idle(engine)
 
 
