@@ -180,7 +180,9 @@ def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
         assert not any(map(is_alive, processes))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_a_stage_that_is_killed_while_it_starts_ends_the_daemon_with_one_line(seed: int) -> None:
     drawn = random.Random(seed)
     victim = drawn.randrange(2)

@@ -48,7 +48,10 @@ def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None
     check_way(lessons(model), WAYS[way], print)
 
 
-@pytest.mark.parametrize(("stages", "ahead"), [(2, 0), (3, 1), (4, 0), (4, 1)])
+@pytest.mark.parametrize(
+    ("stages", "ahead"),
+    [(2, 0), pytest.param(3, 1, marks=pytest.mark.long), (4, 0), (4, 1)],
+)
 def test_no_number_of_micro_batches_changes_the_text(
     lessons: Lessons, stages: int, ahead: int
 ) -> None:
@@ -92,7 +95,7 @@ def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> No
     check_preemption(lessons("demo"), Way(depth=depth), print)
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_preemption_and_cached_prefixes_across_stages(lessons: Lessons, stages: int) -> None:
     way = Way(stages=stages, depth=stages + 3)
     check_preemption(lessons("demo"), way, print)
