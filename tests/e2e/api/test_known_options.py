@@ -166,13 +166,14 @@ def is_in(body: Any, path: str) -> bool:
     return isinstance(body, dict) and name in body and (not rest or is_in(body[name], rest))
 
 
-def cases(treatment: Treatment) -> list[tuple[str, str, str]]:
-    """Endpoint, type of request, path of the option."""
+def cases(treatment: Treatment) -> list[Any]:
+    """Parameters: endpoint, type of request, path of the option."""
     return [
-        (endpoint, request, path)
+        pytest.param(endpoint, request, path, marks=pytest.mark.long if others else ())
         for request, endpoints in TABLE.endpoints.items()
         for path in TABLE.of(request, treatment)
-        for endpoint in endpoints
+        # Other paths of one type of request have the same reader.
+        for others, endpoint in enumerate(endpoints)
     ]
 
 

@@ -35,13 +35,12 @@ TRAFFIC = {
     EMBEDDER_NAME: [("/v1/embeddings", EMBEDDING)] * 3,
 }
 LOSSES = [
-    (1, signal.SIGKILL, GENERATOR_NAME), (1, signal.SIGSTOP, EMBEDDER_NAME),
-    (4, signal.SIGKILL, GENERATOR_NAME),
+    (1, signal.SIGSTOP, EMBEDDER_NAME), (4, signal.SIGKILL, GENERATOR_NAME),
 ]  # fmt: skip
 MORE_LOSSES = [
     (2, signal.SIGKILL, EMBEDDER_NAME), (2, signal.SIGSTOP, GENERATOR_NAME),
     (3, signal.SIGKILL, GENERATOR_NAME), (3, signal.SIGSTOP, EMBEDDER_NAME),
-    (4, signal.SIGSTOP, GENERATOR_NAME),
+    (4, signal.SIGSTOP, GENERATOR_NAME), (1, signal.SIGKILL, GENERATOR_NAME),
 ]  # fmt: skip
 
 

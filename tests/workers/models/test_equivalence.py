@@ -25,6 +25,9 @@ from tests.workers.inline_engine import Way
 from tests.workers.mutations import MUTATIONS
 from workers.contract.config import Dtype
 
+FURTHER_MODELS = {"heads_3_of_64_kv_3", "heads_3_of_128_kv_3"}
+"""A KV head for each query head, as the demo model."""
+
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
@@ -43,7 +46,13 @@ def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=pytest.mark.long if model in FURTHER_MODELS else ())
+        for model in MODELS
+    ],
+)
 def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
     check_way(lessons(model), WAYS[way], print)
 

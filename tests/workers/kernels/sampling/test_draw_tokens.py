@@ -47,6 +47,14 @@ def test_draws_equal_those_of_the_cpu(given: dict[str, Any], device: torch.devic
     assert drawn == expected
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bfloat16,
+        pytest.param(torch.float32, marks=pytest.mark.long),
+        pytest.param(torch.float16, marks=pytest.mark.long),
+    ],
+)
 def test_kinds_of_rows_mix_in_every_dtype(device: torch.device, dtype: torch.dtype) -> None:
     count = 10
     parameters = rows(
