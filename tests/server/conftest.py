@@ -1,8 +1,8 @@
 """A real API process before fake engines: one deployment for all tests that leave it as it was."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,14 +89,28 @@ class DeploymentBuilder:
         self._open.close()
 
 
-@pytest.fixture
-def builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
-    """For a deployment of one's own."""
+@contextmanager
+def own_builder(tokenizer: Tokenizer) -> Generator[DeploymentBuilder]:
+    """One with a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         write_tokenizer(Path(name))
         builder = DeploymentBuilder(Path(name), tokenizer)
         yield builder
         builder.close()
+
+
+@pytest.fixture
+def builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
+    """For a deployment of one's own."""
+    with own_builder(tokenizer) as builder:
+        yield builder
+
+
+@pytest.fixture(scope="module")
+def module_builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
+    """For a deployment of a module's tests."""
+    with own_builder(tokenizer) as builder:
+        yield builder
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,7 @@ def steady(full_daemon: Daemon) -> Generator[None]:
         with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
             while not stop.is_set():
                 seen.append(ask_steadily(client))
-                stop.wait(0.1)
+                stop.wait(0.4)
 
     thread = threading.Thread(target=ask)
     with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:

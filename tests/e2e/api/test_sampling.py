@@ -47,11 +47,11 @@ def test_a_bias_bans_the_best_token_or_forces_another(demo: Daemon) -> None:
 
 def test_penalties_end_a_repetition(demo: Daemon) -> None:
     greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 100}
-    assert most_repeated(text(demo, **greedy)) >= 5
+    plain = text(demo, **greedy)
+    assert most_repeated(plain) >= 5
     for penalty in ({"frequency_penalty": 2}, {"repetition_penalty": 2}):
         assert most_repeated(text(demo, **greedy, **penalty)) <= 2
-    present = text(demo, **greedy, presence_penalty=2)
-    assert present != text(demo, **greedy)
+    assert text(demo, **greedy, presence_penalty=2) != plain
 
 
 def test_min_p_of_one_leaves_the_best_token(demo: Daemon) -> None:

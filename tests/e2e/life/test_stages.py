@@ -2,6 +2,7 @@
 
 import httpx
 import numpy as np
+import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running
@@ -30,6 +31,7 @@ def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemo
     check_pipeline(pipeline, 2, demo)
 
 
+@pytest.mark.long
 def test_a_long_pipeline_gives_the_answers_of_one_stage(demo: Daemon) -> None:
     with running("--pipeline-stages", "4", "--threads", "1") as daemon:
         check_pipeline(daemon, 4, demo)

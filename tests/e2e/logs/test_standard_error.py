@@ -134,6 +134,7 @@ def test_a_pipe_that_was_full_from_the_start() -> None:
     os.close(reader)
 
 
+@pytest.mark.long
 def test_a_socket_that_was_full_from_the_start() -> None:
     reader, writer = socket.socketpair()
     with reader, writer:

@@ -36,7 +36,9 @@ def test_client(script: str, full_daemon: Daemon) -> None:
     drive(CLIENTS_PYTHON, script, full_daemon)
 
 
-@pytest.mark.parametrize("script", ["use_cohere.py", "use_openai.py"])
+@pytest.mark.parametrize(
+    "script", [pytest.param("use_cohere.py", marks=pytest.mark.long), "use_openai.py"]
+)
 def test_newest_release(script: str, full_daemon: Daemon) -> None:
     """Of the clients that other clients hold back, the one that the daemon's tools have."""
     drive(Path(sys.executable), script, full_daemon)

@@ -109,7 +109,14 @@ def test_a_command_that_is_shown_is_understood(command: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("command", one_of_each(shown("serve")))
+@pytest.mark.parametrize(
+    "command",
+    [
+        command if "--config" in command or "--pipeline-stages" in command
+        else pytest.param(command, marks=pytest.mark.long)
+        for command in one_of_each(shown("serve"))
+    ],
+)  # fmt: skip
 def test_a_command_that_is_shown_serves(command: str) -> None:
     arguments = shlex.split(command)[2:]
     # The last --port counts: tests take one that is free.

@@ -11,10 +11,11 @@ from tests.server.support import server_config
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 
 
-@pytest.fixture
-def guarded(builder):
+@pytest.fixture(scope="module")
+def guarded(module_builder):
     """A daemon with a key."""
-    return builder.open(server_config(builder.model("secret", "generate"), api_key="sesame"))
+    model = module_builder.model("secret", "generate")
+    return module_builder.open(server_config(model, api_key="sesame"))
 
 
 def assert_page_headers(answer: httpx.Response) -> None:

@@ -29,7 +29,7 @@ def test_generation_of_a_daemon_that_runs(
     tokenizer = demo_models()[GENERATOR_NAME] / "tokenizer.json"
     code = cli.main(
         [
-            *("bench", "serve", "--url", demo.url, "--scale", "0.01", "--repeat", "2"),
+            *("bench", "serve", "--url", demo.url, "--scale", "0.005", "--repeat", "2"),
             *("--case", "http-gen-32x32", "http-gen-16", "--tokenizer", str(tokenizer)),
             *("--json", str(kept)),
         ]
@@ -37,14 +37,14 @@ def test_generation_of_a_daemon_that_runs(
     assert code == 0, capsys.readouterr()
     many, paced = json.loads(kept.read_bytes())["cases"]
     for run in many["runs"]:
-        assert (run["requests"], run["errors"]) == (30, 0)
+        assert (run["requests"], run["errors"]) == (15, 0)
         # The demo model's prompts begin with one special token.
-        assert (run["prompt_tokens"], run["output_tokens"]) == (30 * 33, 30 * 32)
+        assert (run["prompt_tokens"], run["output_tokens"]) == (15 * 33, 15 * 32)
         assert 0 < run["ttft_p50_ms"] <= run["latency_p50_ms"]
     for run in paced["runs"]:
-        assert (run["requests"], run["output_tokens"]) == (6, 6 * 128)
+        assert (run["requests"], run["output_tokens"]) == (3, 3 * 128)
         # Arrivals take as long as so many do at 16 a second.
-        assert run["seconds"] >= 6 / 16
+        assert run["seconds"] >= 3 / 16
     assert [row["figure"] for row in paced["rows"]] == [
         "ttft_p50_ms",
         "ttft_p99_ms",
@@ -59,15 +59,15 @@ def test_embeddings_of_a_daemon_that_runs(
     kept = tmp_path / "out.json"
     code = cli.main(
         [
-            *("bench", "serve", "--url", demo.url, "--model", EMBEDDER_NAME, "--scale", "0.001"),
+            *("bench", "serve", "--url", demo.url, "--model", EMBEDDER_NAME, "--scale", "0.0005"),
             *("--case", "http-emb-1x32", "http-emb-32x128", "--json", str(kept)),
         ]
     )
     assert code == 0, capsys.readouterr()
     one, many = json.loads(kept.read_bytes())["cases"]
     # A text begins with [CLS] and ends with [SEP].
-    assert (one["figures"]["requests"], one["figures"]["prompt_tokens"]) == (20, 20 * 34)
-    assert (many["figures"]["sequences"], many["figures"]["prompt_tokens"]) == (64, 64 * 130)
+    assert (one["figures"]["requests"], one["figures"]["prompt_tokens"]) == (10, 10 * 34)
+    assert (many["figures"]["sequences"], many["figures"]["prompt_tokens"]) == (32, 32 * 130)
 
 
 def test_a_model_of_another_kind_is_a_failure(

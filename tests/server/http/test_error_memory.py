@@ -10,8 +10,8 @@ from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
 
 BODY = {"prompt": "x" * (7 << 20)}
-FEW, MANY = 3, 60
-"""Requests: together the many send 420 MB, and the collector does not come so soon."""
+FEW, MANY = 3, 35
+"""Requests: together the many send 245 MB, and the collector does not come so soon."""
 MOST_MB = 120
 
 

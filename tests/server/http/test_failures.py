@@ -26,6 +26,8 @@ from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
 from workers.contract.config import Task
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TASKS: tuple[Task, ...] = ("generate", "embed", "embed_sparse", "classify")
 PAIR = {"query": "a", "documents": ["b"], "model": "classify"}
 PAIR_OF_TEXTS = {"text_1": "a", "text_2": "b", "model": "classify"}
@@ -88,13 +90,13 @@ def broken(*_: object, **__: object) -> object:
     raise ZeroDivisionError("the divisor")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def script() -> Script:
     """Of all engines: they refuse every job."""
     return Script(refusal=Failed(0, "row_failed", "no finite result"))
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process."""
     with TemporaryDirectory(prefix="penstock-") as name, ExitStack() as engines:
@@ -154,9 +156,10 @@ async def test_a_handler_that_breaks(
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_a_stream_that_breaks_has_an_event_that_says_so(
-    http: httpx.AsyncClient, caplog, script: Script, path: str
+    http: httpx.AsyncClient, caplog, monkeypatch, script: Script, path: str
 ) -> None:
-    script.refusal, script.fail_after = None, 1
+    monkeypatch.setattr(script, "refusal", None)
+    monkeypatch.setattr(script, "fail_after", 1)
     response = await http.post(path, json={**REFUSED_BY_ENGINE[path], "stream": True})
     assert response.status_code == 200
     last = json.loads(response.text.strip().rpartition("data: ")[2])

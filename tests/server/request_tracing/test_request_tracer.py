@@ -26,10 +26,33 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
 
 
-@pytest.fixture
-def collector() -> Iterator[CannedServer]:
+@pytest.fixture(scope="module")
+def shared_collector() -> Iterator[CannedServer]:
     with CannedServer([TAKEN]) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def shared_traced(
+    module_builder: DeploymentBuilder, shared_collector: CannedServer
+) -> Iterator[Deployment]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        yield opened(module_builder, shared_collector.url)
+
+
+@pytest.fixture
+def collector() -> Iterator[CannedServer]:
+    """For a deployment of one's own."""
+    with CannedServer([TAKEN]) as server:
+        yield server
+
+
+@pytest.fixture
+def traced(shared_traced: Deployment, shared_collector: CannedServer) -> Deployment:
+    """A deployment for all tests that leave it as it was; its collector has nothing yet."""
+    shared_collector.requests.clear()
+    return shared_traced
 
 
 def opened(builder: DeploymentBuilder, url: str) -> Deployment:
@@ -71,15 +94,14 @@ def values(span: Span) -> dict[str, Any]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_parts_of_a_completion(
-    builder: DeploymentBuilder, collector: CannedServer, streamed: bool
+    traced: Deployment, shared_collector: CannedServer, streamed: bool
 ) -> None:
-    deployment = opened(builder, collector.url)
     parent = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "a=b"}
     before = time.time_ns()
-    deployment.http.post(
+    traced.http.post(
         "/v1/completions", json={**COMPLETION, "stream": streamed}, headers={**KEY, **parent}
     )
-    *parts, root = awaited(collector, 5)
+    *parts, root = awaited(shared_collector, 5)
     assert before - 10**9 < root.start_time_unix_nano < root.end_time_unix_nano < time.time_ns()
     assert root.name == "POST /v1/completions"
     assert root.kind == Span.SPAN_KIND_SERVER
@@ -95,7 +117,7 @@ def test_the_parts_of_a_completion(
     known = values(root)
     assert (known["gen_ai.request.model"], known["gen_ai.usage.output_tokens"]) == ("writer", 3)
     assert known["http.response.status_code"] == 200
-    text = b"".join(collector.requests)
+    text = b"".join(shared_collector.requests)
     assert b"penstock" in text
     assert b"nobody may see" not in text
     assert b"sesame" not in text
@@ -118,53 +140,51 @@ def test_requests_that_fail_have_spans(builder: DeploymentBuilder, collector: Ca
     assert "http.route" not in values(found[2])
 
 
-def test_an_embedding(builder: DeploymentBuilder, collector: CannedServer) -> None:
-    deployment = opened(builder, collector.url)
+def test_an_embedding(traced: Deployment, shared_collector: CannedServer) -> None:
     body = {"model": "embedder", "input": ["one", "two"]}
-    deployment.http.post("/v1/embeddings", json=body, headers={**KEY, "traceparent": "nonsense"})
-    found = awaited(collector, 4)
+    traced.http.post("/v1/embeddings", json=body, headers={**KEY, "traceparent": "nonsense"})
+    found = awaited(shared_collector, 4)
     assert [span.name for span in found] == ["tokenize", "queue", "prefill", "POST /v1/embeddings"]
     assert found[-1].parent_span_id == b""
 
 
-def test_a_caller_that_does_not_sample(builder: DeploymentBuilder, collector: CannedServer) -> None:
-    deployment = opened(builder, collector.url)
+def test_a_caller_that_does_not_sample(traced: Deployment, shared_collector: CannedServer) -> None:
     for flags in ("00", "01"):
-        deployment.http.post(
+        traced.http.post(
             "/v1/completions",
             json=COMPLETION,
             headers={**KEY, "traceparent": f"00-{TRACE}-{CALLER}-{flags}"},
         )
-    awaited(collector, 5)
+    awaited(shared_collector, 5)
 
 
 def test_two_callers_are_none_and_their_states_one_list(
-    builder: DeploymentBuilder, collector: CannedServer
+    traced: Deployment, shared_collector: CannedServer
 ) -> None:
-    deployment = opened(builder, collector.url)
     parent = ("traceparent", f"00-{TRACE}-{CALLER}-01")
     headers = [
         ("Authorization", KEY["Authorization"]),
         ("tracestate", "a=1"),
         ("tracestate", "b=2"),
     ]
-    deployment.http.get("/v1/models", headers=[*headers, parent])
-    deployment.http.get("/v1/models", headers=[*headers, parent, parent])
-    one, two = awaited(collector, 2)
+    traced.http.get("/v1/models", headers=[*headers, parent])
+    traced.http.get("/v1/models", headers=[*headers, parent, parent])
+    one, two = awaited(shared_collector, 2)
     assert (one.parent_span_id.hex(), one.trace_state) == (CALLER, "a=1,b=2")
     assert (two.parent_span_id, two.trace_state) == (b"", "")
 
 
-def test_a_client_that_leaves(builder: DeploymentBuilder, collector: CannedServer) -> None:
-    deployment = opened(builder, collector.url)
-    deployment.engines["writer"].script.step_seconds = 0.05
+def test_a_client_that_leaves(
+    traced: Deployment, shared_collector: CannedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traced.engines["writer"].script, "step_seconds", 0.05)
     body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True}
-    with deployment.http.stream("POST", "/v1/completions", json=body, headers=KEY) as answer:
+    with traced.http.stream("POST", "/v1/completions", json=body, headers=KEY) as answer:
         lines = answer.iter_lines()
         assert next(lines)
         time.sleep(0.2)
-        assert not collector.requests
-    *parts, root = awaited(collector, 5)
+        assert not shared_collector.requests
+    *parts, root = awaited(shared_collector, 5)
     assert values(root)["http.response.status_code"] == 499
     assert root.status.code == Status.STATUS_CODE_UNSET
     decode = parts[-1]
@@ -189,12 +209,11 @@ def test_the_sdk_reads_its_variables(
     assert resource["telemetry.sdk.language"].string_value == "python"
 
 
-def test_probes_have_none(builder: DeploymentBuilder, collector: CannedServer) -> None:
-    deployment = opened(builder, collector.url)
+def test_probes_have_none(traced: Deployment, shared_collector: CannedServer) -> None:
     for path in ("/health", "/health/live", "/metrics", "/", "/status"):
-        assert deployment.http.get(path, headers=KEY).status_code == 200
-    deployment.http.get("/v1/models", headers=KEY)
-    (only,) = awaited(collector, 1)
+        assert traced.http.get(path, headers=KEY).status_code == 200
+    traced.http.get("/v1/models", headers=KEY)
+    (only,) = awaited(shared_collector, 1)
     assert only.name == "GET /v1/models"
 
 

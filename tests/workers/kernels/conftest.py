@@ -37,7 +37,14 @@ def device() -> torch.device:
     return torch.device("cpu" if _INTERPRETED else "cuda")
 
 
-@pytest.fixture(params=[torch.float32, torch.float16, torch.bfloat16], ids=str)
+_DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    pytest.param(torch.float16, marks=pytest.mark.long),
+]
+
+
+@pytest.fixture(params=_DTYPES, ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pytest
 import torch
 
 
@@ -18,8 +19,8 @@ class Heads(NamedTuple):
 SHAPES = [
     Heads(4, 4, 64),
     Heads(4, 1, 80),
-    Heads(6, 2, 96),
-    Heads(7, 1, 128),
+    pytest.param(Heads(6, 2, 96), marks=pytest.mark.long),
+    pytest.param(Heads(7, 1, 128), marks=pytest.mark.long),
     Heads(2, 1, 256),
     Heads(20, 1, 16),
 ]

@@ -46,7 +46,7 @@ def decoder_steps(block_size: int) -> list[DecodeStep]:
 @pytest.mark.parametrize(
     "stage_layers",
     [
-        (2, 2),
+        pytest.param((2, 2), marks=pytest.mark.long),
         pytest.param((1, 1, 1, 1), marks=pytest.mark.long),
         pytest.param((3, 1), marks=pytest.mark.long),
         pytest.param((1, 3), marks=pytest.mark.long),
@@ -76,7 +76,7 @@ def test_generation_is_the_same_over_any_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-@pytest.mark.parametrize("stage_layers", [(2, 2), (1, 3)])
+@pytest.mark.parametrize("stage_layers", [(2, 2), pytest.param((1, 3), marks=pytest.mark.long)])
 def test_vectors_are_the_same_over_two_processes(
     tmp_path: Path, stage_layers: tuple[int, ...]
 ) -> None:

@@ -98,7 +98,7 @@ def allows(mask: StepMask, token: int) -> bool:
     return bool(mask.bits[token // 8] >> token % 8 & 1)
 
 
-@pytest.mark.parametrize("num_stages", [1, 3])
+@pytest.mark.parametrize("num_stages", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_stage_that_waits_for_a_mask_takes_what_comes_meanwhile(
     tmp_path: Path, num_stages: int
 ) -> None:

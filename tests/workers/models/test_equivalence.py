@@ -25,6 +25,9 @@ from tests.workers.inline_engine import Way
 from tests.workers.mutations import MUTATIONS
 from workers.contract.config import Dtype
 
+FURTHER_MODEL = "heads_3_of_128_kv_3"
+"""Another with a KV head for each query head."""
+
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
@@ -43,12 +46,21 @@ def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=pytest.mark.long if model == FURTHER_MODEL else ())
+        for model in MODELS
+    ],
+)
 def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
     check_way(lessons(model), WAYS[way], print)
 
 
-@pytest.mark.parametrize(("stages", "ahead"), [(2, 0), (3, 1), (4, 0), (4, 1)])
+@pytest.mark.parametrize(
+    ("stages", "ahead"),
+    [(2, 0), pytest.param(3, 1, marks=pytest.mark.long), (4, 0), (4, 1)],
+)
 def test_no_number_of_micro_batches_changes_the_text(
     lessons: Lessons, stages: int, ahead: int
 ) -> None:
@@ -92,7 +104,7 @@ def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> No
     check_preemption(lessons("demo"), Way(depth=depth), print)
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_preemption_and_cached_prefixes_across_stages(lessons: Lessons, stages: int) -> None:
     way = Way(stages=stages, depth=stages + 3)
     check_preemption(lessons("demo"), way, print)

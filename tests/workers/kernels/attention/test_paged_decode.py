@@ -36,7 +36,7 @@ def test_decode(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> N
 
 
 @pytest.mark.parametrize("page", [1, 16, 24, 64])
-@pytest.mark.parametrize("splits", [1, 2, 5])
+@pytest.mark.parametrize("splits", [1, pytest.param(2, marks=pytest.mark.long), 5])
 def test_pages_and_splits(page: int, splits: int, device: torch.device) -> None:
     """Pages smaller and larger than a tile; more splits than some rows have tiles."""
     rows = decoding([130, 1, 32, 33], Heads(4, 2, 64), torch.float16, device, page)

@@ -37,7 +37,7 @@ def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> N
     assert_attended(attend(rows), rows.by_definition(), dot_dtype)
 
 
-@pytest.mark.parametrize("page", [1, 16, 24, 64])
+@pytest.mark.parametrize("page", [1, 16, 24, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tiles", [(16, 32), (32, 16)])
 def test_pages_and_tiles(page: int, tiles: tuple[int, int], device: torch.device) -> None:
     """Groups of three do not divide a tile: the query heads of one token are in two."""

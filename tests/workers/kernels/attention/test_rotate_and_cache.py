@@ -8,7 +8,13 @@ from workers.kernels.attention.rotate_and_cache import rotate, rotate_and_cache,
 from workers.layers.norm import QKNorm
 
 PAGE = 4
-HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)]
+HEADS = [
+    (4, 4, 64),
+    (4, 1, 80),
+    pytest.param((6, 2, 96), marks=pytest.mark.long),
+    (7, 1, 128),
+    pytest.param((2, 1, 256), marks=pytest.mark.long),
+]
 """(query heads, KV heads, head size)"""
 
 

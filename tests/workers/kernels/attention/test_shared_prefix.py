@@ -9,7 +9,12 @@ from workers.kernels.attention import paged_decode, paged_prefill, shared_prefix
 from workers.kernels.attention.paged_decode import Launch
 from workers.step.prefixes import PrefixParts
 
-HEADS = [Heads(4, 4, 64), Heads(8, 2, 96), Heads(8, 1, 128), Heads(7, 1, 24)]
+HEADS = [
+    Heads(4, 4, 64),
+    Heads(8, 2, 96),
+    pytest.param(Heads(8, 1, 128), marks=pytest.mark.long),
+    Heads(7, 1, 24),
+]
 """1, 4, 8 and 7 query heads a KV head."""
 
 DECODES = {
@@ -59,7 +64,15 @@ def test_dtypes(dot_dtype: torch.dtype, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("page", [16, 24, 128])
-@pytest.mark.parametrize(("splits", "parts"), [(1, 1), (1, 3), (3, 1), (5, 4)])
+@pytest.mark.parametrize(
+    ("splits", "parts"),
+    [
+        (1, 1),
+        pytest.param(1, 3, marks=pytest.mark.long),
+        pytest.param(3, 1, marks=pytest.mark.long),
+        (5, 4),
+    ],
+)
 def test_pages_parts_and_splits(page: int, splits: int, parts: int, device: torch.device) -> None:
     """Of own tokens, and of prefixes; more than some have tiles or pages."""
     groups = [

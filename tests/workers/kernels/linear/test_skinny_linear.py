@@ -16,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("count", [1, 2, 16, 17, 32])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long), 16, 17, 32])
 @pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (200, 40), (520, 24)])
 def test_a_product_with_what_surrounds_it(
     device: torch.device, dtype: torch.dtype, count: int, in_features: int, out_features: int

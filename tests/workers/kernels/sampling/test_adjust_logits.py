@@ -12,7 +12,17 @@ from workers.sampling import cuda, sampler
 from workers.sampling.adjustments import TokenMask, with_mask
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("temperature", "dtype"),
+    [
+        (0.0, torch.float32),
+        (0.0, torch.bfloat16),
+        (0.8, torch.bfloat16),
+        pytest.param(0.8, torch.float32, marks=pytest.mark.long),
+        pytest.param(0.0, torch.float16, marks=pytest.mark.long),
+        pytest.param(0.8, torch.float16, marks=pytest.mark.long),
+    ],
+)
 def test_adjustments_equal_those_of_the_cpu(
     temperature: float, device: torch.device, dtype: torch.dtype
 ) -> None:

@@ -24,29 +24,37 @@ def both(logits: torch.Tensor, parameters: SamplingRows) -> tuple[list[int], lis
         {},
         {"temperature": 0.3},
         {"top_k": 1},
-        {"top_k": 7},
+        pytest.param({"top_k": 7}, marks=pytest.mark.long),
         {"top_k": 2099},
         {"top_k": 2100},
         {"top_k": 2**31 - 1},
         {"top_p": 1e-6},
         {"top_p": 0.5},
-        {"top_p": 0.99, "temperature": 2.0},
+        pytest.param({"top_p": 0.99, "temperature": 2.0}, marks=pytest.mark.long),
         {"min_p": 0.1},
         {"min_p": 1.0},
         {"top_k": 40, "top_p": 0.8, "min_p": 0.05},
-        {"top_p": 0.9, "min_p": 0.2, "temperature": 1.5},
+        pytest.param({"top_p": 0.9, "min_p": 0.2, "temperature": 1.5}, marks=pytest.mark.long),
         {"temperature": 1e-30},
         {"temperature": 1e-45, "top_p": 0.5},
     ],
     ids=str,
 )
 def test_draws_equal_those_of_the_cpu(given: dict[str, Any], device: torch.device) -> None:
-    count = 6
+    count = 4
     logits = logits_of(count, seed=1, device=device, dtype=torch.float32)
     drawn, expected = both(logits, rows(count, index=np.arange(count), **given))
     assert drawn == expected
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bfloat16,
+        pytest.param(torch.float32, marks=pytest.mark.long),
+        pytest.param(torch.float16, marks=pytest.mark.long),
+    ],
+)
 def test_kinds_of_rows_mix_in_every_dtype(device: torch.device, dtype: torch.dtype) -> None:
     count = 10
     parameters = rows(
