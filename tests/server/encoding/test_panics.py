@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.bundles import ids_of
+from server.batches.grouping import ids_of
 from tests.engine_core.panicking import BAD, make_panicking
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config, write_tokenizer
