@@ -44,6 +44,7 @@ _OF_ONE_REQUEST = frozenset(
         "request_timeout",
     }
 )
+_NOTHING: Options = {}
 _body = Body(CompletionRequest)
 
 
@@ -58,9 +59,8 @@ def completion_lines(
 
     Raises ValueError for options that are wrong for all, before any work.
     """
-    each: Sequence[Options] = [{}] * len(prompts)
     if isinstance(sampling, Mapping):
-        common = {**common, **sampling}
+        common, each = {**common, **sampling}, [_NOTHING] * len(prompts)
     else:
         each = sampling
     if isinstance(wrong := _completion(0, named, "", common), RequestError):
