@@ -77,7 +77,7 @@ class HeldPrompt:
 
     @property
     def tokens(self) -> int:
-        """Of all its sequences."""
+        """Tokens of all its sequences together."""
         return len(self.ids) // ID_BYTES * self.message.n
 
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from engine_core.refusal import RefusalError
-from server.batches.answering import error_of
+from server.batches.answering import NOT_OURS, error_of
 from server.batches.base import Answer, Line
 from server.batches.results import JobStoppedError, RequestError
 from server.http.body import Body
@@ -34,16 +34,7 @@ _OPTIONS = {
         ("/v1/rerank", RerankRequest),
     )
 }
-_OF_ONE_REQUEST = frozenset(
-    {
-        "invalid_request",
-        "context_length_exceeded",
-        "too_large",
-        "body_too_large",
-        "row_failed",
-        "request_timeout",
-    }
-)
+_OF_ALL = frozenset({NOT_OURS, "not_found", "model_not_found", "model_required", "wrong_endpoint"})
 _NOTHING: Options = {}
 _body = Body(CompletionRequest)
 
@@ -132,8 +123,8 @@ def plain(field: str, prompt: Prompt) -> str | list[int]:
 
 def refusal(answer: Answer) -> RequestError:
     """The error in an answer that is not good. Raises JobStoppedError for what every other request
-    would get, too."""
+    for this model would get, too."""
     error = error_of(answer)
-    if error.code not in _OF_ONE_REQUEST:
+    if error.code in _OF_ALL:
         raise JobStoppedError(f"{error.message} ({error.code})")
     return RequestError(error.code, error.message, error.param)
