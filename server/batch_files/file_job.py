@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from server.batch_files.batch_lines import (
@@ -48,39 +49,26 @@ class FileJob:
         await asyncio.to_thread(self._open, resume)
 
     def _open(self, resume: bool) -> None:
-        try:
-            self._file = self._source.open("rb")
-        except OSError as error:
-            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
-        try:
-            self._read_source()
-            self._open_log(resume)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _read_source(self) -> None:
-        try:
-            self._index = LineIndex(self._file, self._rules)
-        except OSError as error:
-            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
-        self._order = self._index.order()
-        self.model = self._index.model
-        self.summary.requests = len(self._index)
-
-    def _open_log(self, resume: bool) -> None:
-        index = self._index
-        identity = JobIdentity(
-            input_digest=index.digest,
-            input_bytes=index.num_bytes,
-            lines=len(index),
-            options=self._options,
-        )
-        if resume:
-            self._log = ResultLog.resumed(self._log_path, identity, self._recount)
-        else:
-            self._log = ResultLog.begun(self._log_path, identity)
-        self.summary.earlier = self.summary.done
+        with ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(self._source.open("rb"))
+                self._index = index = LineIndex(self._file, self._rules)
+            except OSError as error:
+                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+            self._order, self.model = index.order(), index.model
+            self.summary.requests = len(index)
+            identity = JobIdentity(
+                input_digest=index.digest,
+                input_bytes=index.num_bytes,
+                lines=len(index),
+                options=self._options,
+            )
+            if resume:
+                self._log = ResultLog.resumed(self._log_path, identity, self._recount)
+            else:
+                self._log = ResultLog.begun(self._log_path, identity)
+            self.summary.earlier = self.summary.done
+            opened.pop_all()
 
     async def run(self, backend: Backend) -> None:
         """Answer every line that has no result yet. Cancelled or not, what is done is on the disk

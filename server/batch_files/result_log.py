@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Self
@@ -98,15 +98,13 @@ class ResultLog:
             ) from None
         except OSError as error:
             raise _unwritten(path, error, identity.input_bytes) from None
-        log = cls(path, identity, file)
-        log._append(_encode(identity) + b"\n")
-        try:
+        with ExitStack() as opened:
+            log = cls(path, identity, opened.enter_context(file))
+            log._append(_encode(identity) + b"\n")
             log.sync()
             sync_folder(path.parent)
-        except BaseException:
-            log.close()
-            raise
-        return log
+            opened.pop_all()
+            return log
 
     @classmethod
     def resumed(cls, path: Path, identity: JobIdentity, each: Callable[[int, bytes], None]) -> Self:
@@ -118,13 +116,11 @@ class ResultLog:
             return cls.begun(path, identity)
         except OSError as error:
             raise JobFileError(f"{path} cannot be read and written: {error.strerror}") from None
-        log = cls(path, identity, file)
-        try:
+        with ExitStack() as opened:
+            log = cls(path, identity, opened.enter_context(file))
             log._read_back(each)
-        except BaseException:
-            log.close()
-            raise
-        return log
+            opened.pop_all()
+            return log
 
     def add(self, index: int, result: bytes) -> None:
         """The result of a request (JSON in one line), which has none yet."""
