@@ -42,12 +42,10 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     def difference(self, other: "JobIdentity") -> str | None:
         """How an earlier job, `other`, was another one than this. None: it was the same."""
-        if (self.input_digest, self.input_bytes) != (other.input_digest, other.input_bytes):
+        if self.input_digest != other.input_digest:
             return (
                 f"the input has changed: it has {self.lines:,} lines ({self.input_bytes:,} bytes), "
                 f"and had {other.lines:,} ({other.input_bytes:,} bytes)"
-                if self.input_bytes != other.input_bytes
-                else "the input has changed, though not its size"
             )
         for name in sorted(self.options.keys() | other.options.keys()):
             own, theirs = self.options.get(name, "not given"), other.options.get(name, "not given")

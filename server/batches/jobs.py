@@ -41,8 +41,20 @@ class Job(ABC, Generic[ResultT]):
         """The lines; those of a round may depend on the answers to the one before."""
 
     @abstractmethod
+    def read(self, line: Line, body: bytes) -> None:
+        """Put the result in a good answer. Raises JobStoppedError where no other would get one."""
+
+    def refuse(self, line: Line, error: RequestError) -> None:
+        """Put why a line was refused."""
+        self.put(line.index, error)
+
     def take(self, line: Line, answer: Answer) -> None:
-        """Put what a line is answered. Raises JobStoppedError where no other would get a result."""
+        """As `base.Put` says."""
+        if answer.is_good:
+            self.summary.add_usage(answer.body)
+            self.read(line, answer.body)
+        else:
+            self.refuse(line, refusal(answer))
 
     def put(self, index: int, result: ResultT | RequestError) -> None:
         """The result of a request, given its number."""
@@ -85,16 +97,12 @@ class Completions(Job[Generated]):
         # Bodies begin with the prompts: those that begin alike follow each other.
         yield sorted(self._lines, key=attrgetter("body"))
 
-    def take(self, line: Line, answer: Answer) -> None:
-        if not answer.is_good:
-            self.put(line.index, refusal(answer))
-            return
-        completion = msgspec.json.decode(answer.body, type=Completion)
+    def read(self, line: Line, body: bytes) -> None:
+        completion = msgspec.json.decode(body, type=Completion)
         if not isinstance(completion.usage, msgspec.Struct):
             raise JobStoppedError("the server's answer has no usage: it is no penstock")
         replace = msgspec.structs.replace
         choices = [replace(choice, prompt_token_ids=UNSET) for choice in completion.choices]
-        self.summary.add_usage(answer.body)
         self.put(line.index, Generated(choices=choices, usage=completion.usage))
 
 
@@ -114,16 +122,14 @@ class Embeddings(Job[FloatArray]):
         yield self._lines(self._neighbours())
         yield self._lines([number] for number in self._alone)
 
-    def take(self, line: Line, answer: Answer) -> None:
+    def read(self, line: Line, body: bytes) -> None:
+        vectors = msgspec.json.decode(body, type=EmbeddingList).data
+        for number, entry in zip(self._numbers[line.index], vectors, strict=True):
+            vector = base64.b64decode(msgspec.json.decode(entry.embedding, type=str))
+            self.put(number, np.frombuffer(vector, np.float32))
+
+    def refuse(self, line: Line, error: RequestError) -> None:
         part = self._numbers[line.index]
-        if answer.is_good:
-            self.summary.add_usage(answer.body)
-            vectors = msgspec.json.decode(answer.body, type=EmbeddingList).data
-            for number, entry in zip(part, vectors, strict=True):
-                vector = base64.b64decode(msgspec.json.decode(entry.embedding, type=str))
-                self.put(number, np.frombuffer(vector, np.float32))
-            return
-        error = refusal(answer)
         if len(part) == 1:
             self.put(part[0], error)
         else:
@@ -167,12 +173,8 @@ class Rerankings(Job[list[RerankResult]]):
     def rounds(self) -> Iterator[Iterable[Line]]:
         yield self._lines()
 
-    def take(self, line: Line, answer: Answer) -> None:
-        if not answer.is_good:
-            self.put(line.index, refusal(answer))
-            return
-        self.summary.add_usage(answer.body)
-        self.put(line.index, msgspec.json.decode(answer.body, type=Reranking).results)
+    def read(self, line: Line, body: bytes) -> None:
+        self.put(line.index, msgspec.json.decode(body, type=Reranking).results)
 
     def _lines(self) -> Iterator[Line]:
         for index, (query, documents) in enumerate(self._pairs):
